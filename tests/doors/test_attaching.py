@@ -59,7 +59,7 @@ def test_a_file_without_words_is_a_wrong_use(tea: Loopline, tmp_path: Path) -> N
     (tmp_path / "a.md").write_text("x")
     ran = tea("run", "guide", "--attach", str(tmp_path / "a.md"))
     assert ran.code == 2
-    assert "say something with it" in ran.err
+    assert "give a text with it" in ran.err
 
 
 def test_a_chat_sends_a_file_with_what_is_said_next(tea: Loopline) -> None:

@@ -71,7 +71,7 @@ def test_what_cannot_be_done_is_told_in_a_line(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ("{", 2, "the arguments are no JSON"),
+        ("{", 2, "the arguments are not JSON"),
         ("[1]", 2, "must be a JSON object"),
         ("{}", 2, "'what' is missing"),
         ('{"what": 1}', 2, "what"),

@@ -125,9 +125,9 @@ def test_a_chat_shows_what_becomes_of_a_turn_that_another_process_runs(slow: Loo
     first = slow.start("run", "slow", "work", "-c", "c1")
     wait_for(lambda: bool(ledger(slow.folder)))
     with Terminal(slow, "chat", "slow", "-c", "c1", columns=120) as terminal:
-        terminal.see("turn_1 has not ended: it is carried on")
+        terminal.see("turn_1 has not ended: it continues")
         terminal.see("waiting: turn_1 has been running since ")
-        terminal.see("/steer TEXT turns it another way · /stop gives up waiting")
+        terminal.see("/steer TEXT changes its direction · /stop stops waiting")
         terminal.type("and then?\r")
         terminal.see("added to turn_1")
         first.send_signal(signal.SIGINT)

@@ -71,8 +71,8 @@ def test_every_request_has_its_line_and_every_turn_and_model_its_sum(spent: Loop
         ["model", "1 request", OURS, "unknown", "10"],
         ["all", "5 requests", "", "≥≈$0.00875", "4,710"],
     ]
-    assert "of 1 request no price is known" in ran.err
-    assert "≈ 2 requests priced by what is known of the model now" in ran.err
+    assert "the price of 1 request is unknown" in ran.err
+    assert "≈ 2 requests at the price that is known of the model now" in ran.err
 
 
 def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
@@ -108,7 +108,7 @@ def test_a_turn_in_which_no_model_was_asked_is_a_wrong_use(spent: Loopline) -> N
 
 def test_what_a_cache_would_save_is_told_in_dollars(spent: Loopline) -> None:
     ran = spent("prompt", "-c", "c", "--cache", "anthropic")
-    assert "a price is not known of every model that was asked" in ran.err
+    assert "the price of a model is unknown" in ran.err
     told = spent("prompt", "-c", "c", "--cache", "anthropic", "--model", SONNET, "--json").value
     assert told["cost"] == pytest.approx(sum(row["cost"] for row in told["rows"]))
     assert 0 < told["cost"] < told["cost_uncached"]

@@ -72,4 +72,4 @@ def test_without_all_one_turn_is_carried_on(slow: Loopline, arguments: tuple[str
     ran = slow("resume", "slow", *arguments)
     assert (ran.code, "cut off after it had begun" in ran.out) == (0, True)
     ran = slow("resume", "slow", "--all")
-    assert (ran.code, ran.out, "no turn was left behind" in ran.err) == (0, "", True)
+    assert (ran.code, ran.out, "no turn was cut off" in ran.err) == (0, "", True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from loopline.cli.steps import Step, Steps
-from loopline.cli.turn_display import over, step_line
+from loopline.cli.turn_display import finished_steps, step_line
 from loopline.events import Delta
 from loopline.timeline import (
     Block,
@@ -71,17 +71,17 @@ def folded(*bodies: Body | tuple[int, Body]) -> Steps:
 
 def test_a_call_without_a_plan_is_a_step_of_its_own() -> None:
     steps = folded(start(), decided(1), called("c1", name="tea"), came("c1"))
-    assert steps.lines == (Step(status="done", text='shop.find(name="tea")', ms=4.0),)
+    assert steps.steps == (Step(status="done", text='shop.find(name="tea")', ms=4.0),)
 
 
 def test_a_call_is_at_work_until_it_has_come_back() -> None:
-    (step,) = folded(start(), decided(1), called("c1")).lines
+    (step,) = folded(start(), decided(1), called("c1")).steps
     assert (step.status, step.ms) == ("in_progress", None)
 
 
 def test_a_call_that_failed_says_why() -> None:
     failed = ToolResult(call_id="c1", tool="shop.find", text="no\ntea", status="error")
-    (step,) = folded(start(), decided(1), called("c1"), failed).lines
+    (step,) = folded(start(), decided(1), called("c1"), failed).steps
     assert step_line(step).plain == "✗ shop.find() · no tea · 0.0 ms"
 
 
@@ -96,20 +96,20 @@ def test_calls_belong_to_the_step_that_is_worked_on() -> None:
         came("c2", found=1),
         (2, came("c3", "shop.list")),
     )
-    assert steps.lines[0] == Step(
-        status="in_progress", text="look", tool="shop.find ×2, shop.list", found="3 hits", ms=4.0
+    assert steps.steps[0] == Step(
+        status="in_progress", text="look", tool="shop.find ×2, shop.list", counts="3 hits", ms=4.0
     )
 
 
 def test_a_plan_without_marks_is_worked_on_from_its_beginning() -> None:
     steps = folded(start(), Plan(snapshot=STEPS), called("c1"), came("c1"))
-    assert [step.status for step in steps.lines] == ["in_progress", "pending"]
-    assert steps.lines[0].tool == "shop.find"
+    assert [step.status for step in steps.steps] == ["in_progress", "pending"]
+    assert steps.steps[0].tool == "shop.find"
 
 
 def test_the_call_that_makes_the_plan_is_not_shown() -> None:
     steps = folded(called("c1", "react.plan"), came("c1", "react.plan"), Plan(snapshot=STEPS))
-    assert [step.text for step in steps.lines] == ["look", "answer"]
+    assert [step.text for step in steps.steps] == ["look", "answer"]
 
 
 def test_a_step_that_needed_no_tool_was_the_models_own() -> None:
@@ -122,7 +122,7 @@ def test_a_step_that_needed_no_tool_was_the_models_own() -> None:
         acknowledged("✓ [1] looked\n✓ [2] answered"),
         Exit(reason="complete"),
     )
-    assert [(step.tool, step.ms) for step in steps.lines] == [("shop.find", 4.0), ("scripted", 2.0)]
+    assert [(step.tool, step.ms) for step in steps.steps] == [("shop.find", 4.0), ("scripted", 2.0)]
 
 
 def test_rounds_add_up_and_calls_at_once_do_not() -> None:
@@ -135,7 +135,7 @@ def test_rounds_add_up_and_calls_at_once_do_not() -> None:
         (2, called("c3")),
         came("c3"),
     )
-    assert steps.lines[0].ms == 8.0
+    assert steps.steps[0].ms == 8.0
 
 
 def test_steps_of_a_plan_that_was_given_up_are_left_out() -> None:
@@ -145,13 +145,13 @@ def test_steps_of_a_plan_that_was_given_up_are_left_out() -> None:
     steps = folded(
         Plan(snapshot=STEPS), called("c1"), came("c1"), Plan(snapshot=old), Plan(snapshot=new)
     )
-    assert [step.text for step in steps.lines] == ["look", "ask"]
+    assert [step.text for step in steps.steps] == ["look", "ask"]
 
 
 def test_only_steps_that_are_over_are_written_to_a_pipe() -> None:
     done = Step(status="done", text="look")
     working = Step(status="in_progress", text="read")
-    assert over([done, working, done]) == [done]
+    assert finished_steps([done, working, done]) == [done]
 
 
 def test_an_answer_on_its_way_is_seen_until_it_is_void() -> None:
@@ -165,4 +165,4 @@ def test_an_answer_on_its_way_is_seen_until_it_is_void() -> None:
 
 def test_a_turn_that_is_over_has_nothing_at_work() -> None:
     steps = folded(start(), Plan(snapshot=STEPS), Exit(reason="stopped"))
-    assert [step.status for step in steps.lines] == ["pending", "pending"]
+    assert [step.status for step in steps.steps] == ["pending", "pending"]

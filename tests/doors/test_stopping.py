@@ -123,7 +123,7 @@ def test_what_a_second_sender_waits_for_is_said_and_what_it_may_do(slow: Looplin
     wait_for(lambda: bool(ledger(slow.folder)))
     with Terminal(slow, "run", "slow", "hello", "-c", "c1", columns=120) as terminal:
         terminal.see("waiting: turn_1 has been running since ")
-        terminal.see("Ctrl-C takes yours back · loopline stop -c c1 ends both")
+        terminal.see("Ctrl-C withdraws your message · loopline stop -c c1 ends both")
         os.kill(first.pid, signal.SIGINT)
         finish(first)
         terminal.see("the wait is over: turn_2 runs")
@@ -137,7 +137,10 @@ def test_a_sender_who_gives_up_has_run_nothing(slow: Loopline) -> None:
         terminal.see("waiting: turn_1 has been running since ")
         terminal.type("\x03")
         assert terminal.end() == 1
-        assert "error: given up before it began: nothing was run" in terminal.text
+        assert (
+            "error: the message was withdrawn before its turn began: nothing was run"
+            in terminal.text
+        )
     first.kill()
     finish(first)
     assert "user.recalled" in [block["type"] for block in slow.blocks("c1")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.cli.timeline_reports import answers, summed
+from loopline.cli.timeline_reports import verification_summary, verified_answers
 from loopline.clock import SystemClock
 from loopline.timeline import Block, Body, Completion, Source, SourceAdded, Timeline, verify
 
@@ -26,7 +26,7 @@ SOURCES = {
     ],
 )
 def test_an_answer_is_summed_up_in_a_line(answer: str, said: str) -> None:
-    assert summed(verify(answer, SOURCES)) == said
+    assert verification_summary(verify(answer, SOURCES)) == said
 
 
 def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> None:
@@ -39,8 +39,10 @@ def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> No
         Block(seq=seq, turn=turn, round=0, n=1, ts=SystemClock().now(), term=1, body=body)
         for seq, (turn, body) in enumerate(bodies, start=1)
     )
-    assert [(one.turn_id, summed(one.report)) for one in answers(timeline, None)] == [
+    assert [
+        (one.turn_id, verification_summary(one.report)) for one in verified_answers(timeline, None)
+    ] == [
         ("turn_1", "1 supported"),
         ("turn_2", "1 no source"),
     ]
-    assert [one.turn_id for one in answers(timeline, 2)] == ["turn_2"]
+    assert [one.turn_id for one in verified_answers(timeline, 2)] == ["turn_2"]

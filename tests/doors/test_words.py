@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from loopline.cli.access import unused
-from loopline.cli.knowledge import indexed
-from loopline.cli.next_commands import Ran, Started, commands, elsewhere
+from loopline.cli.access import unused_name
+from loopline.cli.knowledge import index_line
+from loopline.cli.next_commands import FinishedRun, Invocation, next_commands, repository_to_ask
 from loopline.cli.options import Choices
-from loopline.cli.run import answer_text, answered, source_lines
-from loopline.cli.terminal import duration, visible
+from loopline.cli.run import answer_text, printed_answer, source_lines
+from loopline.cli.terminal import escape, format_duration
 from loopline.knowledge import KnowledgeState
 from loopline.timeline import (
     Block,
@@ -60,7 +60,7 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
     talked = timeline(
         source(1), source(2), source(3), Completion(text="A [[S:3]] b [[S:1,3]] `[[S:2]]`")
     )
-    answer = answered(talked, talked.turn(1))
+    answer = printed_answer(talked, talked.turn(1))
     assert answer.text == "A [1] b [2] [1] `[[S:2]]`"
     assert [(cited.n, cited.source.url[:9]) for cited in answer.sources] == [
         (1, "ks:docs/3"),
@@ -70,21 +70,21 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
 
 def test_a_source_that_nobody_knows_is_marked() -> None:
     talked = timeline(source(1), Completion(text="A [[S:7]]"))
-    assert answered(talked, talked.turn(1)).text == "A [?]"
+    assert printed_answer(talked, talked.turn(1)).text == "A [?]"
 
 
 def test_a_turn_without_an_answer_has_no_text() -> None:
-    assert answered(timeline(), timeline().turn(1)).text == ""
+    assert printed_answer(timeline(), timeline().turn(1)).text == ""
 
 
 def test_in_few_lines_none_is_empty() -> None:
     talked = timeline(Completion(text="a\n\nb\n \n\nc"))
-    assert answer_text(answered(talked, talked.turn(1)), dense=True).plain == "a\nb\nc"
+    assert answer_text(printed_answer(talked, talked.turn(1)), dense=True).plain == "a\nb\nc"
 
 
 def test_a_heading_gives_way_to_its_ref() -> None:
     talked = timeline(source(1, "A heading that is rather long"), Completion(text="[[S:1]]"))
-    (line,) = source_lines(answered(talked, talked.turn(1)).sources, 50)
+    (line,) = source_lines(printed_answer(talked, talked.turn(1)).sources, 50)
     assert line.plain == "[1] A heading that i… — ks:docs/1.md@3f2a91c#L1-L2"
 
 
@@ -92,15 +92,15 @@ def test_a_heading_gives_way_to_its_ref() -> None:
     ("ms", "text"), [(0.42, "0.4 ms"), (31.2, "31 ms"), (999.4, "999 ms"), (2400, "2.4 s")]
 )
 def test_a_duration_has_a_fitting_unit(ms: float, text: str) -> None:
-    assert duration(ms) == text
+    assert format_duration(ms) == text
 
 
 def test_an_index_is_told_in_a_line() -> None:
-    assert indexed(STATE).plain == "indexed tea @ 3f2a91c · 212 files · 1,903 passages · 0.8 s"
+    assert index_line(STATE).plain == "indexed tea @ 3f2a91c · 212 files · 1,903 passages · 0.8 s"
 
 
 def test_controls_are_made_visible_and_lines_stay() -> None:
-    assert visible("a\x1b[31m\tb\r\nc\x9b") == "a\\x1b[31m\tb\\r\nc\\x9b"
+    assert escape("a\x1b[31m\tb\r\nc\x9b") == "a\\x1b[31m\tb\\r\nc\\x9b"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_controls_are_made_visible_and_lines_stay() -> None:
     [([], "tea-1"), (["tea-1", "tea-x", "other-7"], "tea-2"), (["tea-9", "tea-2"], "tea-10")],
 )
 def test_a_new_conversation_has_a_name_of_its_own(taken: list[str], name: str) -> None:
-    assert unused("tea", taken) == name
+    assert unused_name("tea", taken) == name
 
 
 def program(file: Path) -> Path:
@@ -118,10 +118,10 @@ def program(file: Path) -> Path:
     return file
 
 
-def started(folder: Path, script: Path, **environment: str) -> Started:
+def started(folder: Path, script: Path, **environment: str) -> Invocation:
     prefix = str(script.parent.parent)
     interpreter = str(script.parent / "python")
-    return Started(
+    return Invocation(
         script=str(script),
         interpreter=interpreter,
         environment=environment,
@@ -160,7 +160,7 @@ def test_commands_to_paste_are_quoted_and_keep_what_was_chosen(tmp_path: Path) -
         model="offline",
         props=("knowledge.repo=../tea", "answer.in=words and more"),
     )
-    ran = Ran(
+    ran = FinishedRun(
         bundle="guide", text="What's tea?", conversation="c 1", choices=choices, knowledge=STATE
     )
     blocks = timeline(
@@ -169,7 +169,7 @@ def test_commands_to_paste_are_quoted_and_keep_what_was_chosen(tmp_path: Path) -
         ToolResult(call_id="c2", tool="react.plan", text="done"),
     ).blocks
     here = started(tmp_path, script, PATH=str(script.parent))
-    assert commands(ran, blocks, here) == [
+    assert next_commands(ran, blocks, here) == [
         "loopline read tc:turn_1.c1.result -c 'c 1' --store 'sqlite:///my talk.db'",
         "loopline timeline 'c 1' --store 'sqlite:///my talk.db'",
         "loopline run guide 'What'\"'\"'s tea?' --prop 'answer.in=words and more' "
@@ -178,7 +178,7 @@ def test_commands_to_paste_are_quoted_and_keep_what_was_chosen(tmp_path: Path) -
 
 
 def test_without_a_repository_around_the_one_that_was_asked_is_named(tmp_path: Path) -> None:
-    assert elsewhere(STATE, tmp_path) is None
+    assert repository_to_ask(STATE, tmp_path) is None
     (tmp_path / "tea").mkdir()
     inside = replace(STATE, location=str(tmp_path / "tea"))
-    assert elsewhere(inside, tmp_path) == "tea"
+    assert repository_to_ask(inside, tmp_path) == "tea"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import groupby
 
-from loopline.cli.terminal import worded
+from loopline.cli.terminal import format_limit
 from loopline.react import GROUPS, PRESETS
 from tests.docs.pages import ROOT
 from tests.presets.task import AT_THE_LIMIT, ENDLESS, SEEDS, TASK, told
@@ -81,7 +81,7 @@ def _tables() -> Iterator[str]:
             for one in PRESETS.values():
                 value = one.options.values[name]
                 same = value == bare.values[name]
-                cells.append(worded(value) if same else f"**{worded(value)}**")
+                cells.append(format_limit(value) if same else f"**{format_limit(value)}**")
             yield _row([title, f"`{name}`", *cells])
             title = ""
     yield ""

@@ -1,13 +1,13 @@
-"""The command `loopline`: bundles are run, talked to and checked, and what they did is read again."""
+"""The command `loopline`: it runs, checks and creates bundles, and shows what they did."""
 
 try:
     from loopline.cli.app import app
-except KeyboardInterrupt:  # while all that is being imported
+except KeyboardInterrupt:  # during the import
     raise SystemExit(130) from None
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command."""
     app()

@@ -1,4 +1,4 @@
-"""What a command works on: an open bundle, a store, a conversation, a JSON file."""
+"""What a command works on: a bundle, a store, a conversation or a JSON document, opened here."""
 
 from __future__ import annotations
 
@@ -10,53 +10,45 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from loopline.cli.options import Choices
-from loopline.cli.process import UsageError, stopping
-from loopline.cli.terminal import QUIET, Screen, visible
+from loopline.cli.process import UsageError, stop_on_signal
+from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.conversations import Conversation
 from loopline.errors import CassetteError, LooplineError, ModelError, PropertyError, StoreError
 from loopline.harness import Harness, Store
 from loopline.knowledge import Progress
 from loopline.models import Json, JsonObject
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    ConversationSummary,
-    TimelineLog,
-)
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey, TimelineLog
+
+BAR_WIDTH = 32
 
 
 @asynccontextmanager
-async def opened(
-    bundle: str, choices: Choices, screen: Screen, *, store: str | None = None
-) -> AsyncGenerator[Harness]:
-    """The bundle, open; on a terminal a bar shows its knowledge space being built.
-
-    `store` takes the place of the one that was chosen.
+async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGenerator[Harness]:
+    """Open a bundle; on a terminal a bar shows how far its knowledge space is built.
 
     Raises:
-        UsageError: an option names a model, a store, a cassette or a property that there cannot be.
-        LooplineError: it cannot be opened.
+        UsageError: an option names a model, a store, a cassette or a property that cannot be.
+        LooplineError: the bundle cannot be opened.
     """
     try:
         harness = Harness.open(
             bundle,
-            store=store or choices.store,
+            store=choices.store,
             model=choices.model,
-            properties=choices.settings,
-            on_build=_bar(screen),
+            properties=choices.properties,
+            on_build=_progress_bar(screen),
             cassette=choices.cassette,
         )
     except (ModelError, PropertyError, StoreError) as error:
         raise UsageError(str(error)) from error
     async with AsyncExitStack() as stack:
         try:
-            with stopping(screen):
+            with stop_on_signal(screen):
                 await stack.enter_async_context(harness)
         except PropertyError as error:
             if choices.props:
@@ -65,112 +57,41 @@ async def opened(
         except (CassetteError, ModelError) as error:
             raise UsageError(str(error)) from error
         finally:
-            screen.calm()
+            screen.stop_animation()
         # What is loaded by now stays: looking through it for garbage would hold the screen still for a tenth of a second.
         gc.freeze()
         yield harness
 
 
-def _bar(screen: Screen) -> Progress | None:
-    """What moves the bar; it is called from another thread."""
+def _progress_bar(screen: Screen) -> Progress | None:
+    """Return what moves the bar; another thread calls it."""
     if not screen.is_live:
         return None
     loop = asyncio.get_running_loop()
 
-    def told(done: int, total: int, what: str) -> None:
-        loop.call_soon_threadsafe(screen.moving, building(done, total, what))
-
-    return told
-
-
-BAR_WIDTH = 32
-
-
-def building(done: int, total: int, what: str) -> RenderableType:
-    """A bar for the knowledge space that is being built."""
-    table = Table.grid(padding=(0, 1))
-    bar = ProgressBar(
-        total=total or 1, completed=done, width=BAR_WIDTH, complete_style="cyan", pulse=not total
-    )
-    table.add_row(
-        Text(visible(what), style=QUIET),
-        bar,
-        Text(f"{done:,} of {total:,} files", style=QUIET),
-    )
-    return table
-
-
-def unused(bundle: str, taken: Iterable[str]) -> str:
-    """The first of `<bundle>-1`, `<bundle>-2`, … that comes after every one that is taken."""
-    numbers = (name.removeprefix(f"{bundle}-") for name in taken if name.startswith(f"{bundle}-"))
-    return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
-
-
-async def fresh(log: TimelineLog, bundle: str, user: str) -> str:
-    """The name of a new conversation with a bundle."""
-    return unused(bundle, [s.conversation.name for s in await log.conversations(user=user)])
-
-
-async def latest(log: TimelineLog, choices: Choices, screen: Screen) -> str:
-    """The conversation that was chosen, else the user's latest, which is then said.
-
-    Raises:
-        LooplineError: the user has none.
-    """
-    if choices.conversation is not None:
-        return choices.conversation
-    found = await log.conversations(user=choices.whose)
-    return _said(found[0] if found else None, choices, screen)
-
-
-async def latest_kept(store: Store, choices: Choices, screen: Screen) -> str:
-    """`latest`, of a store that is open without a bundle."""
-    if choices.conversation is not None:
-        return choices.conversation
-    latest_one = store.conversations(
-        user=choices.whose,
-        project=choices.project or DEFAULT_PROJECT,
-        tenant=choices.tenant or DEFAULT_TENANT,
-        limit=1,
-    )
-    async for summary in latest_one:
-        return _said(summary, choices, screen)
-    return _said(None, choices, screen)
-
-
-def kept(store: Store, name: str, choices: Choices) -> Conversation:
-    """The conversation of that name and of the owner that was chosen."""
-    return store.conversation(
-        name,
-        user=choices.whose,
-        project=choices.project or DEFAULT_PROJECT,
-        tenant=choices.tenant or DEFAULT_TENANT,
-    )
-
-
-def _said(found: ConversationSummary | None, choices: Choices, screen: Screen) -> str:
-    if found is None:
-        raise LooplineError(
-            f"there is no conversation of the user {choices.whose!r} yet: begin one with loopline run"
+    def move(done: int, total: int, activity: str) -> None:
+        table = Table.grid(padding=(0, 1))
+        table.add_row(
+            Text(escape(activity), style=QUIET),
+            ProgressBar(
+                total=total or 1,
+                completed=done,
+                width=BAR_WIDTH,
+                complete_style="cyan",
+                pulse=not total,
+            ),
+            Text(f"{done:,} of {total:,} files", style=QUIET),
         )
-    name = found.conversation.name
-    screen.note(Text(f"conversation {visible(name)} (the latest)", style=QUIET))
-    return name
+        loop.call_soon_threadsafe(screen.animate, table)
+
+    return move
 
 
-def unknown(name: str, choices: Choices) -> LooplineError:
-    """That there is no such conversation."""
-    return LooplineError(
-        f"no conversation {name!r} of the user {choices.whose!r}: "
-        "loopline timeline --list shows which there are"
-    )
-
-
-def stored(choices: Choices) -> Store:
-    """The store that was chosen, to be read.
+def open_store(choices: Choices) -> Store:
+    """Open the store for reading.
 
     Raises:
-        UsageError: its URL is not one that works.
+        UsageError: its URL cannot be.
     """
     try:
         return Store.open(choices.store, read_only=True)
@@ -178,20 +99,91 @@ def stored(choices: Choices) -> Store:
         raise UsageError(str(error)) from error
 
 
+def conversation_key(name: str, choices: Choices) -> ConversationKey:
+    """Return the key of a conversation of the chosen user, project and tenant."""
+    return ConversationKey(
+        name=name,
+        user=choices.user_name,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+    )
+
+
+def conversation_in(store: Store, name: str, choices: Choices) -> Conversation:
+    """Return a conversation of the chosen user, project and tenant."""
+    key = conversation_key(name, choices)
+    return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
+
+
+async def chosen_conversation(store: Store, choices: Choices, screen: Screen) -> Conversation:
+    """Return the conversation that was named, else the user's latest in the store.
+
+    Raises:
+        LooplineError: the user has none.
+    """
+    project, tenant = choices.project or DEFAULT_PROJECT, choices.tenant or DEFAULT_TENANT
+    name = await chosen_name(store.log, choices, screen, project=project, tenant=tenant)
+    return conversation_in(store, name, choices)
+
+
+async def chosen_name(
+    log: TimelineLog,
+    choices: Choices,
+    screen: Screen,
+    *,
+    project: str | None = None,
+    tenant: str | None = None,
+) -> str:
+    """Return the conversation that was named, else the user's latest, which is printed.
+
+    Raises:
+        LooplineError: the user has none.
+    """
+    if choices.conversation is not None:
+        return choices.conversation
+    for summary in await log.conversations(
+        user=choices.user_name, project=project, tenant=tenant, limit=1
+    ):
+        name = summary.conversation.name
+        screen.note(f"conversation {escape(name)} (the latest)")
+        return name
+    raise LooplineError(
+        f"there is no conversation of the user {choices.user_name!r} yet: begin one with loopline run"
+    )
+
+
+def no_such_conversation(name: str, choices: Choices) -> LooplineError:
+    """Return the error for a conversation that does not exist."""
+    return LooplineError(
+        f"no conversation {name!r} of the user {choices.user_name!r}: "
+        "loopline timeline --list lists those that exist"
+    )
+
+
+def unused_name(bundle: str, names: Iterable[str]) -> str:
+    """Return the first of `<bundle>-1`, `<bundle>-2`, … that comes after all of the names."""
+    numbers = (name.removeprefix(f"{bundle}-") for name in names if name.startswith(f"{bundle}-"))
+    return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
+
+
+async def new_name(log: TimelineLog, bundle: str, user: str) -> str:
+    """Return the name of a new conversation with a bundle."""
+    return unused_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
+
+
 async def read_object(file: Path) -> JsonObject:
-    """Return the JSON object that the file holds.
+    """Return the JSON object that a file holds; `-` is stdin.
 
     Raises:
         UsageError: it holds none.
     """
     try:
-        document: Json = json.loads(await asyncio.to_thread(_text, file))
+        text = await asyncio.to_thread(
+            sys.stdin.read if str(file) == "-" else lambda: file.read_text(encoding="utf-8")
+        )
+        document: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: it is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
     return document
-
-
-def _text(file: Path) -> str:
-    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")

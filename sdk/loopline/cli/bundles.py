@@ -5,19 +5,19 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from loopline.bundle import (
-    Available,
     Installation,
     LoadedBundle,
     Properties,
@@ -32,12 +32,21 @@ from loopline.bundle import (
     make_deps,
     merged,
 )
-from loopline.cli.access import opened
-from loopline.cli.knowledge import indexed
-from loopline.cli.next_commands import Started
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
-from loopline.cli.terminal import QUIET, Screen, counted, visible
+from loopline.cli.access import open_bundle
+from loopline.cli.knowledge import index_line
+from loopline.cli.next_commands import Invocation
+from loopline.cli.options import (
+    BundleArgument,
+    Choices,
+    JsonOption,
+    ModelOption,
+    PropOption,
+    StoreOption,
+    UserOption,
+    VerboseOption,
+)
+from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.knowledge import KnowledgeState
@@ -45,7 +54,7 @@ from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_o
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
 from loopline.skills import Skills
-from loopline.timeline import CustomEvent, Moment, Source, Timeline
+from loopline.timeline import CustomEvent, Moment, Timeline
 from loopline.tools import (
     AskUser,
     Emission,
@@ -58,13 +67,68 @@ from loopline.tools import (
 )
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
+TURN_ID = "turn_1"
+"""The turn that a tool reads in its context when it is called outside a conversation."""
+QUESTION = "How long is this sentence?"
+EXAMPLE_CALL = ("text.statistics", '{"text": "One. Two more words!"}')
+"""A tool of a new bundle, with arguments."""
 
 T = TypeVar("T")
 
 
+def check_command(
+    bundle: BundleArgument,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show what a bundle consists of, and what is wrong with it."""
+    choices = Choices(store=store, model=model, props=tuple(prop or ()), as_json=as_json)
+    execute(partial(check, bundle, choices), verbose=verbose, as_json=as_json)
+
+
+def tool_command(
+    bundle: BundleArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="ALIAS.FUNCTION", help="The tool.", show_default=False)
+    ],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments, as a JSON object.")
+    ] = "{}",
+    user: UserOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Call one tool of a bundle, outside any conversation."""
+    choices = Choices(user=user, props=tuple(prop or ()), as_json=as_json)
+    execute(partial(call_tool, bundle, name, arguments, choices), verbose=verbose, as_json=as_json)
+
+
+def new_command(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The name of the new package.", show_default=False),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--in", metavar="FOLDER", help="Where to create its folder.")
+    ] = Path(),
+    verbose: VerboseOption = False,
+) -> None:
+    """Create a bundle, with a tool, a skill and a test."""
+    execute(partial(new, name, folder), verbose=verbose)
+
+
+def bundles_command(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """List the bundles that can be opened by name."""
+    execute(partial(list_bundles, Choices(as_json=as_json)), verbose=verbose, as_json=as_json)
+
+
 @dataclass(slots=True)
 class Findings:
-    """What was found, and what is wrong: problems stop the bundle, warnings do not."""
+    """What a bundle consists of and what is wrong: problems stop the bundle, warnings do not."""
 
     bundle: str
     properties: Properties = field(default_factory=Properties)
@@ -76,158 +140,159 @@ class Findings:
     warnings: list[str] = field(default_factory=list[str])
 
     def attempt(self, do: Callable[[], T], otherwise: T) -> T:
-        """What `do` gives; when it fails, the problem is noted."""
+        """Return what `do` returns; if it fails, add the problem and return `otherwise`."""
         try:
             return do()
         except LooplineError as error:
-            self.note(error)
+            self.add(error)
             return otherwise
 
-    def note(self, error: LooplineError) -> None:
-        """Note a problem, once."""
+    def add(self, error: LooplineError) -> None:
+        """Add a problem, once."""
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
 
 async def check(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Print what the bundle is made of and every problem; a failure if there is one."""
+    """Print what the bundle consists of and every problem; fail if there is one."""
     try:
-        settings = choices.settings
+        overrides = choices.properties
     except PropertyError as error:
         raise UsageError(str(error)) from error
     loaded = load(bundle)
-    found = Findings(loaded.bundle.id)
-    configuration, folder = loaded.bundle.defaults, loaded.folder
-    found.properties = found.attempt(
-        lambda: merged(configuration, folder=folder, overrides=settings), Properties()
+    findings = Findings(loaded.bundle.id)
+    findings.properties = findings.attempt(
+        lambda: merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides),
+        Properties(),
     )
-    _descriptors(loaded, found)
-    kind = found.attempt(lambda: output_type_of(loaded.bundle.output_type), None)
-    found.output = kind.schema if kind else None
+    _read_descriptors(loaded, findings)
+    kind = findings.attempt(lambda: output_type_of(loaded.bundle.output_type), None)
+    findings.output = kind.schema if kind else None
     try:
-        async with opened(bundle, choices, screen) as harness:
-            found.knowledge = harness.knowledge_state
-            _dependencies(loaded, harness.deps, found)
+        async with open_bundle(bundle, choices, screen) as harness:
+            findings.knowledge = harness.knowledge_state
+            _check_dependencies(loaded, harness.deps, findings)
     except LooplineError as error:
-        found.note(error)
-    if found.knowledge is not None:
-        found.warnings += found.knowledge.warnings
-    _show_findings(found, choices, screen)
-    return FAILED if found.problems else ANSWERED
+        findings.add(error)
+    if findings.knowledge is not None:
+        findings.warnings += findings.knowledge.warnings
+    if choices.as_json:
+        screen.write_json(_findings_document(findings))
+    else:
+        for line in _findings_lines(findings):
+            screen.print(line)
+    for warning in findings.warnings:
+        screen.note(Text(f"warning: {escape(warning)}", WARNING))
+    for problem in findings.problems:
+        screen.error(problem)
+    if not findings.problems:
+        screen.note(Text(f"✓ {findings.bundle} can be run", style="green"))
+    return FAILED if findings.problems else ANSWERED
 
 
-def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
-    """Read the descriptors that the bundle's code names."""
+def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
+    """Read the tools and skills descriptors that the bundle's code names."""
     tools = dict[str, Tool]()
     for module in descriptor_modules(loaded, "tools") or [""]:
-        tools |= found.attempt(partial(_specified, module, loaded), ToolSet())
-    found.tools = ToolSet(tools.values())
+        tools |= findings.attempt(partial(_tools_with_schemas, module, loaded), ToolSet())
+    findings.tools = ToolSet(tools.values())
     for module in descriptor_modules(loaded, "skills") or [""]:
-        skills = found.attempt(partial(load_skills, module, loaded), Skills())
-        found.skills = Skills((*found.skills, *skills), (*found.skills.warnings, *skills.warnings))
-    found.warnings += found.skills.warnings
-    found.problems += build_call_problems(loaded)
+        skills = findings.attempt(partial(load_skills, module, loaded), Skills())
+        findings.skills = Skills(
+            (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
+        )
+    findings.warnings += findings.skills.warnings
+    findings.problems += build_call_problems(loaded)
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
-        found.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
+        findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
 
 
-def _dependencies(loaded: LoadedBundle, deps: object, found: Findings) -> None:
-    """Note what the tools' functions miss; a bundle without a factory may be given it in Python."""
-    try:
-        check_deps(found.tools.values(), deps)
-    except BundleError as error:
-        if loaded.bundle.deps is None:
-            found.warnings.append(str(error))
-        else:
-            found.note(error)
-
-
-def _specified(module: str, loaded: LoadedBundle) -> ToolSet:
-    """The tools, whose schemas are made now and not when a model first asks."""
+def _tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:
+    """Return the tools; their schemas are made now, and not when a model first asks."""
     tools = load_tools(module, loaded)
     return tools if tools.specs else ToolSet()
 
 
-def _show_findings(found: Findings, choices: Choices, screen: Screen) -> None:
-    if choices.as_json:
-        screen.raw(dumps(_findings_document(found)))
-    else:
-        for line in _lines(found):
-            screen.answer(line)
-    for warning in found.warnings:
-        screen.note(Text(f"warning: {visible(warning)}", style="yellow"))
-    for problem in found.problems:
-        screen.error(problem)
-    if not found.problems:
-        screen.note(Text(f"✓ {found.bundle} can be run", style="green"))
+def _check_dependencies(loaded: LoadedBundle, deps: object, findings: Findings) -> None:
+    """Add what the tools' functions miss: a warning if `deps` can still be passed in Python."""
+    try:
+        check_deps(findings.tools.values(), deps)
+    except BundleError as error:
+        if loaded.bundle.deps is None:
+            findings.warnings.append(str(error))
+        else:
+            findings.add(error)
 
 
-def _lines(found: Findings) -> Iterator[Text]:
-    yield Text(found.bundle, style="bold")
-    yield _head("tools", counted(len(found.tools), "tool") if found.tools else "none of its own")
-    for name, tool in found.tools.items():
-        line = Text.assemble(
+def _findings_lines(findings: Findings) -> Iterator[Text]:
+    yield Text(findings.bundle, style="bold")
+    tools = findings.tools
+    yield _section("tools", quantity(len(tools), "tool") if tools else "none of its own")
+    for name, tool in tools.items():
+        yield Text.assemble(
             f"    {name}",
             (f"({_parameters(tool.spec.parameters)})", QUIET),
             f"  {tool.effect}",
+            (f"  {_first_line(tool.spec.description)}", QUIET),
         )
-        yield line.append(f"  {_first_line(tool.spec.description)}", style=QUIET)
-    yield _head("skills", counted(len(list(found.skills)), "skill"))
-    for skill in found.skills:
+    yield _section("skills", quantity(len(list(findings.skills)), "skill"))
+    for skill in findings.skills:
         yield Text.assemble(
             f"    {skill.ref}", (f"  {skill.name}: {_first_line(skill.description)}", QUIET)
         )
-    yield from _knowledge(found)
-    if found.output is not None:
-        yield _head("output", f"{found.output.name}({_parameters(found.output.as_object)})")
-    yield _head("properties", "" if found.properties.written else "none")
-    for name, value in found.properties.flat().items():
-        if name.partition(".")[0] in found.properties.written:
+    yield from _knowledge_lines(findings)
+    if findings.output is not None:
+        yield _section(
+            "output", f"{findings.output.name}({_parameters(findings.output.as_object)})"
+        )
+    yield _section("properties", "" if findings.properties.written else "none")
+    for name, value in findings.properties.flat().items():
+        if name.partition(".")[0] in findings.properties.written:
             yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
 
 
-def _knowledge(found: Findings) -> Iterator[Text]:
-    if found.knowledge is None:
-        yield _head("knowledge", "none")
+def _knowledge_lines(findings: Findings) -> Iterator[Text]:
+    if findings.knowledge is None:
+        yield _section("knowledge", "none")
         return
-    yield _head("knowledge", indexed(found.knowledge, hint=False).plain)
-    section = found.properties.section("knowledge")
+    yield _section("knowledge", index_line(findings.knowledge, hint=False).plain)
+    properties = findings.properties.section("knowledge")
     for root in ROOTS:
-        if section.get(root):
+        if properties.get(root):
             name = root.removesuffix("_root")
-            yield Text.assemble(f"    ks:{name}/", (f"  {section[root]}", QUIET))
-    for skipped in found.knowledge.skipped:
-        yield Text(f"    left out: {visible(skipped.path)}: {skipped.reason}", QUIET)
+            yield Text.assemble(f"    ks:{name}/", (f"  {properties[root]}", QUIET))
+    for skipped in findings.knowledge.skipped:
+        yield Text(f"    left out: {escape(skipped.path)}: {skipped.reason}", QUIET)
 
 
-def _head(name: str, summary: str) -> Text:
+def _section(name: str, summary: str) -> Text:
     return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", QUIET))
 
 
 def _parameters(schema: JsonObject) -> str:
-    """`name: string, limit?: integer`."""
+    """Return `name: string, limit?: integer`."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return ""
-    needed = required if isinstance(required, list) else []
+    required_names = required if isinstance(required, list) else []
     return ", ".join(
-        f"{name}{'' if name in needed else '?'}: {_type(described)}"
-        for name, described in properties.items()
+        f"{name}{'' if name in required_names else '?'}: {_type_name(type_schema)}"
+        for name, type_schema in properties.items()
     )
 
 
-def _type(described: Json) -> str:
-    """The type as the schema says it, or the one that it refers to."""
-    if not isinstance(described, dict):
+def _type_name(schema: Json) -> str:
+    """Return the type that a schema names, or the name of the schema that it refers to."""
+    if not isinstance(schema, dict):
         return "any"
-    match described:
+    match schema:
         case {"type": str(name)}:
             return name
         case {"enum": list(values)}:
             return "|".join(dumps(value) for value in values)
         case {"anyOf": list(options)}:
-            return "|".join(_type(option) for option in options)
+            return "|".join(_type_name(option) for option in options)
         case {"$ref": str(ref)}:
             return ref.rpartition("/")[2]
         case _:
@@ -235,11 +300,10 @@ def _type(described: Json) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line of a text."""
     return text.strip().partition("\n")[0]
 
 
-def _findings_document(found: Findings) -> JsonObject:
+def _findings_document(findings: Findings) -> JsonObject:
     tools: list[Json] = [
         {
             "name": name,
@@ -247,68 +311,57 @@ def _findings_document(found: Findings) -> JsonObject:
             "description": tool.spec.description,
             "parameters": tool.spec.parameters,
         }
-        for name, tool in found.tools.items()
+        for name, tool in findings.tools.items()
     ]
     skills: list[Json] = [
         {"ref": skill.ref, "name": skill.name, "description": skill.description}
-        for skill in found.skills
+        for skill in findings.skills
     ]
     return {
-        "bundle": found.bundle,
-        "ok": not found.problems,
+        "bundle": findings.bundle,
+        "ok": not findings.problems,
         "tools": tools,
         "skills": skills,
-        "output": asdict(found.output) if found.output else None,
-        "properties": {**found.properties.flat()},
-        "problems": list[Json](found.problems),
-        "warnings": list[Json](found.warnings),
+        "output": asdict(findings.output) if findings.output else None,
+        "properties": {**findings.properties.flat()},
+        "problems": list[Json](findings.problems),
+        "warnings": list[Json](findings.warnings),
     }
 
 
-TURN = "turn_1"
-"""The turn that a call outside any conversation is told it is in."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """The call that was asked for."""
-
-    bundle: str
-    name: str
-    arguments: str
-
-
-async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
-    """Call the tool and print its result; a failure if it refuses."""
-    loaded = load(wanted.bundle)
+async def call_tool(
+    bundle: str, name: str, arguments_json: str, choices: Choices, screen: Screen
+) -> int:
+    """Call a tool and print its result; fail if the tool raises an error."""
+    loaded = load(bundle)
     tools = dict[str, Tool]()
     for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
-    found = _tool(wanted.name, ToolSet(tools.values()))
-    arguments = _checked(found, wanted.arguments)
+    tool = _find_tool(name, ToolSet(tools.values()))
+    arguments = _parse_arguments(tool, arguments_json)
     call = _call(loaded, choices, screen)
     await call_load_hook(loaded)
     try:
         async with AsyncExitStack() as stack:
             deps = await make_deps(loaded, stack)
-            check_deps([found], deps)
+            check_deps([tool], deps)
             context = replace(call.context, deps=deps)
-            outcome = await found.run(arguments, replace(call, context=context))
-    except AskUser as asked:
+            outcome = await tool.run(arguments, replace(call, context=context))
+    except AskUser as pending:
         screen.error(
-            f"{wanted.name} asks the user: {visible(asked.question)!r}. Outside a conversation nobody can "
+            f"{name} asks the user: {escape(pending.question)!r}. Outside a conversation nobody can "
             "answer: have a model call it with loopline run"
         )
         return FAILED
     except ToolError as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        screen.error(f"{wanted.name}: {error}{notes}")
+        screen.error(f"{name}: {error}{notes}")
         return FAILED
     _show_outcome(outcome, choices, screen)
     return ANSWERED
 
 
-def _tool(name: str, tools: ToolSet) -> Tool:
+def _find_tool(name: str, tools: ToolSet) -> Tool:
     if name.startswith("react."):
         raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
     try:
@@ -317,127 +370,103 @@ def _tool(name: str, tools: ToolSet) -> Tool:
         raise UsageError(str(error)) from error
 
 
-def _checked(found: Tool, written: str) -> JsonObject:
+def _parse_arguments(tool: Tool, written: str) -> JsonObject:
     try:
         value = cast("Json", json.loads(written))
     except ValueError as error:
-        raise UsageError(f"the arguments are no JSON: {error}: {written!r}") from error
+        raise UsageError(f"the arguments are not JSON: {error}: {written!r}") from error
     if not isinstance(value, dict):
         raise UsageError(f"the arguments must be a JSON object such as {{}}, not {written!r}")
     try:
-        found.check(value)
+        tool.check(value)
     except ToolError as error:
         raise UsageError(str(error)) from error
     return value
 
 
 def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
+    """Return a call outside any conversation, whose progress and events are printed."""
     try:
         properties = merged(
-            loaded.bundle.defaults, folder=loaded.folder, overrides=choices.settings
+            loaded.bundle.defaults, folder=loaded.folder, overrides=choices.properties
         )
     except PropertyError as error:
         if choices.props:
             raise UsageError(str(error)) from error
         raise
-    clock = SystemClock()
+    clock, timeline = SystemClock(), Timeline()
     scratchpad: MutableMapping[str, Any] = {}
-
-    def progress(text: str) -> None:
-        screen.note(Text(visible(text), style=QUIET))
 
     def emit(event: CustomEvent, durable: bool) -> Emission:
         del durable  # there is no log
-        screen.note(Text(f"{event.name} {visible(dumps(event.data))}", style=QUIET))
+        screen.note(f"{event.name} {escape(dumps(event.data))}")
         return Emission()
 
     context = ToolContext(
         call_id="c1",
         idempotency_key=f"{clock.new_id()}:c1",
         conversation="",
-        turn_id=TURN,
-        user=choices.whose,
+        turn_id=TURN_ID,
+        user=choices.user_name,
         properties=properties.flat(),
         scratchpad=scratchpad,
-        on_progress=progress,
+        on_progress=screen.note,
         on_emit=emit,
     )
-    timeline = Timeline()
     return ToolInvocation(
         context=context,
         timeline=timeline,
         view=View(Native()),
         reader=Reader(conversation=ConversationView(timeline)),
-        moment=Moment(clock.now(), TURN),
+        moment=Moment(clock.now(), TURN_ID),
     )
 
 
 def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
     if choices.as_json:
-        sources: list[Json] = [_source_document(source) for source in outcome.sources]
-        shown: JsonObject = {
-            "text": outcome.text,
-            "sources": sources,
-            "artifact": outcome.artifact,
-        }
-        screen.raw(dumps(shown))
+        sources: list[Json] = [
+            {"title": source.title, "url": source.url} for source in outcome.sources
+        ]
+        screen.write_json({"text": outcome.text, "sources": sources, "artifact": outcome.artifact})
         return
-    screen.exact(outcome.text)
+    screen.write_escaped(outcome.text)
     for source in outcome.sources:
-        screen.note(Text(f"source: {visible(source.title or source.url)} — {visible(source.url)}"))
-
-
-def _source_document(source: Source) -> Json:
-    return {"title": source.title, "url": source.url}
-
-
-QUESTION = "How long is this sentence?"
-EXAMPLE = ("text.statistics", '{"text": "One. Two more words!"}')
-"""A tool that a new bundle has, and arguments for it."""
+        screen.note(Text(f"source: {escape(source.title or source.url)} — {escape(source.url)}"))
 
 
 async def new(name: str, parent: Path, screen: Screen) -> int:
-    """Write a new bundle, and print what to do with it next."""
+    """Write a new bundle, and print the commands to try it."""
     project = create(name, parent, Installation.now())
-    files = sorted(path for path in project.rglob("*") if path.is_file())
-    for file in files:
-        screen.note(Text(str(file), style=QUIET))
+    for file in sorted(path for path in project.rglob("*") if path.is_file()):
+        screen.note(str(file))
     screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
-    for line in next_commands(project, Started.now(), tested=find_spec("pytest") is not None):
-        screen.command(line)
+    invocation = Invocation.now()
+    folder = str(project) if project.parts[:-1] else f"./{project}"
+    has_pytest = find_spec("pytest") is not None
+    test = [*invocation.python, "-m", "pytest"] if has_pytest else [*invocation.program, "check"]
+    for words in (
+        [*invocation.program, "run", folder, QUESTION],
+        [*invocation.program, "tool", folder, *EXAMPLE_CALL],
+        [*test, folder],
+    ):
+        screen.note_command(shlex.join(words))
     return ANSWERED
 
 
-def next_commands(project: Path, started: Started, *, tested: bool) -> list[str]:
-    """Talk to a new bundle, call its tool, and run its test, or without pytest check it."""
-    place = str(project) if project.parts[:-1] else f"./{project}"
-    test = [*started.python, "-m", "pytest", place]
-    check = [*started.program, "check", place]
-    return [
-        shlex.join([*started.program, "run", place, QUESTION]),
-        shlex.join([*started.program, "tool", place, *EXAMPLE]),
-        shlex.join(test if tested else check),
-    ]
-
-
-async def bundles(choices: Choices, screen: Screen) -> int:
-    """Print what can be opened by name."""
-    found = available()
+async def list_bundles(choices: Choices, screen: Screen) -> int:
+    """Print the bundles that can be opened by name."""
+    entries = available()
     if choices.as_json:
-        rows: list[Json] = [{"name": one.name, "place": one.location} for one in found]
-        screen.raw(dumps(rows))
-    elif found:
-        plain = "\n".join(f"{visible(one.name)}\t{visible(one.location)}" for one in found)
-        screen.answer_whole(_bundle_table(found), plain)
+        screen.write_json([{"name": entry.name, "place": entry.location} for entry in entries])
+    elif entries:
+        table, lines = Table.grid(padding=(0, 2)), list[str]()
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(style=QUIET, overflow="fold")
+        for entry in entries:
+            cells = (escape(entry.name), escape(entry.location))
+            table.add_row(*cells)
+            lines.append("\t".join(cells))
+        screen.print_layout(table, "\n".join(lines))
     else:
         screen.note(Text("none installed and none in ./bundles: begin one with loopline new NAME"))
     return ANSWERED
-
-
-def _bundle_table(found: Sequence[Available]) -> Table:
-    shown = Table.grid(padding=(0, 2))
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(style=QUIET, overflow="fold")
-    for one in found:
-        shown.add_row(visible(one.name), visible(one.location))
-    return shown

@@ -5,18 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.text import Text
-
-from loopline.cli.access import fresh, opened
-from loopline.cli.chat_commands import HELP, Command, checked_file, fork, judge, parse, refusal
-from loopline.cli.options import Choices
-from loopline.cli.process import leave, stopping
-from loopline.cli.run import introduce, stop, tell, watched
-from loopline.cli.terminal import QUIET, Keyboard, Screen, visible
+from loopline.cli.access import new_name, open_bundle
+from loopline.cli.chat_commands import (
+    HELP,
+    LATE_INPUT,
+    Command,
+    checked_file,
+    fork,
+    parse,
+    rate,
+    refusal,
+)
+from loopline.cli.options import (
+    BundleArgument,
+    Choices,
+    ConversationOption,
+    JsonOption,
+    ModelOption,
+    PropOption,
+    RecordOption,
+    ReplayOption,
+    StoreOption,
+    UserOption,
+    VerboseOption,
+)
+from loopline.cli.process import execute, exit_now, stop_on_signal
+from loopline.cli.run import introduce, show_result, stop, watch
+from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.conversations import Conversation
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result
@@ -25,87 +43,114 @@ from loopline.timeline import Timeline
 _logger = logging.getLogger("loopline")
 
 
+def chat_command(
+    bundle: BundleArgument,
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    record: RecordOption = None,
+    replay: ReplayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Talk with a bundle; you can type while it works."""
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        record=record,
+        replay=replay,
+        as_json=as_json,
+    )
+    execute(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)
+
+
 async def chat(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Talk until the input ends or somebody leaves."""
-    async with opened(bundle, choices, screen) as harness:
-        name = choices.conversation or await fresh(harness.log, harness.bundle.id, choices.whose)
+    """Talk until the input ends or the user leaves."""
+    async with open_bundle(bundle, choices, screen) as harness:
+        name = choices.conversation or await new_name(
+            harness.log, harness.bundle.id, choices.user_name
+        )
         introduce(harness, screen)
-        screen.note(Text(f"conversation {visible(name)}", style=QUIET))
-        talk = harness.conversation(name, user=choices.whose)
+        screen.note(f"conversation {escape(name)}")
+        conversation = harness.conversation(name, user=choices.user_name)
         if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
             from loopline.cli import terminal_chat
 
-            code = await terminal_chat.converse(talk)
+            code = await terminal_chat.converse(conversation)
         else:
-            code = await _LineChat(talk, Keyboard(), choices, screen).converse()
-    leave(code)  # a thread may still be reading a line, and nobody waits for it
+            code = await _LineChat(conversation, choices, screen).converse()
+    exit_now(code)  # a thread may still be reading a line, and nobody waits for it
 
 
-@dataclass(slots=True)
 class _LineChat:
-    """A conversation whose lines come one after the other, each a turn."""
+    """A conversation in which each line is a turn and waits for the one before."""
 
-    talk: Conversation
-    keyboard: Keyboard
-    choices: Choices
-    screen: Screen
-    pending: tuple[str, ...] = ()
-    attached: tuple[Path, ...] = ()
+    def __init__(self, conversation: Conversation, choices: Choices, screen: Screen) -> None:
+        self._conversation = conversation
+        self._choices = choices
+        self._screen = screen
+        self._keyboard = Keyboard()
+        self._pending: tuple[str, ...] = ()
+        self._attached: tuple[Path, ...] = ()
 
     async def converse(self) -> int:
         """Run a turn for each line; 0 unless the last one failed."""
-        ok = await self._take_up()
+        ok = await self._continue_last_turn()
         while (line := await self._line()) is not None:
-            command, rest = parse(line)
+            command, text = parse(line)
             match command:
                 case "":
-                    ok = await self._turn(line) if line.strip() else ok
+                    ok = await self._run_turn(line) if line.strip() else ok
                 case Command.QUIT:
                     break
                 case Command.ATTACH:
-                    await self._attach(rest)
+                    await self._attach(text)
                 case Command.FORK | Command.FEEDBACK:
-                    await self._change(command, rest)
+                    await self._fork_or_rate(command, text)
                 case Command.HELP:
-                    self.screen.note(Text(HELP, style=QUIET))
+                    self._screen.note(HELP)
                 case Command.STOP | Command.STEER:
-                    self.screen.note(Text("nothing is running", style=QUIET))
+                    self._screen.note("nothing is running")
                 case _:
-                    self.screen.error(refusal(command))
+                    self._screen.error(refusal(command))
         return 0 if ok else 1
 
-    async def _take_up(self) -> bool:
-        """Carry on the turn that was cut off, or find what the paused one waits for."""
-        timeline = Timeline(await self.talk.blocks())
+    async def _continue_last_turn(self) -> bool:
+        """Continue the turn that was cut off, or find the pending calls of the paused one."""
+        timeline = Timeline(await self._conversation.blocks())
         if not timeline.resumable:
             return True
-        paused = result(timeline, timeline.resumable[0].number, "paused").pending
-        self.pending = tuple(call.call_id for call in paused)
-        return True if paused else await self._turn(None)
+        pending = result(timeline, timeline.resumable[0].number, "paused").pending
+        self._pending = tuple(call.call_id for call in pending)
+        return True if pending else await self._run_turn(None)
 
     async def _attach(self, name: str) -> None:
         """Check a file, and keep it for the next message."""
         try:
             file = await asyncio.to_thread(checked_file, name)
         except AttachmentError as error:
-            self.screen.error(str(error))
+            self._screen.error(str(error))
             return
-        self.attached = (*self.attached, file)
-        self.screen.note(Text(f"{visible(name)} goes with your next message", style=QUIET))
+        self._attached = (*self._attached, file)
+        self._screen.note(f"{escape(name)} goes with your next message")
 
-    async def _change(self, command: str, rest: str) -> None:
-        """Go on in a copy, or judge the last turn."""
+    async def _fork_or_rate(self, command: str, text: str) -> None:
         try:
             if command == Command.FORK:
-                self.talk = await fork(self.talk, rest)
-                self.pending = ()  # a call that is open in a copy is not run
-                said = f"conversation {self.talk.conversation.name}"
+                self._conversation = await fork(self._conversation, text)
+                self._pending = ()  # a pending call is not run in a copy
+                message = f"conversation {self._conversation.conversation.name}"
             else:
-                said = await judge(self.talk, rest)
+                message = await rate(self._conversation, text)
         except LooplineError as error:
-            self.screen.error(str(error))
+            self._screen.error(str(error))
         else:
-            self.screen.note(Text(visible(said), style=QUIET))
+            self._screen.note(message)
 
     async def _line(self) -> str | None:
         """Read the next line; None when there is none, or Ctrl-C was pressed instead."""
@@ -114,35 +159,36 @@ class _LineChat:
         async def interrupt() -> None:
             interrupted.set()
 
-        with stopping(self.screen, interrupt):
-            line, wish = self.keyboard.ask(), asyncio.ensure_future(interrupted.wait())
-            await asyncio.wait((line, wish), return_when=asyncio.FIRST_COMPLETED)
-            wish.cancel()
-        return self.keyboard.take() if line.done() else None
+        with stop_on_signal(self._screen, interrupt):
+            line, interruption = self._keyboard.ask(), asyncio.ensure_future(interrupted.wait())
+            await asyncio.wait((line, interruption), return_when=asyncio.FIRST_COMPLETED)
+            interruption.cancel()
+        return self._keyboard.take() if line.done() else None
 
-    async def _turn(self, text: str | None) -> bool:
-        """Run a turn of what was typed, an answer to what waits for one, or the cut turn."""
-        answers = dict.fromkeys(self.pending[:1], text or "")
-        said = None if answers else text
-        attached = self.attached if said else ()
-        self.attached = self.attached[len(attached) :]
-        with stopping(self.screen, partial(stop, self.talk, self.screen)):
+    async def _run_turn(self, text: str | None) -> bool:
+        """Run a turn with what was typed: a message, or the answer to the first pending call."""
+        answers = dict.fromkeys(self._pending[:1], text or "")
+        message = None if answers else text
+        attachments = self._attached if message else ()
+        self._attached = self._attached[len(attachments) :]
+        with stop_on_signal(self._screen, partial(stop, self._conversation, self._screen)):
             try:
-                over = await watched(
-                    self.talk,
-                    said,
-                    {},
-                    self.screen,
-                    moves=False,
+                finished = await watch(
+                    self._conversation,
+                    message,
+                    self._screen,
+                    limits={},
                     answers=answers,
-                    attached=attached,
+                    attachments=attachments,
+                    animated=False,
                 )
             except LooplineError as error:
-                self.screen.error(str(error))
+                self._screen.error(str(error))
                 _logger.debug("%s", type(error).__name__, exc_info=error)
                 return False
-        tell(over, self.talk.conversation.name, self.screen, as_json=self.choices.as_json)
-        self.pending = tuple(call.call_id for call in over.result.pending)
-        if over.result.late_input:
-            self.screen.note(Text("what came too late waits for the next turn", style=QUIET))
-        return over.result.ok
+        name = self._conversation.conversation.name
+        show_result(finished, name, self._screen, as_json=self._choices.as_json)
+        self._pending = tuple(call.call_id for call in finished.result.pending)
+        if finished.result.late_input:
+            self._screen.note(LATE_INPUT)
+        return finished.result.ok

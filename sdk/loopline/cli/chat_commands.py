@@ -1,4 +1,4 @@
-"""The commands of a chat: lines that begin with a slash and a word."""
+"""The commands inside a chat: lines that begin with a slash and a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMMAND = re.compile(r"/[a-z]+")
 
 
 class Command(StrEnum):
-    """What a line of a chat may begin with, instead of being a message."""
+    """The first word of a line that is a command and not a message."""
 
     STEER = "/steer"
     STOP = "/stop"
@@ -29,65 +29,67 @@ class Command(StrEnum):
 
 GREETING = f"what you type while a turn runs is added to it · {Command.HELP} lists the commands"
 HELP = f"""\
-{Command.STEER} TEXT               turns the running turn another way
-{Command.STOP}, Ctrl-C             ends it
+{Command.STEER} TEXT               changes the direction of the running turn
+{Command.STOP}, Ctrl-C             stops it
 {Command.ATTACH} FILE              sends a file with your next message
-{Command.FEEDBACK} REACTION [WHY]  judges the last turn: ok, not_ok, neutral, or none
-{Command.FORK} [NAME]              goes on in a copy of the conversation
+{Command.FEEDBACK} REACTION [WHY]  rates the last turn: ok, not_ok, neutral, or none
+{Command.FORK} [NAME]              continues in a copy of the conversation
 {Command.QUIT}, Ctrl-D             leaves
 Esc, then Enter           begins another line of the message"""
+LATE_INPUT = "your message came too late for this turn: it waits for the next one"
 
 
 def parse(line: str) -> tuple[Command | str, str]:
-    """Return the command that a line begins with, or nothing, and the rest of the line."""
-    word, _, rest = line.partition(" ")
-    word = word.rstrip()
-    if not _COMMAND.fullmatch(word):
+    """Return the command that a line begins with, or "", and the rest of the line."""
+    first, _, text = line.partition(" ")
+    first = first.rstrip()
+    if not _COMMAND.fullmatch(first):
         return "", line
-    return (Command(word) if word in list(Command) else word), rest.strip()
+    return (Command(first) if first in list(Command) else first), text.strip()
 
 
 def refusal(command: str) -> str:
-    """Return what is said of a command that does not exist."""
+    """Return the error for a command that does not exist."""
     return (
         f"there is no command {command}: {', '.join(Command)}; "
         "begin the line with a space to send it as a message"
     )
 
 
-async def fork(talk: Conversation, name: str) -> Conversation:
-    """Return another conversation that begins with all there is of this one.
+async def fork(conversation: Conversation, name: str) -> Conversation:
+    """Return another conversation that begins with all blocks of this one.
 
     Raises:
-        LooplineError: nothing has been said here yet, or the name is taken or none.
+        LooplineError: this one is empty, or the name is taken or invalid.
     """
-    blocks = await talk.blocks()
+    blocks = await conversation.blocks()
     if not blocks:
-        raise LooplineError("there is nothing to copy: say something first")
-    return await talk.fork(seq=blocks[-1].seq, name=name)
+        raise LooplineError("there is nothing to copy: send a message first")
+    return await conversation.fork(seq=blocks[-1].seq, name=name)
 
 
-async def judge(talk: Conversation, rest: str) -> str:
-    """Judge the last turn that has ended by what was typed, and return what was recorded.
+async def rate(conversation: Conversation, typed: str) -> str:
+    """Record the reaction that was typed to the last turn that has ended, and return what was recorded.
 
     Raises:
         LooplineError: no turn has ended, or what was typed begins with no reaction.
     """
-    reaction, _, text = rest.partition(" ")
+    reaction, _, text = typed.partition(" ")
     if reaction not in REACTIONS:
         raise LooplineError(f"{Command.FEEDBACK} needs a reaction: {', '.join(REACTIONS)}")
-    ended = [turn_id(one.turn) for one in await talk.blocks(types="react.exit")]
-    if not ended:
+    exits = await conversation.blocks(types="react.exit")
+    if not exits:
         raise LooplineError("no turn has ended yet")
-    await talk.feedback(ended[-1], REACTIONS[reaction], text=text.strip())
-    return f"{ended[-1]}: {reaction}"
+    turn = turn_id(exits[-1].turn)
+    await conversation.feedback(turn, REACTIONS[reaction], text=text.strip())
+    return f"{turn}: {reaction}"
 
 
 def checked_file(name: str) -> Path:
     """Return the path of a file that can be attached.
 
     Raises:
-        AttachmentError: it cannot.
+        AttachmentError: the file cannot be attached.
     """
     file = Path(name).expanduser()
     read_attachments(file, AttachmentCaps())

@@ -3,89 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.access import opened
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
-from loopline.cli.terminal import QUIET, REF, Screen, counted, visible
+from loopline.cli.access import open_bundle
+from loopline.cli.options import (
+    BundleArgument,
+    Choices,
+    JsonOption,
+    PropOption,
+    StoreOption,
+    VerboseOption,
+)
+from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage
-from loopline.models import Json, dumps
+from loopline.models import Json
 
-SCORE_DIGITS = 3
+DIGITS = 3
+
+knowledge_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def search_command(
+    bundle: BundleArgument,
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="The words to look for.", show_default=False)
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many passages.")] = 5,
+    store: StoreOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Search a bundle's knowledge space."""
+    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
+    execute(partial(search, bundle, query, limit, choices), verbose=verbose, as_json=as_json)
+
+
+@knowledge_commands.command("build")
+def build_command(
+    bundle: BundleArgument,
+    store: StoreOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Build a knowledge space, and show what is in it."""
+    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
+    execute(partial(build, bundle, choices), verbose=verbose, as_json=as_json)
 
 
 async def search(bundle: str, query: str, limit: int, choices: Choices, screen: Screen) -> int:
-    """Print the passages that best answer the query; a failure if there are none."""
+    """Print the passages that best match the query; fail if there are none."""
     if not query.strip():
-        raise UsageError("the query is empty: say what to look for")
-    async with opened(bundle, choices, screen) as harness:
+        raise UsageError("the query is empty: give words to look for")
+    async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)
-        screen.note(indexed(space.state))
+        screen.note(index_line(space.state))
         passages = await space.search(query, limit=limit)
     if choices.as_json:
-        screen.raw(dumps([_passage_document(passage) for passage in passages]))
+        screen.write_json([_passage_document(passage) for passage in passages])
     elif passages:
-        screen.answer_whole(_passage_table(passages), "\n".join(map(_passage_line, passages)))
+        _print_passages(passages, screen)
     else:
-        screen.note(Text("no passage has any of these words", style=QUIET))
+        screen.note("no passage has any of these words")
     return ANSWERED if passages else FAILED
 
 
 async def build(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Have the knowledge space ready, and print what is in it."""
-    async with opened(bundle, choices, screen) as harness:
+    """Build the knowledge space if it is not up to date, and print what is in it."""
+    async with open_bundle(bundle, choices, screen) as harness:
         state = _space(harness).state
     if choices.as_json:
-        screen.raw(dumps(_state_document(state)))
+        screen.write_json(_state_document(state))
         return ANSWERED
-    screen.answer(indexed(state, hint=False))
+    screen.print(index_line(state, hint=False))
     for skipped in state.skipped:
-        screen.note(Text(f"left out: {visible(skipped.path)}: {skipped.reason}", "yellow"))
+        screen.note(Text(f"left out: {escape(skipped.path)}: {skipped.reason}", WARNING))
     for warning in state.warnings:
-        screen.note(Text(f"warning: {visible(warning)}", style="yellow"))
+        screen.note(Text(f"warning: {escape(warning)}", WARNING))
     return ANSWERED
 
 
 def _space(harness: Harness) -> KnowledgeSpace:
     if harness.knowledge is None:
         raise LooplineError(
-            f"{harness.bundle.id} has no knowledge space: give its configuration a section "
-            "'knowledge', or say --prop knowledge.repo=FOLDER"
+            f"{harness.bundle.id} has no knowledge space: add a section 'knowledge' to its "
+            "configuration, or pass --prop knowledge.repo=FOLDER"
         )
     return harness.knowledge
 
 
-def _passage_table(passages: Sequence[Passage]) -> Table:
-    shown = Table.grid(padding=(0, 1))
-    shown.add_column(justify="right", style=QUIET, no_wrap=True)
-    shown.add_column(overflow="fold")
+def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
+    """Return a line that says from what the knowledge space was built and how much is in it.
+
+    With a `hint` it names the command that shows the warnings.
+    """
+    verb = "opened index of" if state.reused else "indexed"
+    parts = [
+        f"{verb} {escape(state.repository)} @ {state.short_commit}",
+        quantity(state.files, "file"),
+        quantity(state.passages, "passage"),
+        f"{state.seconds:.1f} s",
+    ]
+    if state.uncommitted:
+        parts.append(f"{quantity(state.uncommitted, 'uncommitted file')} not included")
+    if state.warnings:
+        where = " (loopline check)" if hint else ""
+        parts.append(f"{quantity(len(state.warnings), 'warning')}{where}")
+    return Text(" · ".join(parts), style=QUIET)
+
+
+def _print_passages(passages: Sequence[Passage], screen: Screen) -> None:
+    """Print each passage on two lines at a terminal, and with tabs in a pipe."""
+    table, lines = Table.grid(padding=(0, 1)), list[str]()
+    table.add_column(justify="right", style=QUIET, no_wrap=True)
+    table.add_column(overflow="fold")
     for passage in passages:
-        text = Text.assemble((visible(passage.ref), REF), "  ", (visible(passage.title), "bold"))
-        first = Text(visible(_first_line(passage)), no_wrap=True, overflow="ellipsis")
-        shown.add_row(_score(passage), text)
-        shown.add_row("", first)
-    return shown
-
-
-def _passage_line(passage: Passage) -> str:
-    parts = (_score(passage), passage.ref, passage.title, _first_line(passage))
-    return "\t".join(visible(part).replace("\t", " ") for part in parts)
-
-
-def _score(passage: Passage) -> str:
-    return "" if passage.score is None else f"{passage.score:.{SCORE_DIGITS}f}"
+        score = "" if passage.score is None else f"{passage.score:.{DIGITS}f}"
+        first = _first_line(passage)
+        title = Text.assemble((escape(passage.ref), REF), "  ", (escape(passage.title), "bold"))
+        table.add_row(score, title)
+        table.add_row("", Text(escape(first), no_wrap=True, overflow="ellipsis"))
+        cells = (score, passage.ref, passage.title, first)
+        lines.append("\t".join(escape(cell).replace("\t", " ") for cell in cells))
+    screen.print_layout(table, "\n".join(lines))
 
 
 def _first_line(passage: Passage) -> str:
-    """The first line that says something, beneath a heading if it begins with one."""
+    """Return the first line that is no heading, else the first that is not empty."""
     lines = [line.strip() for line in passage.text.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("#")]
-    return next(iter(told or lines), "")
+    text_lines = [line for line in lines if not line.startswith("#")]
+    return next(iter(text_lines or lines), "")
 
 
 def _passage_document(passage: Passage) -> Json:
@@ -108,29 +164,9 @@ def _state_document(state: KnowledgeState) -> Json:
         "commit": state.commit,
         "files": state.files,
         "passages": state.passages,
-        "seconds": round(state.seconds, SCORE_DIGITS),
+        "seconds": round(state.seconds, DIGITS),
         "reused": state.reused,
         "uncommitted": state.uncommitted,
         "warnings": list[Json](state.warnings),
-        "skipped": [{"path": one.path, "reason": one.reason} for one in state.skipped],
+        "skipped": [{"path": file.path, "reason": file.reason} for file in state.skipped],
     }
-
-
-def indexed(state: KnowledgeState, *, hint: bool = True) -> Text:
-    """What the knowledge space was made from, and how much is in it.
-
-    With a `hint` it says where the warnings can be read.
-    """
-    verb = "opened index of" if state.reused else "indexed"
-    parts = [
-        f"{verb} {visible(state.repository)} @ {state.short_commit}",
-        counted(state.files, "file"),
-        counted(state.passages, "passage"),
-        f"{state.seconds:.1f} s",
-    ]
-    if state.uncommitted:
-        parts.append(f"{counted(state.uncommitted, 'uncommitted file')} not included")
-    if state.warnings:
-        where = " (loopline check)" if hint else ""
-        parts.append(f"{counted(len(state.warnings), 'warning')}{where}")
-    return Text(" · ".join(parts), style=QUIET)

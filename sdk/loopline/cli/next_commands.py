@@ -16,16 +16,15 @@ from loopline.timeline import Block, ToolResult
 
 PROGRAM = "loopline"
 REPO = "knowledge.repo"
-GO_ON = "go on"
-"""What to say to a turn that was stopped."""
-
-DULL = ("react.plan",)
-"""Tools whose results are no example of what can be read again."""
+CONTINUE_TEXT = "go on"
+"""The message to a turn that was stopped."""
+TOOLS_WITHOUT_EXAMPLE = ("react.plan",)
+"""Tools whose results are no example of what `loopline read` can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """How this program was started, as far as it must be started again so."""
+class Invocation:
+    """How this program was started, and how to start it again."""
 
     script: str
     interpreter: str
@@ -34,8 +33,8 @@ class Started:
     folder: Path
 
     @classmethod
-    def now(cls) -> Started:
-        """As it is."""
+    def now(cls) -> Invocation:
+        """Return how this process was started."""
         return cls(
             script=sys.argv[0],
             interpreter=sys.executable,
@@ -47,44 +46,42 @@ class Started:
     @property
     def program(self) -> list[str]:
         """The words that start it again: `loopline`, `uv run loopline`, or the script's path."""
-        return [*self._uv, PROGRAM] if self._uv else [self._named(Path(self.script), PROGRAM)]
+        return [*self._uv, PROGRAM] if self._uv else [self._short(Path(self.script), PROGRAM)]
 
     @property
     def python(self) -> list[str]:
         """The words that start its Python."""
         if self._uv:
             return [*self._uv, "--with", "pytest", "python"]
-        return [self._named(Path(self.interpreter), "python")]
+        return [self._short(Path(self.interpreter), "python")]
 
     @property
     def _uv(self) -> list[str]:
         uv, ours = self.environment.get("UV", ""), self.environment.get("VIRTUAL_ENV", "")
         if not uv or not ours or Path(ours).resolve() != Path(self.prefix).resolve():
             return []
-        return [self._named(Path(uv), "uv"), "run"]
+        return [self._short(Path(uv), "uv"), "run"]
 
-    def _named(self, program: Path, name: str) -> str:
-        """The bare name where that finds it, else the path, from here if it is inside."""
+    def _short(self, program: Path, name: str) -> str:
+        """Return the name if `PATH` finds the program by it, else its path, relative if possible."""
         path = self.environment.get("PATH", "")
-        if self.environment.get("UV"):  # it puts our own scripts on the path, for us alone
+        if self.environment.get("UV"):  # uv puts our own scripts on the path, for us alone
             scripts = Path(self.prefix).resolve()
-            kept = (
+            path = os.pathsep.join(
                 part
                 for part in path.split(os.pathsep)
                 if not Path(part).resolve().is_relative_to(scripts)
             )
-            path = os.pathsep.join(kept)
-        found = shutil.which(name, path=path)
-        if found is not None and Path(found).resolve() == program.resolve():
+        match = shutil.which(name, path=path)
+        if match is not None and Path(match).resolve() == program.resolve():
             return name
-        whole = self.folder / program
-        inside = whole.is_relative_to(self.folder)
-        return str(whole.relative_to(self.folder) if inside else whole)
+        full = self.folder / program
+        return str(full.relative_to(self.folder) if full.is_relative_to(self.folder) else full)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A run that is over: what was asked of which bundle, in which conversation."""
+class FinishedRun:
+    """A run that has ended or waits for answers to its `pending` calls."""
 
     bundle: str
     text: str
@@ -92,48 +89,45 @@ class Ran:
     choices: Choices
     knowledge: KnowledgeState | None
     stopped: bool = False
-    waits: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
-def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
-    """Three commands: read something of this run again, see its timeline, ask again elsewhere."""
-    chosen = ran.choices
-    kept = [*_option("--store", chosen.store), *_option("--user", chosen.user)]
+def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
+    """Return three commands: read a ref of the run, show its timeline, and ask again or go on."""
+    choices = run.choices
+    stored = [*_option("--store", choices.store), *_option("--user", choices.user)]
     lines = [
-        ["read", _example(blocks), "-c", ran.conversation, *kept],
-        ["timeline", ran.conversation, *kept],
-        _again(ran, started.folder, kept),
+        ["read", _example_ref(blocks), "-c", run.conversation, *stored],
+        ["timeline", run.conversation, *stored],
+        _next_run(run, invocation.folder, stored),
     ]
-    return [shlex.join([*started.program, *line]) for line in lines]
+    return [shlex.join([*invocation.program, *line]) for line in lines]
 
 
-def _again(ran: Ran, folder: Path, kept: Sequence[str]) -> list[str]:
-    """Ask again of another repository; without a knowledge space, or when stopped or waiting, go on."""
-    model = _option("--model", ran.choices.model)
-    if ran.waits:
-        answers = [word for call_id in ran.waits for word in ("--answer", f"{call_id}=yes")]
-        end = ["-c", ran.conversation, *kept, *model, *_props(ran.choices.props)]
-        return ["run", ran.bundle, *answers, *end]
-    repository = elsewhere(ran.knowledge, folder) if ran.knowledge else None
-    if repository is None or ran.stopped or not ran.text:
-        end = ["-c", ran.conversation, *kept, *model, *_props(ran.choices.props)]
-        return ["run", ran.bundle, GO_ON, *end] if ran.stopped else ["chat", ran.bundle, *end]
-    others = [prop for prop in ran.choices.props if prop.partition("=")[0].strip() != REPO]
-    return [
-        *("run", ran.bundle, ran.text),
-        *_props([*others, f"{REPO}={repository}"]),
-        *kept,
-        *model,
-    ]
+def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
+    """Return the command that answers what is pending, goes on, or asks another repository."""
+    props, model = run.choices.props, _option("--model", run.choices.model)
+    conversation_options = ["-c", run.conversation, *stored, *model, *_prop_options(props)]
+    if run.pending:
+        answers = [word for call_id in run.pending for word in ("--answer", f"{call_id}=yes")]
+        return ["run", run.bundle, *answers, *conversation_options]
+    if run.stopped:
+        return ["run", run.bundle, CONTINUE_TEXT, *conversation_options]
+    repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
+    if repository is None or not run.text:
+        return ["chat", run.bundle, *conversation_options]
+    props = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
+    options = _prop_options([*props, f"{REPO}={repository}"])
+    return ["run", run.bundle, run.text, *options, *stored, *model]
 
 
-def _props(props: Sequence[str]) -> list[str]:
+def _prop_options(props: Sequence[str]) -> list[str]:
     return [word for prop in props for word in ("--prop", prop)]
 
 
-def elsewhere(state: KnowledgeState, folder: Path) -> str | None:
-    """A repository to ask: the one around the folder, else the one that was asked, if it is here."""
-    if any((place / ".git").exists() for place in (folder, *folder.parents)):
+def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
+    """Return the repository around the folder, else the one that was asked if it is on this machine."""
+    if any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return "."
     location = Path(state.location)
     if not location.is_dir():
@@ -141,16 +135,12 @@ def elsewhere(state: KnowledgeState, folder: Path) -> str | None:
     return str(location.relative_to(folder)) if location.is_relative_to(folder) else str(location)
 
 
-def _example(blocks: Sequence[Block]) -> str:
-    """The ref of a result of the run that is worth reading, else of its last block."""
-    results = [block for block in blocks if isinstance(block.body, ToolResult)]
-    telling = [
-        block.ref
-        for block in results
-        if isinstance(block.body, ToolResult) and block.body.tool not in DULL
-    ]
-    last = blocks[-1].ref if blocks else "artifact:conv.timeline.v1"
-    return telling[-1] if telling else last
+def _example_ref(blocks: Sequence[Block]) -> str:
+    """Return the ref of the last result that is worth reading, else of the last block."""
+    for block in reversed(blocks):
+        if isinstance(block.body, ToolResult) and block.body.tool not in TOOLS_WITHOUT_EXAMPLE:
+            return block.ref
+    return blocks[-1].ref if blocks else "artifact:conv.timeline.v1"
 
 
 def _option(name: str, value: str | None) -> list[str]:

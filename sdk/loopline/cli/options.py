@@ -15,39 +15,53 @@ from loopline.harness import Cassette
 from loopline.timeline import DEFAULT_USER, Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
+ReactionName = Literal["ok", "not_ok", "neutral", "none"]
+REACTIONS: Mapping[str, Reaction | None] = {
+    "ok": "ok",
+    "not_ok": "not_ok",
+    "neutral": "neutral",
+    "none": None,
+}
+"""The reactions to a turn by the name that is typed; `none` takes a reaction back."""
 
 BundleArgument = Annotated[
     str,
-    typer.Argument(metavar="BUNDLE", help="A bundle's folder, or its name.", show_default=False),
+    typer.Argument(metavar="BUNDLE", help="A bundle's folder or name.", show_default=False),
+]
+ConversationArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONVERSATION", help="Its name; the latest if omitted.", show_default=False
+    ),
 ]
 ConversationOption = Annotated[
     str | None,
     typer.Option(
         "-c",
         "--conversation",
-        help="The conversation; else a new one to run or chat in, the latest to read.",
+        help="The conversation; if omitted, run and chat begin one, others take the latest.",
         show_default=False,
     ),
 ]
 StoreOption = Annotated[
     str | None,
     typer.Option(
-        help="Where conversations are kept: sqlite:///talk.db, memory:. Else LOOPLINE_STORE says so.",
+        help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE.",
         show_default=False,
     ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="The model that decides. Else LOOPLINE_MODEL says so.", show_default=False),
+    typer.Option(help="The model, such as openai:gpt-5; else LOOPLINE_MODEL.", show_default=False),
 ]
 UserOption = Annotated[
-    str | None, typer.Option(help="Whose conversation it is.", show_default=False)
+    str | None, typer.Option(help="The user of the conversation.", show_default=False)
 ]
 ProjectOption = Annotated[
-    str | None, typer.Option(help="Of which project it is.", show_default=False)
+    str | None, typer.Option(help="The project of the conversation.", show_default=False)
 ]
 TenantOption = Annotated[
-    str | None, typer.Option(help="Of which tenant it is.", show_default=False)
+    str | None, typer.Option(help="The tenant of the conversation.", show_default=False)
 ]
 PropOption = Annotated[
     list[str] | None,
@@ -58,41 +72,32 @@ PropOption = Annotated[
 RecordOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Record what a model at a provider says.", show_default=False
+        metavar="FILE", help="Record the replies of a provider's model.", show_default=False
     ),
 ]
 ReplayOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Let a recording answer, without network.", show_default=False
+        metavar="FILE", help="Answer from a recording, without network.", show_default=False
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
 PagerOption = Annotated[
     bool,
     typer.Option(
         "--pager/--no-pager",
-        help="Show what is longer than the terminal in PAGER, else in less.",
+        help="Show long output in PAGER, else in less.",
         show_default=False,
     ),
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
+    bool, typer.Option("-v", "--verbose", help="Log to stderr; with --json in lines of JSON.")
 ]
-
-
-REACTIONS: Mapping[str, Reaction | None] = {
-    "ok": "ok",
-    "not_ok": "not_ok",
-    "neutral": "neutral",
-    "none": None,
-}
-"""What a turn may be worth, as it is typed; `none` takes the last word back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The common options; None is what was left to its default."""
+    """The common options of a command; None where one was omitted."""
 
     conversation: str | None = None
     store: str | None = None
@@ -106,30 +111,25 @@ class Choices:
     as_json: bool = False
 
     @property
-    def whose(self) -> str:
-        """The user."""
+    def user_name(self) -> str:
+        """The user, else the default one."""
         return self.user or DEFAULT_USER
 
     @property
-    def owner(self) -> tuple[str | None, str | None, str | None]:
-        """The user, the project and the tenant."""
-        return self.user, self.project, self.tenant
-
-    @property
-    def settings(self) -> dict[str, Setting]:
+    def properties(self) -> dict[str, Setting]:
         """The properties by name.
 
         Raises:
-            PropertyError: one of them sets nothing.
+            PropertyError: a `--prop` sets nothing.
         """
         return dict(map(parse_setting, self.props))
 
     @property
     def cassette(self) -> Cassette | None:
-        """What models at a provider say is recorded in, or taken from.
+        """The file in which the replies of a provider's model are recorded, or from which they come.
 
         Raises:
-            UsageError: it is to be both.
+            UsageError: it is to do both.
         """
         if self.record is not None and self.replay is not None:
             raise UsageError("--record makes a file and --replay reads one: choose one of them")

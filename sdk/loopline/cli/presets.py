@@ -1,98 +1,121 @@
-"""`loopline presets`: the presets policy by policy, whole or where two of them differ."""
+"""`loopline presets`: the loop presets, limit by limit, all of them or where two differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
+from functools import partial
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, UsageError
-from loopline.cli.terminal import QUIET, Screen, worded
+from loopline.cli.options import Choices, JsonOption, VerboseOption
+from loopline.cli.process import ANSWERED, UsageError, execute
+from loopline.cli.terminal import QUIET, Screen, format_limit
 from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject
 from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
 
-WIDE = 108
+TABLE_WIDTH = 108
 """The columns that the table of all presets takes."""
-OTHERWISE = "yellow"
-"""The style of a policy that is not that of the first preset shown."""
+DIFFERENT = "yellow"
+"""The style of a value that is not that of the first preset shown."""
+
+preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 
 
-async def presets(choices: Choices, screen: Screen) -> int:
+@preset_commands.callback(invoke_without_command=True)
+def presets_command(
+    context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """List every preset, policy by policy."""
+    if context.invoked_subcommand is None:
+        execute(partial(list_presets, Choices(as_json=as_json)), verbose=verbose)
+
+
+@preset_commands.command("diff")
+def diff_command(
+    first: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Compare two presets: show the policies in which they differ."""
+    execute(partial(diff, first, second, Choices(as_json=as_json)), verbose=verbose)
+
+
+async def list_presets(choices: Choices, screen: Screen) -> int:
     """Print every preset."""
-    shown = list(PRESETS.values())
+    presets = list(PRESETS.values())
     if choices.as_json:
-        screen.raw(dumps([_document(one) for one in shown]))
+        screen.write_json([_document(preset) for preset in presets])
         return ANSWERED
-    if 0 < screen.width < WIDE:
-        for one in shown:
-            screen.answer(_short(one))
+    if 0 < screen.width < TABLE_WIDTH:
+        for preset in presets:
+            screen.print(_short(preset))
     else:
-        _print(shown, list(_names()), screen)
-    for one in shown:
-        for variable in one.variables:
-            screen.note(Text(f"{one.name} heeds {variable}", style=QUIET))
+        policies = [name for names in GROUPS.values() for name in names]
+        _print_table(presets, policies, screen)
+    for preset in presets:
+        for variable in preset.variables:
+            screen.note(f"{preset.name} reads the environment variable {variable}")
     return ANSWERED
 
 
-async def diff(one: str, other: str, choices: Choices, screen: Screen) -> int:
+async def diff(first_name: str, second_name: str, choices: Choices, screen: Screen) -> int:
     """Print the policies in which two presets differ."""
     try:
-        first, second = named_preset(one), named_preset(other)
+        first, second = named_preset(first_name), named_preset(second_name)
     except LooplineError as error:
         raise UsageError(str(error)) from error
-    apart = presets_diff(first, second)
+    differences = presets_diff(first, second)
     if choices.as_json:
-        values: JsonObject = {name: list[Json](pair) for name, pair in apart.items()}
-        screen.raw(dumps({"presets": [first.name, second.name], "policies": values}))
-    elif apart:
-        _print([first, second], [name for name in _names() if name in apart], screen)
+        values: JsonObject = {name: list[Json](pair) for name, pair in differences.items()}
+        screen.write_json({"presets": [first.name, second.name], "policies": values})
+    elif differences:
+        _print_table([first, second], differences, screen)
     else:
-        screen.note(Text(f"{first.name} and {second.name} are alike", style=QUIET))
+        screen.note(f"{first.name} and {second.name} are alike")
     return ANSWERED
 
 
-def _short(one: Preset) -> Text:
-    """The preset in a few lines: what it has otherwise than the engine itself."""
+def _short(preset: Preset) -> Text:
+    """Return the preset in a few lines: only what differs from the engine's own values."""
     bare = PRESETS["bare"].options
-    text = Text.assemble((one.name, "bold"), (f" — {one.about}", QUIET))
-    for name, value in one.options.differences(bare).items():
-        text.append(f"\n  {name} ").append(worded(value), style=OTHERWISE)
+    text = Text.assemble((preset.name, "bold"), (f" — {preset.about}", QUIET))
+    for name, value in preset.options.differences(bare).items():
+        text.append(f"\n  {name} ").append(format_limit(value), style=DIFFERENT)
     return text
 
 
-def _names() -> Iterator[str]:
-    for names in GROUPS.values():
-        yield from names
-
-
-def _print(shown: Sequence[Preset], names: Sequence[str], screen: Screen) -> None:
-    lines = ["\t".join(["policy", *(one.name for one in shown)])]
+def _print_table(presets: Sequence[Preset], names: Container[str], screen: Screen) -> None:
+    """Print the named policies, group by group, with a column for each preset."""
+    columns = ["policy", *(preset.name for preset in presets)]
+    lines = ["\t".join(columns)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("", "policy", *(one.name for one in shown)):
+    for column in ("", *columns):
         table.add_column(column, no_wrap=True)
     for group, members in GROUPS.items():
         title = group
         for name in members:
             if name not in names:
                 continue
-            values = [one.options.values[name] for one in shown]
-            lines.append("\t".join([name, *map(worded, values)]))
+            values = [preset.options.values[name] for preset in presets]
+            lines.append("\t".join([name, *map(format_limit, values)]))
             cells = [
-                Text(worded(value), style="" if value == values[0] else OTHERWISE)
+                Text(format_limit(value), style="" if value == values[0] else DIFFERENT)
                 for value in values
             ]
             table.add_row(Text(title, style=QUIET), Text(name), *cells)
             title = ""
-    screen.answer_whole(table, "\n".join(lines))
+    screen.print_layout(table, "\n".join(lines))
 
 
-def _document(one: Preset) -> JsonObject:
+def _document(preset: Preset) -> JsonObject:
     return {
-        "name": one.name,
-        "about": one.about,
-        "policies": dict[str, Json](one.options.values),
-        "variables": list[Json](one.variables),
+        "name": preset.name,
+        "about": preset.about,
+        "policies": dict[str, Json](preset.options.values),
+        "variables": list[Json](preset.variables),
     }

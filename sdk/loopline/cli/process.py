@@ -18,35 +18,36 @@ import typer
 
 from loopline.cli.terminal import Screen
 from loopline.errors import LooplineError
-from loopline.models import dumps
 
 ANSWERED, FAILED, MISUSED = 0, 1, 2
 BY_SIGNAL = 128
-"""What is added to a signal's number when it ends the process."""
+"""The exit code of a process that a signal ended is this, plus the signal's number."""
 
 _logger = logging.getLogger("loopline")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""The fields of every log record; all others were added by the caller, such as the turn."""
 
 
 class UsageError(LooplineError):
     """The command was called in a way that cannot work."""
 
 
-def attend(
+def execute(
     work: Callable[[Screen], Coroutine[None, None, int]],
     *,
     verbose: bool = False,
     as_json: bool = False,
     paged: bool = False,
 ) -> None:
-    """Do the work of a command, and exit as it says; what it logs is said if it is `verbose`.
+    """Run the work of a command, and exit with the code that it returns.
 
-    What it lays out at a terminal goes through the user's pager if it is `paged`.
+    `verbose` writes the log to stderr, `paged` shows long layouts in the user's pager.
 
     Raises:
         typer.Exit: always.
     """
-    _listen_to_log(verbose, as_json)
+    _configure_log(verbose, as_json)
     screen = Screen(paged=paged)
     try:
         code = asyncio.run(work(screen))
@@ -58,10 +59,12 @@ def attend(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ANSWERED
     except OSError as error:
-        _report(error, _with_place(error), screen, as_json=as_json)
+        named = error.filename is not None and error.strerror is not None
+        problem = f"{error.filename}: {error.strerror}" if named else str(error)
+        _report(error, problem, screen, as_json=as_json)
         code = FAILED
     except KeyboardInterrupt:
-        screen.calm()
+        screen.stop_animation()
         code = BY_SIGNAL + signal.SIGINT
     except Exception as error:
         problem = f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)"
@@ -72,60 +75,55 @@ def attend(
 
 
 def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:
-    """Write what went wrong on stderr, and with `--json` as an object on stdout too."""
+    """Print what went wrong on stderr, and with `--json` as an object on stdout too."""
     screen.error(problem)
     if as_json:
-        screen.raw(dumps({"error": problem, "error_type": type(error).__name__}))
-
-
-def _with_place(error: OSError) -> str:
-    """Return the message of an operating system error, with the file or address it is about."""
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
+        screen.write_json({"error": problem, "error_type": type(error).__name__})
 
 
 @dataclass(slots=True)
-class Wish:
-    """Whether somebody has asked the work to stop."""
+class StopRequest:
+    """A request to stop the work; `stop` runs once somebody has made it."""
 
     stop: asyncio.Future[None] | None = None
 
 
 @contextmanager
-def stopping(screen: Screen, stop: Callable[[], Awaitable[None]] | None = None) -> Generator[Wish]:
-    """While inside, a first Ctrl-C or SIGTERM calls `stop`; a second one ends the process.
+def stop_on_signal(
+    screen: Screen, stop: Callable[[], Awaitable[None]] | None = None
+) -> Generator[StopRequest]:
+    """While inside, call `stop` on a first Ctrl-C or SIGTERM, and end the process on a second one.
 
-    Without a `stop` the first one ends it.
+    Without a `stop` the first one ends the process.
     """
-    loop, wish = asyncio.get_running_loop(), Wish()
+    loop, request = asyncio.get_running_loop(), StopRequest()
 
-    def heard(number: int) -> None:
-        if stop is None or wish.stop is not None:
-            screen.calm()
-            leave(BY_SIGNAL + number)
-        wish.stop = asyncio.ensure_future(stop())
+    def receive(number: int) -> None:
+        if stop is None or request.stop is not None:
+            screen.stop_animation()
+            exit_now(BY_SIGNAL + number)
+        request.stop = asyncio.ensure_future(stop())
 
     with suppress(NotImplementedError):  # where there are no signals, Ctrl-C ends the process
         for number in _SIGNALS:
-            loop.add_signal_handler(number, heard, int(number))
+            loop.add_signal_handler(number, receive, int(number))
     try:
-        yield wish
+        yield request
     finally:
         with suppress(NotImplementedError):
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process now, without waiting for what still runs in its threads."""
+def exit_now(code: int) -> NoReturn:
+    """End the process without waiting for what still runs in its threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _listen_to_log(verbose: bool, as_json: bool) -> None:
-    """Let the package's logger write to stderr, in lines of text or of JSON, or keep it silent."""
+def _configure_log(verbose: bool, as_json: bool) -> None:
+    """Write the package's log to stderr, as lines of text or of JSON, or keep it silent."""
     handler: logging.Handler = logging.NullHandler()
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
@@ -136,23 +134,20 @@ def _listen_to_log(verbose: bool, as_json: bool) -> None:
     _logger.propagate = False
 
 
-_PLAIN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""What every record has; all else was given to it, such as the turn that it was made in."""
-
-
 class JsonLines(logging.Formatter):
-    """`time`, `level`, `logger`, `message`, then what the record was given; `error` is a traceback."""
+    """Log records as JSON: `time`, `level`, `logger`, `message`, the added fields, and a traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of JSON; what was given empty is left out."""
+        """Return the record as a line of JSON; added fields that are empty are left out."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
-        given = {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        line |= {name: value for name, value in given.items() if value not in ("", None)}
+        for name, value in vars(record).items():
+            if name not in _STANDARD_FIELDS and value not in ("", None):
+                line[name] = value
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

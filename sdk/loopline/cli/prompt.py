@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
+import typer
 from rich.text import Text
 
-from loopline.cli.access import latest_kept, stored
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
-from loopline.cli.terminal import QUIET, REF, Columns, Screen, counted, visible
-from loopline.cli.timeline_reports import UNKNOWN, as_dollars
+from loopline.cli.access import chosen_conversation, no_such_conversation, open_store
+from loopline.cli.options import (
+    Choices,
+    ConversationArgument,
+    ConversationOption,
+    JsonOption,
+    PagerOption,
+    StoreOption,
+    UserOption,
+    VerboseOption,
+)
+from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
+from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
 from loopline.models import (
     AssistantMessage,
@@ -43,117 +54,147 @@ from loopline.prompt.caching import (
     OpenAICache,
     simulate,
 )
-from loopline.timeline import CachePoint, Timeline, TurnHeader
+from loopline.timeline import Timeline, TurnHeader
+
+CacheName = Literal["anthropic", "openai"]
+CACHE_HEADINGS = ("round", "read", "written", "fresh", "missed", "cost", "epoch", "why")
+REPLAY_HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
+DIGITS = 12
+"""How much of a digest is shown to people."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
-    """Which round: None is the last one.
+def prompt_command(
+    conversation: ConversationOption = None,
+    turn: Annotated[
+        int | None,
+        typer.Option(min=1, help="The turn; the last one if omitted.", show_default=False),
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--round",
+            min=1,
+            help="The round of the turn; its last one if omitted.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        CacheName | None,
+        typer.Option(
+            help="Show what this provider's cache would have read of every round.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --cache: use the prices of this model.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    pager: PagerOption = True,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show exactly what a round sent to its model."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    if cache is not None:
+        work = partial(show_cache, cache, model, choices)
+    else:
+        work = partial(show_prompt, turn, number, model, choices)
+    execute(work, verbose=verbose, as_json=as_json, paged=pager)
 
-    With a `cache` all rounds are played through its rules, at the price of the models that were asked, or
-    of `model`.
-    """
 
-    turn: int | None = None
-    round: int | None = None
-    cache: CacheName | None = None
-    model: str | None = None
-
-
-async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
-    """Print the request of a round, or what a cache would have read of all of them."""
-    timeline = await chosen_timeline(choices, screen)
-    if which.cache is not None:
-        played = play(which.cache, which.model, list(past_requests(timeline)))
-        if choices.as_json:
-            screen.raw(dumps(cache_document(played)))
-        else:
-            show_cache(played, screen)
-        return ANSWERED
-    if which.model is not None:
-        raise UsageError("--model prices what a cache would have read: it goes with --cache")
-    asked = timeline.last_request
-    if asked is None:
-        raise LooplineError("no model was asked in this conversation")
-    request = request_of_round(timeline, which.turn or asked.turn, which.round)
-    if request.inexact:
-        screen.note(Text(f"this may not be what was sent: {request.inexact}", style="yellow"))
-    if choices.as_json:
-        screen.raw(dumps(_prompt_document(request, _form(timeline, request))))
-        return ANSWERED
-    screen.note(_heading(request))
-    shown = Text("\n").join(_pieces(request, _form(timeline, request)))
-    screen.answer_whole(shown, shown.plain)
-    return ANSWERED
+def replay_command(
+    conversation: ConversationArgument = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    pager: PagerOption = True,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Render every prompt again, and show where one diverges."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    execute(partial(replay, choices), verbose=verbose, as_json=as_json, paged=pager)
 
 
-async def chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
-    """The conversation that was chosen, else the latest, whole.
-
-    Raises:
-        LooplineError: there is no such conversation.
-    """
-    async with stored(choices) as store:
-        name = await latest_kept(store, choices, screen)
-        blocks = await store.conversation(name, user=choices.whose).blocks()
+async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
+    async with open_store(choices) as store:
+        conversation = await chosen_conversation(store, choices, screen)
+        blocks = await conversation.blocks()
     if not blocks:
-        raise LooplineError(
-            f"no conversation {name!r} of the user {choices.whose!r}: "
-            "loopline timeline --list shows which there are"
-        )
+        raise no_such_conversation(conversation.conversation.name, choices)
     return Timeline(blocks)
 
 
-def _heading(request: ModelRequest) -> Text:
-    begun = request.round_start
-    opened = f", opened by {begun.opened_by}" if begun.opened_by else ""
+async def show_prompt(
+    turn: int | None, number: int | None, model: str | None, choices: Choices, screen: Screen
+) -> int:
+    """Print the request of a round; of the last round if none is named."""
+    timeline = await _chosen_timeline(choices, screen)
+    if model is not None:
+        raise UsageError("--model prices what a cache would have read: use it with --cache")
+    last = timeline.last_request
+    if last is None:
+        raise LooplineError("no model was asked in this conversation")
+    request = request_of_round(timeline, turn or last.turn, number)
+    schema = _answer_schema(timeline, request)
+    if request.inexact:
+        screen.note(Text(f"this may not be what was sent: {request.inexact}", style=WARNING))
+    if choices.as_json:
+        screen.write_json(_prompt_document(request, schema))
+        return ANSWERED
+    start = request.round_start
+    opened = f", opened by {start.opened_by}" if start.opened_by else ""
     parts = [
         f"{request.block.turn_id} round {request.block.round}",
-        f"{begun.model}, {begun.protocol}",
-        f"epoch {begun.epoch}{opened}",
-        f"about {begun.tokens:,} tokens",
+        f"{start.model}, {start.protocol}",
+        f"epoch {start.epoch}{opened}",
+        f"about {start.tokens:,} tokens",
     ]
-    return Text(" · ".join(parts), style=QUIET)
+    screen.note(" · ".join(parts))
+    text = Text("\n").join(_prompt_parts(request, schema))
+    screen.print_layout(text, text.plain)
+    return ANSWERED
 
 
-def _form(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
-    """The JSON Schema to which the provider was to hold the answer, if it was."""
-    begun = request.round_start
+def _answer_schema(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
+    """Return the JSON Schema that the provider was to enforce for the answer; None if there was none."""
+    start = request.round_start
     for block in timeline.blocks:
         match block.body:
-            case TurnHeader(output=OutputSchema() as schema) if begun.answer_by == "schema":
-                if schema.sha256 == begun.schema_sha256:
+            case TurnHeader(output=OutputSchema() as schema) if start.answer_by == "schema":
+                if schema.sha256 == start.schema_sha256:
                     return schema.form.schema
             case _:
                 pass
     return None
 
 
-def _pieces(request: ModelRequest, form: JsonObject | None) -> Iterator[Text]:
-    yield _rule("system")
-    yield Text(visible(request.system))
+def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[Text]:
+    start = request.round_start
+    yield _title("system")
+    yield Text(escape(request.system))
     if request.tools:
-        yield _rule("tools")
-        yield Text(visible(request.tools))
-    if form is not None:
-        yield _rule("form of the answer")
-        yield Text(visible(dumps(form)))
-    points = {point.messages: point for point in request.round_start.points}
-    for place, message in enumerate(request.messages):
-        yield _rule(f"{place + 1} {_role(message)}", request.refs[place])
-        yield Text(visible(_written(message)))
-        if place + 1 in points:
-            yield _marked(points[place + 1])
-    yield _rule(f"tail, {request.round_start.tail_kind}")
-    yield Text(visible(request.round_start.tail))
+        yield _title("tools")
+        yield Text(escape(request.tools))
+    if schema is not None:
+        yield _title("form of the answer")
+        yield Text(escape(dumps(schema)))
+    points = {point.messages: point for point in start.points}
+    for number, (message, ref) in enumerate(
+        zip(request.messages, request.refs, strict=True), start=1
+    ):
+        yield _title(f"{number} {_role(message)}", ref)
+        yield Text(escape(_message_text(message)))
+        if point := points.get(number):
+            mark = f"══ cache point {point.name}: {point.tokens:,} tokens before it"
+            yield Text(mark, style="green")
+    yield _title(f"tail, {start.tail_kind}")
+    yield Text(escape(start.tail))
 
 
-def _rule(name: str, ref: str = "") -> Text:
-    return Text.assemble((f"── {name} ", "bold"), (visible(ref), REF))
-
-
-def _marked(point: CachePoint) -> Text:
-    return Text(f"══ cache point {point.name}: {point.tokens:,} tokens before it", style="green")
+def _title(name: str, ref: str = "") -> Text:
+    return Text.assemble((f"── {name} ", "bold"), (escape(ref), REF))
 
 
 def _role(message: Message) -> str:
@@ -168,67 +209,67 @@ def _role(message: Message) -> str:
             return "user"
 
 
-def _written(message: Message) -> str:
+def _message_text(message: Message) -> str:
     match message:
         case AssistantMessage(text=text, calls=calls, echo=echo):
-            made = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
-            back = [f"as it came: {dumps(part)}" for part in echo.parts] if echo else []
-            return "\n".join([*back, *([text] if text and not back else []), *made])
+            call_lines = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
+            replayed_parts = [f"as it came: {dumps(part)}" for part in echo.parts] if echo else []
+            return "\n".join(
+                [*replayed_parts, *([text] if text and not replayed_parts else []), *call_lines]
+            )
         case UserMessage(text=text, attachments=attachments):
             return "\n".join([text, *map(str, attachments)])
         case ToolMessage(text=text):
             return text
 
 
-def _prompt_document(request: ModelRequest, form: JsonObject | None) -> JsonObject:
+def _prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonObject:
+    start = request.round_start
     messages: list[Json] = [
-        {"role": _role(message), "ref": ref, "text": _written(message)}
+        {"role": _role(message), "ref": ref, "text": _message_text(message)}
         for message, ref in zip(request.messages, request.refs, strict=True)
     ]
     points: list[Json] = [
         {"name": point.name, "messages": point.messages, "tokens": point.tokens}
-        for point in request.round_start.points
+        for point in start.points
     ]
     return {
         "turn_id": request.block.turn_id,
         "round": request.block.round,
         "ref": request.block.ref,
-        "model": request.round_start.model,
-        "protocol": request.round_start.protocol,
-        "epoch": request.round_start.epoch,
-        "opened_by": request.round_start.opened_by,
-        "tokens": request.round_start.tokens,
+        "model": start.model,
+        "protocol": start.protocol,
+        "epoch": start.epoch,
+        "opened_by": start.opened_by,
+        "tokens": start.tokens,
         "exact": not request.inexact,
         "system": request.system,
         "tools": request.tools,
-        "form": form,
+        "form": schema,
         "messages": messages,
         "cache_points": points,
-        "tail": request.round_start.tail,
-        "tail_kind": request.round_start.tail_kind,
+        "tail": start.tail,
+        "tail_kind": start.tail_kind,
     }
 
 
-CacheName = Literal["anthropic", "openai"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """Requests and what a cache made of them, with the price of each; None where nobody knows one."""
+class CacheSimulation:
+    """Requests, what a cache would have read of them, and the price of each; None if it is unknown."""
 
-    asked: Sequence[ModelRequest]
+    requests: Sequence[ModelRequest]
     report: CacheReport
     prices: Sequence[Price | None]
 
     @property
     def costs(self) -> list[float | None]:
-        """What each prompt would have cost, in US dollars."""
+        """The cost of each prompt, in US dollars."""
         priced = zip(self.report.rows, self.prices, strict=True)
         return [price.of(row.usage) if price else None for row, price in priced]
 
     @property
     def costs_uncached(self) -> list[float | None]:
-        """The same, without a cache."""
+        """The cost of each prompt without a cache, in US dollars."""
         priced = zip(self.report.rows, self.prices, strict=True)
         return [
             price.of(Usage(input_tokens=row.usage.input_tokens)) if price else None
@@ -236,83 +277,73 @@ class Played:
         ]
 
 
-def play(name: CacheName, model: str | None, asked: Sequence[ModelRequest]) -> Played:
-    """Play the requests through a provider's cache, at the price of that model, else of those that were asked."""
+async def show_cache(name: CacheName, model: str | None, choices: Choices, screen: Screen) -> int:
+    """Print what a provider's cache would have read of every round, priced as `model` or as it was asked."""
     rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
-    return Played(
-        asked=asked,
-        report=simulate((request.as_sent for request in asked), rules),
-        prices=[find_model_facts(model or request.round_start.model).price for request in asked],
+    sent = list(past_requests(await _chosen_timeline(choices, screen)))
+    simulation = CacheSimulation(
+        requests=sent,
+        report=simulate((request.as_sent for request in sent), rules),
+        prices=[find_model_facts(model or request.round_start.model).price for request in sent],
     )
-
-
-def _together(costs: Sequence[float | None]) -> float | None:
-    """The sum, None where part of it is not known."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
-
-
-def show_cache(played: Played, screen: Screen) -> None:
-    """Print a row for each request, and what they cost together."""
-    report = played.report
+    if choices.as_json:
+        screen.write_json(_cache_document(simulation))
+        return ANSWERED
+    report = simulation.report
     rows = [
         _cache_row(request, row, cost)
-        for request, row, cost in zip(played.asked, report.rows, played.costs, strict=True)
+        for request, row, cost in zip(sent, report.rows, simulation.costs, strict=True)
     ]
-    columns = Columns(rows=[_CACHE_HEADINGS, *rows], cut=7, right=frozenset({1, 2, 3, 4, 5}))
-    plain = "\n".join("\t".join(cell.plain for cell in row) for row in rows)
-    screen.answer_whole(columns, plain)
-    held, every = report.read_of_held, report.read_of_all
+    right = frozenset({1, 2, 3, 4, 5})
+    screen.print_columns(Columns(rows=rows, cut=7, right=right, headings=CACHE_HEADINGS))
     screen.note(
-        Text(
-            f"read {held:.1%} of what the request before held, {every:.1%} of all; "
-            f"the prompts cost {report.cost_factor:.2f} of what they cost without a cache",
-            style=QUIET,
-        )
+        f"read {report.read_of_held:.1%} of what the request before held, {report.read_of_all:.1%} of all; "
+        f"the prompts cost {report.cost_factor:.2f} of what they cost without a cache"
     )
-    cost, uncached = _together(played.costs), _together(played.costs_uncached)
+    cost, uncached = _sum(simulation.costs), _sum(simulation.costs_uncached)
     if cost is None or uncached is None:
-        said = (
-            "a price is not known of every model that was asked: --model prices them as another's"
-        )
+        screen.note("the price of a model is unknown: --model uses the prices of another one")
     else:
-        said = f"that is {as_dollars(cost)} instead of {as_dollars(uncached)}, replies aside"
-    screen.note(Text(said, style=QUIET))
+        screen.note(
+            f"that is {format_dollars(cost)} instead of {format_dollars(uncached)}, replies aside"
+        )
+    return ANSWERED
 
 
-_CACHE_HEADINGS = tuple(
-    Text(name, style=QUIET)
-    for name in ("round", "read", "written", "fresh", "missed", "cost", "epoch", "why")
-)
+def _sum(costs: Sequence[float | None]) -> float | None:
+    """Return the sum, None if a cost is unknown."""
+    known_costs = [cost for cost in costs if cost is not None]
+    return sum(known_costs) if len(known_costs) == len(costs) else None
 
 
 def _cache_row(request: ModelRequest, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
+    cost_text = UNKNOWN if cost is None else format_dollars(cost)
     return (
         Text(f"{request.block.turn}.{request.block.round}"),
         Text(f"{row.read:,}", style="green" if row.read else QUIET),
         Text(f"{row.written:,}"),
         Text(f"{row.fresh:,}"),
         Text(f"{row.missed:,}", style="yellow" if row.missed else QUIET),
-        Text(UNKNOWN if cost is None else as_dollars(cost), style=QUIET if cost is None else ""),
+        Text(cost_text, style=QUIET if cost is None else ""),
         Text(request.round_start.opened_by, style=QUIET),
-        Text(_why(row)),
+        Text(_miss_reasons(row)),
     )
 
 
-def _why(row: CacheRow) -> str:
-    said = list[str]()
+def _miss_reasons(row: CacheRow) -> str:
+    reasons = list[str]()
     for miss in row.misses:
-        where = miss.difference
-        at = f" at part {where.index} ({where.ref or 'no block'})" if where else ""
+        difference = miss.difference
+        where = (
+            f" at part {difference.index} ({difference.ref or 'no block'})" if difference else ""
+        )
         cause = f", {miss.cause}" if miss.cause else ""
-        said.append(f"{miss.reason} {miss.tokens:,}{at}{cause}")
-    return "; ".join(said)
+        reasons.append(f"{miss.reason} {miss.tokens:,}{where}{cause}")
+    return "; ".join(reasons)
 
 
-def cache_document(played: Played) -> JsonObject:
-    """The same for programs."""
-    report = played.report
-    every = zip(played.asked, report.rows, played.costs, played.costs_uncached, strict=True)
+def _cache_document(simulation: CacheSimulation) -> JsonObject:
+    report, costs, uncached = simulation.report, simulation.costs, simulation.costs_uncached
     rows: list[Json] = [
         {
             "turn_id": request.block.turn_id,
@@ -324,122 +355,105 @@ def cache_document(played: Played) -> JsonObject:
             "held": row.held,
             "missed": row.missed,
             "cost": cost,
-            "cost_uncached": uncached,
-            "why": _why(row),
+            "cost_uncached": cost_uncached,
+            "why": _miss_reasons(row),
         }
-        for request, row, cost, uncached in every
+        for request, row, cost, cost_uncached in zip(
+            simulation.requests, report.rows, costs, uncached, strict=True
+        )
     ]
     return {
         "rows": rows,
         "read_of_held": report.read_of_held,
         "read_of_all": report.read_of_all,
         "cost_factor": report.cost_factor,
-        "cost": _together(played.costs),
-        "cost_uncached": _together(played.costs_uncached),
+        "cost": _sum(costs),
+        "cost_uncached": _sum(uncached),
     }
-
-
-_ROUND_HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
-DIGITS = 12
-"""How much of a digest is shown to people."""
 
 
 async def replay(choices: Choices, screen: Screen) -> int:
-    """Print a line for each round; a failure if one of them is not what was recorded."""
-    rounds = list(replayed_rounds(await chosen_timeline(choices, screen)))
+    """Print a line for each round; fail if one of them is not what was recorded."""
+    rounds = list(replayed_rounds(await _chosen_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
-    wrong = next((one for one in rounds if one.divergence is not None), None)
+    diverging = next((item for item in rounds if item.divergence is not None), None)
     if choices.as_json:
-        screen.raw(dumps(_replay_document(rounds, wrong)))
-        return ANSWERED if wrong is None else FAILED
+        documents: list[Json] = [_round_document(item) for item in rounds]
+        first = _round_document(diverging) if diverging else None
+        screen.write_json({"identical": diverging is None, "first": first, "rounds": documents})
+        return ANSWERED if diverging is None else FAILED
     rows = list(map(_round_row, rounds))
-    headings = tuple(Text(name, style=QUIET) for name in _ROUND_HEADINGS)
-    columns = Columns(rows=[headings, *rows], cut=5, right=frozenset({1, 2, 3}))
-    screen.answer_whole(columns, "\n".join("\t".join(cell.plain for cell in row) for row in rows))
-    if wrong is None or wrong.divergence is None:
-        screen.note(Text(f"{counted(len(rounds), 'round')}, each rendered as it was", style=QUIET))
+    right = frozenset({1, 2, 3})
+    screen.print_columns(Columns(rows=rows, cut=5, right=right, headings=REPLAY_HEADINGS))
+    if diverging is None or diverging.divergence is None:
+        screen.note(f"{quantity(len(rounds), 'round')}, each rendered as it was")
         return ANSWERED
-    screen.error(_told(wrong, wrong.divergence))
+    screen.error(_divergence_text(diverging, diverging.divergence))
     return FAILED
 
 
-def _round_row(one: ReplayedRound) -> tuple[Text, ...]:
-    block, begun, found = one.request.block, one.request.round_start, one.divergence
-    differs = Text("identical", style="green")
-    if found is not None:
-        differs = Text(f"other {found.part}", style="red")
+def _round_row(item: ReplayedRound) -> tuple[Text, ...]:
+    block, start, divergence = item.request.block, item.request.round_start, item.divergence
+    outcome = Text("identical", style="green")
+    if divergence is not None:
+        outcome = Text(f"other {divergence.part}", style="red")
     return (
         Text(f"{block.turn}.{block.round}"),
-        Text(str(begun.epoch)),
-        Text(f"{len(one.request.messages):,}"),
-        Text(f"{begun.tokens:,}"),
-        differs,
-        Text(begun.opened_by, style=QUIET),
+        Text(str(start.epoch)),
+        Text(f"{len(item.request.messages):,}"),
+        Text(f"{start.tokens:,}"),
+        outcome,
+        Text(start.opened_by, style=QUIET),
     )
 
 
-def _told(one: ReplayedRound, found: Divergence) -> str:
-    """Which part of which round is the first that diverges, and what it was."""
-    block = one.request.block
+def _divergence_text(item: ReplayedRound, divergence: Divergence) -> str:
+    """Return which part of which round diverges first, and what was recorded."""
+    block, recorded, rendered = item.request.block, divergence.recorded, divergence.rendered
     where = f"{block.turn_id} round {block.round} is the first that diverges"
-    match found.part:
+    match divergence.part:
         case "renderer":
-            return (
-                f"{where}: it was rendered by version {found.recorded}, "
-                f"this loopline has {found.rendered}"
-            )
+            return f"{where}: it was rendered by version {recorded}, this loopline has {rendered}"
         case "system" | "tools":
-            now = (
-                f"that of the log has {found.rendered[:DIGITS]}"
-                if found.rendered
-                else "there is none"
-            )
-            return f"{where}: its {found.part} text had the digest {found.recorded[:DIGITS]}, {now}"
+            now = f"that of the log has {rendered[:DIGITS]}" if rendered else "there is none"
+            text = f"its {divergence.part} text had the digest {recorded[:DIGITS]}"
+            return f"{where}: {text}, {now}"
         case "tail":
-            was, now = (visible(line) or "nothing" for line in (found.recorded, found.rendered))
-            return f"{where}: its tail said {was}, and the log makes {now}"
+            before, now = (escape(line) or "nothing" for line in (recorded, rendered))
+            return f"{where}: its tail said {before}, and the log makes {now}"
         case "messages":
-            place = f"message {found.first}"
-            if found.last > found.first:
-                place = f"{place} to {found.last}"
-            refs = visible(", ".join(dict.fromkeys(filter(None, one.suspects))))
+            position = f"message {divergence.first}"
+            if divergence.last > divergence.first:
+                position = f"{position} to {divergence.last}"
+            refs = escape(", ".join(dict.fromkeys(filter(None, item.suspects))))
             return (
-                f"{where}, at {place}{f' ({refs})' if refs else ''}: the digest of all was "
-                f"{found.recorded[:DIGITS]} and is {found.rendered[:DIGITS]}"
+                f"{where}, at {position}{f' ({refs})' if refs else ''}: the digest of all was "
+                f"{recorded[:DIGITS]} and is {rendered[:DIGITS]}"
             )
 
 
-def _replay_document(rounds: Sequence[ReplayedRound], wrong: ReplayedRound | None) -> JsonObject:
-    rows: list[Json] = [_round_document(one) for one in rounds]
-    return {
-        "identical": wrong is None,
-        "first": _round_document(wrong) if wrong else None,
-        "rounds": rows,
-    }
-
-
-def _round_document(one: ReplayedRound) -> JsonObject:
-    block, begun, found = one.request.block, one.request.round_start, one.divergence
+def _round_document(item: ReplayedRound) -> JsonObject:
+    block, start, divergence = item.request.block, item.request.round_start, item.divergence
     return {
         "turn_id": block.turn_id,
         "round": block.round,
         "ref": block.ref,
-        "epoch": begun.epoch,
-        "opened_by": begun.opened_by,
-        "messages": len(one.request.messages),
-        "tokens": begun.tokens,
-        "identical": found is None,
-        "divergence": None if found is None else _divergence_document(one, found),
+        "epoch": start.epoch,
+        "opened_by": start.opened_by,
+        "messages": len(item.request.messages),
+        "tokens": start.tokens,
+        "identical": divergence is None,
+        "divergence": None if divergence is None else _divergence_document(item, divergence),
     }
 
 
-def _divergence_document(one: ReplayedRound, found: Divergence) -> JsonObject:
+def _divergence_document(item: ReplayedRound, divergence: Divergence) -> JsonObject:
     return {
-        "part": found.part,
-        "recorded": found.recorded,
-        "rendered": found.rendered,
-        "first_message": found.first or None,
-        "last_message": found.last or None,
-        "refs": list[Json](one.suspects),
+        "part": divergence.part,
+        "recorded": divergence.recorded,
+        "rendered": divergence.rendered,
+        "first_message": divergence.first or None,
+        "last_message": divergence.last or None,
+        "refs": list[Json](item.suspects),
     }

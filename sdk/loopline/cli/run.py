@@ -10,56 +10,232 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-from loopline.cli.access import fresh, latest, opened
-from loopline.cli.knowledge import indexed
-from loopline.cli.next_commands import Ran, Started, commands
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError, leave, stopping
-from loopline.cli.terminal import QUIET, REF, Screen, counted, duration, visible
-from loopline.cli.turn_display import Watch
+from loopline.cli.access import chosen_name, new_name, open_bundle
+from loopline.cli.knowledge import index_line
+from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
+from loopline.cli.options import (
+    BundleArgument,
+    Choices,
+    ConversationOption,
+    JsonOption,
+    ModelOption,
+    PropOption,
+    Protocol,
+    RecordOption,
+    ReplayOption,
+    StoreOption,
+    UserOption,
+    VerboseOption,
+)
+from loopline.cli.process import ANSWERED, FAILED, UsageError, execute, exit_now, stop_on_signal
+from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
+from loopline.cli.turn_display import TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.harness import Harness
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject
 from loopline.react import Limits, PendingCall, TurnResult, result
-from loopline.timeline import (
-    Block,
-    Source,
-    Timeline,
-    Turn,
-    citations,
-)
+from loopline.timeline import Block, Source, Timeline, Turn, citations
 
 STDIN = "-"
 PICTURE = "--svg"
+MINIMUM_TITLE_WIDTH = 12
+MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
+"""What a reader must know about a model besides its name."""
 
+_EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What `run` was asked to do; without a text it carries on, with `answers` to calls that wait.
+def run_command(
+    bundle: BundleArgument,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TEXT",
+            help="Your message; - reads it from stdin. Without it the turn that was cut off "
+            "is continued.",
+            show_default=False,
+        ),
+    ] = None,
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    record: RecordOption = None,
+    replay: ReplayOption = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(min=1, help="Run at most this many rounds.", show_default=False)
+    ] = None,
+    protocol: Annotated[
+        Protocol | None,
+        typer.Option(help="How the model states its decisions.", show_default=False),
+    ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CALL=VALUE", help="Answer a call of the paused turn.", show_default=False
+        ),
+    ] = None,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Attach a file; may be repeated.", show_default=False),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Ask a bundle; without TEXT continue its cut turn."""
+    limits: Limits = {}
+    if max_iterations is not None:
+        limits["max_iterations"] = max_iterations
+    if protocol is not None:
+        limits["protocol"] = protocol
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        record=record,
+        replay=replay,
+        as_json=as_json,
+    )
+    work = partial(
+        run,
+        bundle,
+        text,
+        choices,
+        limits=limits,
+        answers=answer or (),
+        attachments=attach or (),
+        picture=svg,
+    )
+    execute(work, verbose=verbose, as_json=as_json)
 
-    Files are `attached` to the text.
+
+def resume_command(
+    bundle: BundleArgument,
+    conversation: ConversationOption = None,
+    all_turns: Annotated[
+        bool, typer.Option("--all", help="Continue every cut turn of the store instead.")
+    ] = False,
+    at_once: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
+    ] = 4,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Continue the turn that was cut off, or all of the store."""
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        as_json=as_json,
+    )
+    if all_turns:
+        work = partial(resume_all, bundle, at_once, choices)
+    else:
+        work = partial(run, bundle, None, choices)
+    execute(work, verbose=verbose, as_json=as_json)
+
+
+async def run(
+    bundle: str,
+    text: str | None,
+    choices: Choices,
+    screen: Screen,
+    *,
+    limits: Limits | None = None,
+    answers: Sequence[str] = (),
+    attachments: Sequence[Path] = (),
+    picture: Path | None = None,
+) -> int:
+    """Run one turn and show it; return the exit code.
+
+    Without a text the turn that was cut off or paused continues, with `answers` to its pending calls.
     """
+    text = sys.stdin.read() if text == STDIN else text
+    if text is not None and not text.strip():
+        raise UsageError("the text is empty: ask something, or omit it to continue a cut turn")
+    answers_by_call = dict(map(_parse_answer, answers))
+    if answers_by_call and text is not None:
+        raise UsageError("--answer continues a paused turn: omit the text")
+    if attachments and text is None:
+        raise UsageError("--attach adds a file to a message: give a text with it")
+    async with open_bundle(bundle, choices, screen) as harness:
+        if choices.conversation is None and text is not None:
+            name = await new_name(harness.log, harness.bundle.id, choices.user_name)
+        else:
+            name = await chosen_name(harness.log, choices, screen)
+        conversation = harness.conversation(name, user=choices.user_name)
+        introduce(harness, screen)
+        with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
+            finished = await watch(
+                conversation,
+                text,
+                screen,
+                limits=limits or {},
+                answers=answers_by_call,
+                attachments=attachments,
+            )
+        show_result(finished, name, screen, as_json=choices.as_json)
+        summary = FinishedRun(
+            bundle=bundle,
+            text=(text or "").strip(),
+            conversation=name,
+            choices=choices,
+            knowledge=harness.knowledge_state,
+            stopped=finished.result.exit_reason == "stopped",
+            pending=tuple(call.call_id for call in finished.result.pending),
+        )
+        for line in next_commands(summary, finished.blocks, Invocation.now()):
+            screen.note_command(line)
+    if picture is not None:
+        screen.save_picture(picture, _typed_command(sys.argv[1:]))
+    code = ANSWERED if finished.result.ok else FAILED
+    if request.stop is not None or finished.result.exit_reason not in ("complete", "paused"):
+        exit_now(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
+    return code
 
-    bundle: str
-    text: str | None
-    choices: Choices
-    limits: Limits
-    picture: Path | None = None
-    answers: tuple[str, ...] = ()
-    attached: tuple[Path, ...] = ()
+
+def _parse_answer(written: str) -> tuple[str, str]:
+    """Return the call and the value of `c7=yes`."""
+    call_id, equals, value = written.partition("=")
+    if not equals or not call_id.strip():
+        raise UsageError(f"--answer takes CALL=VALUE, such as c7=yes, not {written!r}")
+    return call_id.strip(), value
+
+
+def _typed_command(arguments: Sequence[str]) -> str:
+    """Return the command as it was typed, without the option that asks for the picture."""
+    words = [
+        word
+        for before, word in zip(("", *arguments), arguments, strict=False)
+        if PICTURE not in (before, word.partition("=")[0])
+    ]
+    return shlex.join(["loopline", *words])
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """A turn that has ended, and the conversation as it then stood."""
+class FinishedTurn:
+    """A turn that has ended or waits, and its conversation at that moment."""
 
     timeline: Timeline
     number: int
@@ -70,182 +246,186 @@ class Over:
         return [block for block in self.timeline if block.turn == self.number]
 
     @property
+    def turn(self) -> Turn:
+        """The turn."""
+        return self.timeline.turn(self.number)
+
+    @property
     def result(self) -> TurnResult[Any]:
-        """What came of it."""
-        turn = self.timeline.turn(self.number)
-        ended = turn.exit
-        if ended is None:
+        """The result of the turn."""
+        turn = self.turn
+        if turn.exit is None:
             return result(self.timeline, self.number, "paused" if turn.pending else "interrupted")
-        return result(self.timeline, self.number, ended.reason, ended.error)
+        return result(self.timeline, self.number, turn.exit.reason, turn.exit.error)
 
 
-async def run(asked: Asked, screen: Screen) -> int:
-    """Run one turn and show it; the exit code."""
-    text = sys.stdin.read() if asked.text == STDIN else asked.text
-    if text is not None and not text.strip():
-        raise UsageError("the text is empty: ask something, or leave it out to carry on a cut turn")
-    answers = dict(map(_answered_call, asked.answers))
-    if answers and text is not None:
-        raise UsageError("an answer carries a paused turn on: leave the text out")
-    if asked.attached and text is None:
-        raise UsageError("a file is attached to what is said: say something with it")
-    async with opened(asked.bundle, asked.choices, screen) as harness:
-        name = await _conversation(harness, asked, screen)
-        talk = harness.conversation(name, user=asked.choices.whose)
-        introduce(harness, screen)
-        with stopping(screen, partial(stop, talk, screen)) as wish:
-            over = await watched(
-                talk, text, asked.limits, screen, answers=answers, attached=asked.attached
-            )
-        tell(over, name, screen, as_json=asked.choices.as_json)
-        ran = Ran(
-            bundle=asked.bundle,
-            text=(text or "").strip(),
-            conversation=name,
-            choices=asked.choices,
-            knowledge=harness.knowledge_state,
-            stopped=over.result.exit_reason == "stopped",
-            waits=tuple(one.call_id for one in over.result.pending),
-        )
-        for line in commands(ran, over.blocks, Started.now()):
-            screen.command(line)
-    if asked.picture is not None:
-        screen.save(asked.picture, _typed(sys.argv[1:]))
-    code = ANSWERED if over.result.ok else FAILED
-    if wish.stop is not None or over.result.exit_reason not in ("complete", "paused"):
-        leave(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
-    return code
-
-
-def _answered_call(written: str) -> tuple[str, str]:
-    """`c7=yes` as a call and what it is given.
-
-    Raises:
-        UsageError: it is written otherwise.
-    """
-    call_id, equals, value = written.partition("=")
-    if not equals or not call_id.strip():
-        raise UsageError(f"--answer takes CALL=VALUE, such as c7=yes, not {written!r}")
-    return call_id.strip(), value
-
-
-def _typed(arguments: Sequence[str]) -> str:
-    """The command as it was typed, but for the picture that it was to make."""
-    kept = list[str]()
-    for before, word in zip(("", *arguments), arguments, strict=False):
-        if PICTURE not in (before, word.partition("=")[0]):
-            kept.append(word)
-    return shlex.join(["loopline", *kept])
-
-
-async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:
-    if asked.choices.conversation is not None:
-        return asked.choices.conversation
-    if asked.text is None:
-        return await latest(harness.log, asked.choices, screen)
-    return await fresh(harness.log, harness.bundle.id, asked.choices.whose)
-
-
-async def stop(talk: Conversation, screen: Screen) -> None:
-    """End the running turn, and say that it may take a moment."""
-    screen.note(Text("stopping; once more to leave at once", style=QUIET))
-    await talk.stop()
+async def stop(conversation: Conversation, screen: Screen) -> None:
+    """Stop the running turn, and say that it may take a moment."""
+    screen.note("stopping; press Ctrl-C again to leave at once")
+    await conversation.stop()
 
 
 def introduce(harness: Harness, screen: Screen) -> None:
-    """Who answers, and from what."""
-    screen.note(heading(harness.bundle.id, harness.model.name))
-    state = harness.knowledge_state
-    if state is not None:
-        screen.note(indexed(state))
+    """Print which bundle and model answer, and from which index."""
+    name = harness.model.name
+    screen.note(
+        Text.assemble(
+            (harness.bundle.id, "bold"), (" · ", QUIET), name, (MODEL_REMARKS.get(name, ""), QUIET)
+        )
+    )
+    if harness.knowledge_state is not None:
+        screen.note(index_line(harness.knowledge_state))
     screen.gap()
 
 
-async def watched(
-    talk: Conversation,
+async def watch(
+    conversation: Conversation,
     text: str | None,
-    limits: Limits,
     screen: Screen,
     *,
-    moves: bool = True,
-    answers: Mapping[str, str] | None = None,
-    attached: Sequence[Path] = (),
-) -> Over:
-    """Run the turn to its end or until it waits; one that ended by an error is over too."""
-    name = shlex.quote(visible(talk.conversation.name))
-    hint = f"Ctrl-C takes yours back · loopline stop -c {name} ends both"
-    watch = Watch(screen, moves=moves, busy_hint=hint)
+    limits: Limits,
+    answers: Mapping[str, str],
+    attachments: Sequence[Path],
+    animated: bool = True,
+) -> FinishedTurn:
+    """Show a turn until it ends or waits; one that ended by an error has ended too."""
+    name = shlex.quote(escape(conversation.conversation.name))
+    hint = f"Ctrl-C withdraws your message · loopline stop -c {name} ends both"
+    display = TurnDisplay(screen, animated=animated, busy_hint=hint)
     if text is None:
-        events = talk.stream_resume(answers or None, **limits)
+        events = conversation.stream_resume(answers or None, **limits)
     else:
-        events = talk.stream(text, attachments=attached, **limits)
+        events = conversation.stream(text, attachments=attachments, **limits)
     try:
         async for event in events:
-            watch.hear(event)
+            display.take(event)
     except LooplineError as error:
-        if not watch.ended:
+        if not display.has_ended:
             raise
         _logger.debug("%s", type(error).__name__, exc_info=error)
     finally:
-        watch.end()
-    if not watch.turn:
-        raise LooplineError("given up before it began: nothing was run")
-    return Over(Timeline(await talk.blocks()), watch.turn)
+        display.end()
+    if not display.turn:
+        raise LooplineError("the message was withdrawn before its turn began: nothing was run")
+    return FinishedTurn(Timeline(await conversation.blocks()), display.turn)
 
 
-def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
-    """The answer with its sources, and how the turn went."""
-    turn = over.timeline.turn(over.number)
-    answer = answered(over.timeline, turn)
+@dataclass(frozen=True, slots=True)
+class NumberedSource:
+    """A source with its number in the printed answer."""
+
+    n: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedAnswer:
+    """An answer as it is printed: its citations are numbered in the order of their first mention."""
+
+    text: str
+    sources: tuple[NumberedSource, ...]
+
+
+def printed_answer(timeline: Timeline, turn: Turn) -> PrintedAnswer:
+    """Return the answer of a turn as it is printed."""
+    written, pool = turn.completion.text if turn.completion else "", timeline.pool
+    marks = citations.Marks(pool.sources)
+    text = citations.resolve(written, marks, newest=pool.newest).strip()
+    sources = tuple(NumberedSource(n, pool.sources[sid]) for sid, n in marks.numbers.items())
+    return PrintedAnswer(text=text, sources=sources)
+
+
+def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
+    """Return the answer with its citations coloured; a `dense` one has no empty lines."""
+    escaped = escape(answer.text)
+    text = Text(_EMPTY_LINES.sub("\n", escaped) if dense else escaped)
+    if answer.sources:
+        text.highlight_regex(r"\[(?:\d+|\?)\](?=[\s.,;:)\[]|$)", REF)
+    return text
+
+
+def source_lines(sources: Iterable[NumberedSource], width: int = 0) -> list[Text]:
+    """Return a line `[1] heading — ks:docs/…@3f2a91c#L88-L96` for each source.
+
+    If the line is longer than `width` columns, the heading is cut; the ref never is.
+    """
+    return [_source_line(numbered, width) for numbered in sources]
+
+
+def _source_line(numbered: NumberedSource, width: int) -> Text:
+    source, n = numbered.source, numbered.n
+    title, ref = escape(" ".join(source.title.split())), escape(source.url)
+    room = width - len(f"[{n}]  — ") - cell_len(ref)
+    if width and cell_len(title) > room >= MINIMUM_TITLE_WIDTH:
+        title = f"{title[: room - 1].rstrip()}…"
+    return Text.assemble((f"[{n}]", REF), f" {title}", (" — ", QUIET), (ref, REF))
+
+
+def show_result(finished: FinishedTurn, name: str, screen: Screen, *, as_json: bool) -> None:
+    """Print the answer with its sources, and how the turn went."""
+    answer = printed_answer(finished.timeline, finished.turn)
     if as_json:
-        screen.raw(dumps(report(over, answer, name)))
+        screen.write_json(_run_document(finished, answer, name))
     elif answer.text:
         screen.gap(needed=True)
-        screen.answer(answer_text(answer, dense=screen.is_small))
+        screen.print(answer_text(answer, dense=screen.is_small))
         if answer.sources:
-            screen.answer(Text())
+            screen.print(Text())
         for line in source_lines(answer.sources, screen.width):
-            screen.answer(line)
-    _close(over, name, screen)
+            screen.print(line)
+    _show_outcome(finished, name, screen)
 
 
-def conclude(over: Over, name: str, screen: Screen) -> None:
-    """Show the sources of an answer that was shown as it came, and how the turn went."""
-    answer = answered(over.timeline, over.timeline.turn(over.number))
+def show_sources(finished: FinishedTurn, name: str, screen: Screen) -> None:
+    """Print the sources of an answer that was printed while it came, and how the turn went."""
+    answer = printed_answer(finished.timeline, finished.turn)
     for line in source_lines(answer.sources, screen.width):
-        screen.answer(line)
-    _close(over, name, screen)
+        screen.print(line)
+    _show_outcome(finished, name, screen)
 
 
-def _close(over: Over, name: str, screen: Screen) -> None:
-    """Show what the turn waits for, how it went, and what went wrong."""
-    for call in over.result.pending:
-        screen.note(waits(call))
+def pending_line(call: PendingCall) -> Text:
+    """Return `? c7 shop.buy asks: which one?`."""
+    question = escape(call.question)
+    return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (question, "bold"))
+
+
+def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
+    """Print the pending calls, then rounds, time and blocks of the turn, then its error."""
+    for call in finished.result.pending:
+        screen.note(pending_line(call))
     screen.gap()
-    turn = over.timeline.turn(over.number)
-    screen.note(footer(turn, blocks=len(over.blocks), conversation=name))
-    if over.result.error:
-        screen.error(over.result.error)
+    turn, final = finished.turn, finished.turn.exit
+    reason = "" if final is None or final.reason == "complete" else final.reason
+    parts = [
+        *([reason.replace("_", " ")] if reason else []),
+        quantity(turn.rounds, "round"),
+        *([format_duration(final.elapsed_ms)] if final else []),
+        quantity(len(finished.blocks), "block"),
+        f"conversation {escape(name)}",
+    ]
+    screen.note(" · ".join(parts))
+    if finished.result.error:
+        screen.error(finished.result.error)
 
 
-def report(over: Over, answer: Answered, name: str) -> JsonObject:
-    """What came of a run, for programs."""
-    came, ended = over.result, over.timeline.turn(over.number).exit
-    usage: JsonObject = {**asdict(came.usage)}
+def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> JsonObject:
+    outcome, final = finished.result, finished.turn.exit
+    usage: JsonObject = {**asdict(outcome.usage)}
     return {
         "conversation": name,
-        "turn_id": came.turn_id,
+        "turn_id": outcome.turn_id,
         "answer": answer.text,
-        "output": came.output,
-        "exit_reason": came.exit_reason,
-        "ok": came.ok,
-        "error": came.error,
-        "rounds": came.rounds,
+        "output": outcome.output,
+        "exit_reason": outcome.exit_reason,
+        "ok": outcome.ok,
+        "error": outcome.error,
+        "rounds": outcome.rounds,
         "usage": usage,
-        "sources": [_source(cited) for cited in answer.sources],
-        "blocks": len(over.blocks),
-        "elapsed_ms": ended.elapsed_ms if ended else None,
-        "late_input": list[Json](came.late_input),
+        "sources": [_source_document(numbered) for numbered in answer.sources],
+        "blocks": len(finished.blocks),
+        "elapsed_ms": final.elapsed_ms if final else None,
+        "late_input": list[Json](outcome.late_input),
         "pending": [
             {
                 "call_id": call.call_id,
@@ -253,15 +433,15 @@ def report(over: Over, answer: Answered, name: str) -> JsonObject:
                 "arguments": call.arguments,
                 "question": call.question,
             }
-            for call in came.pending
+            for call in outcome.pending
         ],
     }
 
 
-def _source(cited: Cited) -> Json:
-    source = cited.source
+def _source_document(numbered: NumberedSource) -> Json:
+    source = numbered.source
     return {
-        "n": cited.n,
+        "n": numbered.n,
         "title": source.title,
         "url": source.url,
         "path": source.path,
@@ -270,145 +450,58 @@ def _source(cited: Cited) -> Json:
     }
 
 
-SHORTEST_TITLE = 12
-
-
-GLOSSES = {"offline": " — a deterministic reader, not a language model"}
-"""What has to be known about a model beside its name."""
-
-
-_EMPTY_LINES = re.compile(r"\n\s*\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Cited:
-    """A source under the number that the printed answer gives it."""
-
-    n: int
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer as it is printed: its citations are numbered in the order of their first mention."""
-
-    text: str
-    sources: tuple[Cited, ...]
-
-
-def answered(timeline: Timeline, turn: Turn) -> Answered:
-    """The answer of a turn, for people."""
-    written, pool = turn.completion.text if turn.completion else "", timeline.pool
-    marks = citations.Marks(pool.sources)
-    text = citations.resolve(written, marks, newest=pool.newest).strip()
-    cited = tuple(Cited(n, pool.sources[sid]) for sid, n in marks.numbers.items())
-    return Answered(text=text, sources=cited)
-
-
-def waits(call: PendingCall) -> Text:
-    """`? c7 shop.buy asks: which one?`."""
-    asked = visible(call.question)
-    return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (asked, "bold"))
-
-
-def heading(bundle: str, model: str) -> Text:
-    """`repo_guide · offline — a deterministic reader, not a language model`."""
-    return Text.assemble((bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET))
-
-
-def answer_text(answer: Answered, *, dense: bool = False) -> Text:
-    """The answer, its citations set apart; a `dense` one has no empty lines."""
-    shown = visible(answer.text)
-    text = Text(_EMPTY_LINES.sub("\n", shown) if dense else shown)
-    if answer.sources:
-        text.highlight_regex(r"\[(?:\d+|\?)\](?=[\s.,;:)\[]|$)", REF)
-    return text
-
-
-def source_lines(sources: Iterable[Cited], width: int = 0) -> list[Text]:
-    """`[1] heading — ks:docs/…@3f2a91c#L88-L96`, one for each.
-
-    Where `width` columns are too few, the heading is cut; the ref never is.
-    """
-    return [_source_line(cited, width) for cited in sources]
-
-
-def _source_line(cited: Cited, width: int) -> Text:
-    title, ref = visible(" ".join(cited.source.title.split())), visible(cited.source.url)
-    room = width - len(f"[{cited.n}]  — ") - cell_len(ref)
-    if width and cell_len(title) > room >= SHORTEST_TITLE:
-        title = f"{title[: room - 1].rstrip()}…"
-    return Text.assemble((f"[{cited.n}]", REF), f" {title}", (" — ", QUIET), (ref, REF))
-
-
-def footer(turn: Turn, *, blocks: int, conversation: str) -> Text:
-    """How the turn went: rounds, time, blocks, and its conversation; the reason unless it is done."""
-    ended = turn.exit
-    reason = "" if ended is None or ended.reason == "complete" else ended.reason
-    parts = [
-        *([reason.replace("_", " ")] if reason else []),
-        counted(turn.rounds, "round"),
-        *([duration(ended.elapsed_ms)] if ended else []),
-        counted(blocks, "block"),
-        f"conversation {visible(conversation)}",
-    ]
-    return Text(" · ".join(parts), style=QUIET)
-
-
-async def carry_on(bundle: str, at_once: int, choices: Choices, screen: Screen) -> int:
-    """Carry on every cut turn of the bundle, a line for each as it ends; the exit code."""
-    async with opened(bundle, choices, screen) as harness:
-        tell = None if choices.as_json else partial(_show_outcome, screen)
-        with stopping(screen):
-            found = await harness.carry_on(at_once=at_once, on_outcome=tell)
+async def resume_all(bundle: str, at_once: int, choices: Choices, screen: Screen) -> int:
+    """Continue every cut turn of the bundle, print a line when each ends, and return the exit code."""
+    async with open_bundle(bundle, choices, screen) as harness:
+        show = None if choices.as_json else partial(_show_recovery, screen)
+        with stop_on_signal(screen):
+            recoveries = await harness.carry_on(at_once=at_once, on_outcome=show)
     if choices.as_json:
-        screen.raw(dumps([_outcome_document(outcome) for outcome in found]))
-    counts = [(status, sum(one.status == status for one in found)) for status in _ORDER]
-    told = ", ".join(f"{count} {status}" for status, count in counts if count)
-    summary = f"{counted(len(found), 'turn')}: {told}" if found else "no turn was left behind"
-    screen.note(Text(summary, style=QUIET))
-    return ANSWERED if all(map(_is_well, found)) else FAILED
+        screen.write_json([_recovery_document(recovery) for recovery in recoveries])
+    counts = [
+        (status, sum(recovery.status == status for recovery in recoveries))
+        for status in ("resumed", "waiting", "running", "skipped", "failed")
+    ]
+    statuses = ", ".join(f"{count} {status}" for status, count in counts if count)
+    turns = quantity(len(recoveries), "turn")
+    screen.note(f"{turns}: {statuses}" if recoveries else "no turn was cut off")
+    return ANSWERED if all(map(_is_well, recoveries)) else FAILED
 
 
-_ORDER = ("resumed", "waiting", "running", "skipped", "failed")
+def _is_well(recovery: Recovery) -> bool:
+    """Return whether nobody has to act: the turn was answered, waits, or runs in another process."""
+    if recovery.status == "resumed":
+        return recovery.result is not None and (recovery.result.ok or bool(recovery.result.pending))
+    return recovery.status in ("waiting", "running")
 
 
-def _is_well(outcome: Recovery) -> bool:
-    """Whether nobody has to look at it: it was answered, waits, or is with another process."""
-    if outcome.status == "resumed":
-        return outcome.result is not None and (outcome.result.ok or bool(outcome.result.pending))
-    return outcome.status in ("waiting", "running")
+def _show_recovery(screen: Screen, recovery: Recovery) -> None:
+    outcome, key = recovery.result, recovery.conversation
+    if outcome is None:
+        detail = recovery.reason
+    elif outcome.pending:
+        detail = ", ".join(f"{call.call_id} ({call.question})" for call in outcome.pending)
+    else:
+        detail = f"{outcome.exit_reason} {outcome.error}".strip()
+    cells = (key.name, key.user, recovery.turn_id, recovery.status, detail)
+    screen.print(Text("\t".join(escape(" ".join(cell.split())) for cell in cells)))
 
 
-def _show_outcome(screen: Screen, outcome: Recovery) -> None:
-    whose = outcome.conversation
-    cells = (whose.name, whose.user, outcome.turn_id, outcome.status, _outcome_detail(outcome))
-    screen.answer(Text("\t".join(visible(" ".join(cell.split())) for cell in cells)))
-
-
-def _outcome_detail(outcome: Recovery) -> str:
-    came = outcome.result
-    if came is None:
-        return outcome.reason
-    waits = [f"{call.call_id} ({call.question})" for call in came.pending]
-    return ", ".join(waits) if waits else f"{came.exit_reason} {came.error}".strip()
-
-
-def _outcome_document(outcome: Recovery) -> JsonObject:
-    came, whose = outcome.result, outcome.conversation
+def _recovery_document(recovery: Recovery) -> JsonObject:
+    outcome, key = recovery.result, recovery.conversation
     return {
-        "conversation": whose.name,
-        "user": whose.user,
-        "project": whose.project,
-        "tenant": whose.tenant,
-        "turn_id": outcome.turn_id,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "exit_reason": came.exit_reason if came else None,
-        "answer": came.answer if came else "",
-        "error": came.error if came else "",
+        "conversation": key.name,
+        "user": key.user,
+        "project": key.project,
+        "tenant": key.tenant,
+        "turn_id": recovery.turn_id,
+        "status": recovery.status,
+        "reason": recovery.reason,
+        "exit_reason": outcome.exit_reason if outcome else None,
+        "answer": outcome.answer if outcome else "",
+        "error": outcome.error if outcome else "",
         "pending": list[Json](
             {"call_id": call.call_id, "tool": call.tool, "question": call.question}
-            for call in (came.pending if came else ())
+            for call in (outcome.pending if outcome else ())
         ),
     }

@@ -1,4 +1,4 @@
-"""The terminal: what a command prints and what is typed."""
+"""The terminal: what a command prints, how it is laid out, and the lines that are typed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,19 +25,70 @@ from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from loopline.timeline import (
-    LimitValue,
-)
+from loopline.models import Json, dumps
+from loopline.timeline import LimitValue
+
+if sys.platform != "win32":
+    import termios
+
+QUIET = "bright_black"
+REF = "cyan"
+WARNING = "yellow"
 
 REFRESH_PER_SECOND = 12.5
 ROOMY = 32
-"""The lines of a terminal from which on empty ones may be spent."""
+"""The height from which on a terminal has room for empty lines."""
+WIDE = 120
+"""The width from which on a terminal has room for every column."""
+MINIMUM_CUT_WIDTH = 12
+"""The width that the column that is cut keeps in any case."""
+PICTURE_WIDTH = 100
+
+NO_PAGERS = ("", "cat")
+"""Values of `PAGER` that mean: no pager."""
+COMMAND_NOT_FOUND = 127
+"""The exit code of a shell that does not know the command."""
+PAGER_ENVIRONMENT: Mapping[str, str] = {"LESS": "FRX", "LESSCHARSET": "utf-8"}
+"""How `less` behaves unless the environment says otherwise: it keeps colours, and leaves the text on the screen."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def escape(text: str) -> str:
+    """Return the text with its control characters made visible, so that it cannot steer a terminal."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def quantity(count: int, unit: str) -> str:
+    """Return a count with its unit, such as `1 hit` or `1,903 hits`."""
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
+def format_duration(ms: float) -> str:
+    """Return milliseconds as `0.4 ms`, `31 ms` or `2.4 s`."""
+    if ms < 1:
+        return f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def format_limit(value: LimitValue) -> str:
+    """Return the value of a limit, for people."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return f"{value:,g}" if value < 1_000_000 else str(value)
+        case str():
+            return value
 
 
 class Screen:
-    """Where a command writes. Into a terminal in colour, elsewhere line by line without any codes.
+    """Where a command prints: its results to stdout, everything else to stderr.
 
-    What is laid out and longer than the terminal goes through the user's pager, if it is `paged`.
+    A terminal gets colours and columns, a pipe plain lines. A layout that is longer than the terminal goes
+    through the user's pager if the screen is `paged`.
     """
 
     def __init__(
@@ -50,7 +101,7 @@ class Screen:
         self._err = _console(err or sys.stderr)
         self._is_paged = paged
         self._live: Live | None = None
-        self._shown: list[RenderableType] = []
+        self._history: list[RenderableType] = []
 
     @property
     def is_live(self) -> bool:
@@ -59,82 +110,96 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns what was asked for may take; 0 where there are no columns."""
+        """The columns of stdout; 0 if it is not a terminal."""
         return self._out.width if self._out.is_terminal else 0
 
     @property
+    def is_wide(self) -> bool:
+        """Whether stdout has room for every column, as a pipe always has."""
+        return not 0 < self.width < WIDE
+
+    @property
     def is_small(self) -> bool:
-        """Whether what was asked for is shown on few lines, so that none may be empty."""
+        """Whether stdout is a terminal without room for empty lines."""
         return self._out.is_terminal and self._out.height < ROOMY
 
-    def answer(self, text: Text) -> None:
-        """Write what was asked for."""
+    def print(self, text: Text) -> None:
+        """Print a result."""
         _write(self._out, text)
-        self._shown.append(text)
+        self._history.append(text)
 
-    def answer_whole(self, shown: RenderableType, plain: str) -> None:
-        """Write what is laid out on a terminal, and is plain elsewhere."""
+    def print_layout(self, layout: RenderableType, plain: str) -> None:
+        """Print a result: its layout on a terminal, its plain text elsewhere."""
         if not self._out.is_terminal:
             _write(self._out, Text(plain))
         elif self._is_paged:
-            self._page(shown)
+            self._page(layout)
         else:
-            self._out.print(shown)
-        self._shown.append(shown)
+            self._out.print(layout)
+        self._history.append(layout)
 
-    def _page(self, shown: RenderableType) -> None:
-        """Show it in the user's pager, unless it fits the terminal."""
+    def print_columns(self, columns: Columns) -> None:
+        """Print a table: in columns on a terminal, elsewhere with tabs and without headings."""
+        plain = ("\t".join(map(_plain, row)) for row in columns.rows)
+        self.print_layout(columns, "\n".join(plain))
+
+    def _page(self, layout: RenderableType) -> None:
         with self._out.capture() as capture:
-            self._out.print(shown)
-        text, command = capture.get(), pager()
+            self._out.print(layout)
+        text, command = capture.get(), _pager()
         fits = text.count("\n") < self._out.height
-        if fits or command is None or not page(text, command):
+        if fits or command is None or not _show_in_pager(text, command):
             self._out.file.write(text)
             self._out.file.flush()
 
-    def raw(self, text: str) -> None:
-        """Write exactly this text, ended by a newline."""
+    def write(self, text: str) -> None:
+        """Write exactly this text to stdout, ended by a newline."""
         self._out.file.write(text if text.endswith("\n") else f"{text}\n")
         self._out.file.flush()
 
-    def exact(self, text: str) -> None:
-        """Write this text as it is, except that it cannot steer a terminal."""
-        self.raw(visible(text) if self._out.file.isatty() else text)
+    def write_json(self, value: Json) -> None:
+        """Write a JSON value to stdout."""
+        self.write(dumps(value))
 
-    def note(self, text: Text) -> None:
-        """Write a line about it."""
+    def write_escaped(self, text: str) -> None:
+        """Write this text to stdout as it is; on a terminal its control characters are made visible."""
+        self.write(escape(text) if self._out.file.isatty() else text)
+
+    def note(self, message: Text | str) -> None:
+        """Print a line about the work to stderr; a string is printed in a quiet colour."""
+        text = Text(message, style=QUIET) if isinstance(message, str) else message
         _write(self._err, text)
-        self._shown.append(text)
+        self._history.append(text)
 
-    def log(self, text: Text) -> None:
-        """Write a line about it that a picture shows in another form."""
+    def note_step(self, text: Text) -> None:
+        """Print a line to stderr that a picture shows in another form."""
         _write(self._err, text)
 
-    def lay_out(self, shown: RenderableType, *, only_pictured: bool = False) -> None:
-        """Show what takes columns about it: on a terminal, and in a picture."""
+    def note_layout(self, layout: RenderableType, *, only_pictured: bool = False) -> None:
+        """Print a layout to stderr if that is a terminal, and show it in a picture."""
         if self.is_live and not only_pictured:
-            self._err.print(shown)
-        self._shown.append(shown)
+            self._err.print(layout)
+        self._history.append(layout)
 
-    def command(self, line: str) -> None:
-        """Write a line to paste: it is never broken."""
-        text = Text(f"  {visible(line)}")
+    def note_command(self, line: str) -> None:
+        """Print a line to paste to stderr; it is never broken."""
+        text = Text(f"  {escape(line)}")
         self._err.print(text, soft_wrap=True)
-        self._shown.append(text)
+        self._history.append(text)
 
     def error(self, message: str) -> None:
-        """Write what went wrong."""
-        self.calm()
+        """Print an error to stderr."""
+        self.stop_animation()
         _write(self._err, Text(f"error: {message}", style="red"))
 
     def gap(self, *, needed: bool = False) -> None:
-        """Set apart what follows, for people who have the room; `needed` even in a small terminal."""
+        """Print an empty line if there is room for it; a `needed` one on every terminal."""
         if self._err.is_terminal and (needed or self._err.height >= ROOMY):
             self._err.print()
-        self._shown.append(Text())
+        self._history.append(Text())
 
-    def moving(self, shown: RenderableType) -> None:
-        """Show what will change; the one before it goes. Nothing happens where lines cannot change."""
+    def animate(self, layout: RenderableType) -> None:
+        """Show a layout in place of the one before, if stderr is a terminal."""
         if not self.is_live:
             return
         if self._live is None:
@@ -142,17 +207,32 @@ class Screen:
                 console=self._err, transient=True, refresh_per_second=REFRESH_PER_SECOND
             )
             self._live.start()
-        self._live.update(shown)
+        self._live.update(layout)
 
-    def calm(self) -> None:
-        """Take away what was moving."""
+    def stop_animation(self) -> None:
+        """Remove what `animate` showed."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
-    def save(self, file: Path, title: str) -> None:
-        """Save everything shown so far as an SVG."""
-        file.write_text(drawn(self._shown, title), encoding="utf-8")
+    def save_picture(self, file: Path, title: str) -> None:
+        """Save everything that was shown so far as an SVG, which needs neither a font nor a host."""
+        console = Console(
+            record=True,
+            width=PICTURE_WIDTH,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+            no_color=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+        for layout in (Text(), *self._history, Text()):
+            console.print(layout)
+        svg = console.export_svg(
+            title=title, theme=_THEME, code_format=_FORMAT, unique_id="loopline"
+        )
+        file.write_text(svg, encoding="utf-8")
 
 
 def _console(stream: TextIO) -> Console:
@@ -168,9 +248,9 @@ def _console(stream: TextIO) -> Console:
 
 
 def _write(console: Console, text: Text) -> None:
-    """Write text that can't steer a terminal. A pipe has no columns: nothing is wrapped for it."""
-    if visible(text.plain) != text.plain:
-        text = Text(visible(text.plain), style=text.style)
+    """Write text that cannot steer a terminal; in a pipe it is not wrapped."""
+    if escape(text.plain) != text.plain:
+        text = Text(escape(text.plain), style=text.style)
     if console.is_terminal:
         console.print(text)
     else:
@@ -178,82 +258,48 @@ def _write(console: Console, text: Text) -> None:
         console.file.flush()
 
 
-QUIET = "bright_black"
-REF = "cyan"
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def visible(text: str) -> str:
-    """The text with control characters made visible, so that it cannot steer a terminal."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def duration(ms: float) -> str:
-    """`0.4 ms`, `31 ms`, `2.4 s`."""
-    if ms < 1:
-        return f"{ms:.1f} ms"
-    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
-def worded(value: LimitValue) -> str:
-    """The value of a policy, for people."""
-    match value:
-        case None:
-            return "–"
-        case bool():
-            return "yes" if value else "no"
-        case int() | float():
-            return f"{value:,g}" if value < 1_000_000 else str(value)
-        case str():
-            return value
-
-
-def counted(count: int, unit: str) -> str:
-    """`1 hit`, `1,903 hits`."""
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
-
-
-SHORTEST = 12
-"""What the column that is cut keeps in any case."""
-
 Cell = Text | Spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Cells of one line each; column `cut` gives way, and those in `right` end together.
+    """Rows of cells of one line each; column `cut` gives way, and those in `right` are aligned right.
 
-    No other column takes more than half of the terminal. Where `cut` would have less than the shortest, the last columns are left out.
+    No other column takes more than half of the terminal. Where `cut` would have less than its minimum, the
+    last columns are left out.
     """
 
     rows: Sequence[Sequence[Cell]]
     cut: int
     right: frozenset[int] = field(default_factory=frozenset[int])
     gap: int = 2
+    headings: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [max(map(_width, column)) for column in zip(*self.rows, strict=True)]
+        headings = [tuple(Text(heading, style=QUIET) for heading in self.headings)]
+        rows = [*(headings if self.headings else []), *self.rows]
         half = options.max_width // 2
+        widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
         widths = [width if n == self.cut else min(width, half) for n, width in enumerate(widths)]
-        while len(widths) > self.cut + 1 and self._taken(widths) + SHORTEST > options.max_width:
+        while (
+            len(widths) > self.cut + 1
+            and self._width_beside_cut(widths) + MINIMUM_CUT_WIDTH > options.max_width
+        ):
             widths.pop()
-        taken = self._taken(widths)
+        room = max(options.max_width - self._width_beside_cut(widths), MINIMUM_CUT_WIDTH)
         table = Table.grid(padding=(0, self.gap, 0, 0))
         for n, width in enumerate(widths):
-            room = max(options.max_width - taken, SHORTEST) if n == self.cut else width
             table.add_column(
-                width=min(width, room),
+                width=min(width, room) if n == self.cut else width,
                 no_wrap=True,
                 overflow="ellipsis",
                 justify="right" if n in self.right else "left",
             )
-        for row in self.rows:
+        for row in rows:
             table.add_row(*row[: len(widths)])
         yield table
 
-    def _taken(self, widths: Sequence[int]) -> int:
-        """What the columns beside the one that is cut take."""
+    def _width_beside_cut(self, widths: Sequence[int]) -> int:
         return sum(width + self.gap for n, width in enumerate(widths) if n != self.cut)
 
 
@@ -261,47 +307,97 @@ def _width(cell: Cell) -> int:
     return cell.cell_len if isinstance(cell, Text) else 1
 
 
-WIDE = 120
+def _plain(cell: Cell) -> str:
+    return cell.plain if isinstance(cell, Text) else ""
 
 
-NO_PAGERS = ("", "cat")
-"""What `PAGER` says when nothing is to be paged."""
-NOT_FOUND = 127
-"""How a shell ends that does not know the command."""
-SETTINGS: Mapping[str, str] = {"LESS": "FRX", "LESSCHARSET": "utf-8"}
-"""How `less` behaves unless the environment says otherwise: it keeps colours, and leaves the text there."""
-
-
-def pager() -> str | None:
-    """Return the command of the user's pager, `PAGER` or else less; None if there is none."""
+def _pager() -> str | None:
+    """Return the command of the user's pager: `PAGER`, else less; None if there is none."""
     chosen = os.environ.get("PAGER")
     if chosen is None:
         return shutil.which("less")
     return None if chosen.strip() in NO_PAGERS else chosen
 
 
-def page(text: str, command: str) -> bool:
-    """Show the text in a pager until the user leaves it; whether the command exists."""
+def _show_in_pager(text: str, command: str) -> bool:
+    """Show the text in a pager until the user leaves it; return whether the pager exists."""
     process = subprocess.Popen(
         command,
         shell=True,
         stdin=subprocess.PIPE,
-        env={**SETTINGS, **os.environ},
+        env={**PAGER_ENVIRONMENT, **os.environ},
         text=True,
         encoding="utf-8",
         errors="replace",
     )
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's own there
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager has its own use of Ctrl-C
     try:
         process.communicate(text)
     finally:
         signal.signal(signal.SIGINT, before)
-    return process.returncode != NOT_FOUND
+    return process.returncode != COMMAND_NOT_FOUND
 
 
-WIDTH = 100
+class Keyboard:
+    """Lines from a person or a pipe, each read in a thread when it is asked for.
 
-THEME = TerminalTheme(
+    The threads are daemons: the process can end while one of them waits for Enter.
+    """
+
+    def __init__(self) -> None:
+        self.is_person: bool = sys.stdin.isatty()
+        self._has_prompt = self.is_person and sys.stdout.isatty()
+        self._next_line: asyncio.Future[str | None] | None = None
+        if self.is_person:
+            with suppress(ImportError):
+                importlib.import_module("readline")  # with it lines can be edited
+
+    def ask(self, prompt: str = "") -> asyncio.Future[str | None]:
+        """Return the next line, None at the end of the input; the same one until it is taken."""
+        if self._next_line is None:
+            loop = asyncio.get_running_loop()
+            self._next_line = loop.create_future()
+            shown = prompt if self._has_prompt else ""
+            threading.Thread(
+                target=_read_line, args=(loop, self._next_line, shown), daemon=True
+            ).start()
+            prompt = "" if self._has_prompt else prompt
+        if self.is_person and prompt:
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+        return self._next_line
+
+    def take(self) -> str | None:
+        """Return the line that has come, and let the next one be asked for."""
+        if self._next_line is None:
+            return None
+        line, self._next_line = self._next_line.result(), None
+        return line
+
+
+def _read_line(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[str | None], prompt: str
+) -> None:
+    line: str | None = None
+    with suppress(EOFError, OSError, ValueError):
+        line = input(prompt)
+    loop.call_soon_threadsafe(future.set_result, line)
+
+
+@contextmanager
+def restored_terminal() -> Generator[None]:
+    """Restore the terminal's settings on leaving, even while a line is being typed."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+_THEME = TerminalTheme(
     background=(22, 27, 34),
     foreground=(214, 220, 228),
     normal=[
@@ -357,79 +453,3 @@ _FORMAT = """\
   </g>
 </svg>
 """
-
-
-def drawn(shown: Iterable[RenderableType], title: str) -> str:
-    """The SVG of a terminal that shows all this under its title."""
-    console = Console(
-        record=True,
-        width=WIDTH,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
-        no_color=False,
-        highlight=False,
-        legacy_windows=False,
-    )
-    for renderable in (Text(), *shown, Text()):
-        console.print(renderable)
-    return console.export_svg(title=title, theme=THEME, code_format=_FORMAT, unique_id="loopline")
-
-
-if sys.platform != "win32":
-    import termios
-
-
-class Keyboard:
-    """Where lines come from.
-
-    The threads are daemons: nobody has to press Enter for the process to end.
-    """
-
-    def __init__(self) -> None:
-        self.is_person: bool = sys.stdin.isatty()
-        self._has_prompt = self.is_person and sys.stdout.isatty()
-        self._asked: asyncio.Future[str | None] | None = None
-        if self.is_person:
-            with suppress(ImportError):
-                importlib.import_module("readline")  # with it lines can be edited
-
-    def ask(self, prompt: str = "") -> asyncio.Future[str | None]:
-        """The next line, None at the end of the input; the same one until it is taken."""
-        if self._asked is None:
-            loop = asyncio.get_running_loop()
-            self._asked = loop.create_future()
-            shown = prompt if self._has_prompt else ""
-            threading.Thread(target=_read, args=(loop, self._asked, shown), daemon=True).start()
-            prompt = "" if self._has_prompt else prompt
-        if self.is_person and prompt:
-            sys.stderr.write(prompt)
-            sys.stderr.flush()
-        return self._asked
-
-    def take(self) -> str | None:
-        """The line that has come; the next one may be asked for then."""
-        if self._asked is None:
-            return None
-        line, self._asked = self._asked.result(), None
-        return line
-
-
-def _read(loop: asyncio.AbstractEventLoop, asked: asyncio.Future[str | None], prompt: str) -> None:
-    line: str | None = None
-    with suppress(EOFError, OSError, ValueError):
-        line = input(prompt)
-    loop.call_soon_threadsafe(asked.set_result, line)
-
-
-@contextmanager
-def restored() -> Generator[None]:
-    """Leave the terminal as it was, even when a line is being typed."""
-    if sys.platform == "win32" or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

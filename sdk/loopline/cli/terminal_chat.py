@@ -1,4 +1,4 @@
-"""`loopline chat` at a terminal: the turn is shown as it comes, above a line that can always be typed on."""
+"""`loopline chat` at a terminal: the turn is shown as it comes, above a line on which you can always type."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from rich.text import Text
 from loopline.cli.chat_commands import (
     GREETING,
     HELP,
+    LATE_INPUT,
     Command,
     checked_file,
     fork,
-    judge,
     parse,
+    rate,
     refusal,
 )
-from loopline.cli.run import Over, conclude, tell, waits
-from loopline.cli.terminal import QUIET, Screen, visible
+from loopline.cli.run import FinishedTurn, pending_line, show_result, show_sources
+from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.cli.turn_display import Transcript
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import AttachmentError, LooplineError
@@ -36,26 +37,26 @@ from loopline.timeline import Block, Timeline, UserPrompt
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
-"""How long lines may be collected before they are written above the prompt."""
-BUSY_HINT = f"{Command.STEER} TEXT turns it another way · {Command.STOP} gives up waiting"
+"""How long lines are collected before they are written above the prompt."""
+BUSY_HINT = f"{Command.STEER} TEXT changes its direction · {Command.STOP} stops waiting"
 _STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack italic"}
 
 _logger = logging.getLogger("loopline")
 
 
-async def converse(talk: Conversation) -> int:
-    """Talk until somebody leaves; 0 unless the last turn failed."""
+async def converse(conversation: Conversation) -> int:
+    """Talk until the user leaves; 0 unless the last turn failed."""
     with StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
-        stream = cast("TextIO", proxy)  # it is one in all that a console asks of it
+        stream = cast("TextIO", proxy)  # it has all that a console uses of a text stream
         screen = Screen(out=stream, err=stream)
-        return await TerminalChat(talk, screen).converse()
+        return await TerminalChat(conversation, screen).converse()
 
 
 class TerminalChat:
     """One conversation at a terminal."""
 
-    def __init__(self, talk: Conversation, screen: Screen) -> None:
-        self._talk = talk
+    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+        self._conversation = conversation
         self._screen = screen
         self._session: PromptSession[str] = PromptSession(
             history=InMemoryHistory(), key_bindings=_newline_keys(), erase_when_done=True
@@ -68,9 +69,9 @@ class TerminalChat:
         self._ok = True
 
     async def converse(self) -> int:
-        """Show what is left of the last turn, then do what is typed."""
+        """Continue the last turn if it has not ended, then handle each line that is typed."""
         self._note(GREETING)
-        await self._take_up()
+        await self._continue_last_turn()
         while not self._leaving:
             try:
                 line = await self._session.prompt_async(
@@ -82,8 +83,8 @@ class TerminalChat:
                 break
             else:
                 # The session's own echo would leave the line that is still being written there too.
-                self._screen.note(Text.assemble((PROMPT, "bold"), visible(line)))
-                await self._enter(line)
+                self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
+                await self._handle(line)
         if self._running:
             await self._stop()
         return 0 if self._ok else 1
@@ -93,7 +94,7 @@ class TerminalChat:
         return self._turn is not None and not self._turn.done()
 
     def _message(self) -> StyleAndTextTuples:
-        """The line that is being written, above the one that is typed on."""
+        """Return the line that is being written, above the line on which the user types."""
         partial = self._transcript.partial
         prompt: StyleAndTextTuples = [("bold", PROMPT)]
         if not partial.plain or not self._running:
@@ -101,18 +102,18 @@ class TerminalChat:
         return [(_STYLES[str(partial.style)], f"{partial.plain}\n"), *prompt]
 
     def _toolbar(self) -> str:
-        parts = [f" {visible(self._talk.conversation.name)}"]
+        parts = [f" {escape(self._conversation.conversation.name)}"]
         if self._running:
             parts.append(f"running: type to add · {Command.STEER} · {Command.STOP}")
         elif self._pending:
             parts.append(f"{self._pending[0].call_id} waits for your answer")
         if self._attached:
-            parts.append(f"attached: {', '.join(visible(file.name) for file in self._attached)}")
+            parts.append(f"attached: {', '.join(escape(file.name) for file in self._attached)}")
         return " · ".join(parts)
 
-    async def _take_up(self) -> None:
-        """Recall what was typed before, ask again what the last turn asks, or carry it on."""
-        blocks = await self._talk.blocks()
+    async def _continue_last_turn(self) -> None:
+        """Load the earlier messages into the history; show the pending calls of the last turn, or continue it."""
+        blocks = await self._conversation.blocks()
         for block in blocks:
             if isinstance(block.body, UserPrompt):
                 self._session.history.append_string(block.body.text)
@@ -124,17 +125,16 @@ class TerminalChat:
         if pending:
             self._ask(pending)
         else:
-            self._note(f"turn_{turn.number} has not ended: it is carried on")
-            self._begin(self._talk.stream_resume(), turn.number)
+            self._note(f"turn_{turn.number} has not ended: it continues")
+            self._start(self._conversation.stream_resume(), turn.number)
 
     def _ask(self, pending: Sequence[PendingCall]) -> None:
         self._pending = pending
         for call in pending:
-            self._screen.note(waits(call))
+            self._screen.note(pending_line(call))
 
-    async def _enter(self, line: str) -> None:
-        """Do what was typed."""
-        command, rest = parse(line)
+    async def _handle(self, line: str) -> None:
+        command, text = parse(line)
         match command:
             case "":
                 await self._say(line.strip())
@@ -143,11 +143,11 @@ class TerminalChat:
             case Command.STOP:
                 await self._stop()
             case Command.STEER:
-                await self._steer(rest)
+                await self._steer(text)
             case Command.ATTACH:
-                await self._attach(rest)
+                await self._attach(text)
             case Command.FORK | Command.FEEDBACK:
-                await self._change(command, rest)
+                await self._fork_or_rate(command, text)
             case Command.HELP:
                 self._note(HELP)
             case _:
@@ -157,20 +157,20 @@ class TerminalChat:
         if not text:
             return
         if self._running:
-            self._added(await self._talk.followup(text))
+            self._note_added(await self._conversation.followup(text))
         elif self._pending:
-            self._begin(self._talk.stream_resume({self._pending[0].call_id: text}))
+            self._start(self._conversation.stream_resume({self._pending[0].call_id: text}))
         else:
             attached, self._attached = self._attached, ()
-            self._begin(self._talk.stream(text, attachments=attached))
+            self._start(self._conversation.stream(text, attachments=attached))
 
     async def _steer(self, text: str) -> None:
         if not self._running:
             self._note("nothing is running")
         elif not text:
-            self._screen.error(f"{Command.STEER} needs a text: where the turn should go instead")
+            self._screen.error(f"{Command.STEER} needs a text: what the turn should do instead")
         else:
-            self._added(await self._talk.steer(text))
+            self._note_added(await self._conversation.steer(text))
 
     async def _attach(self, name: str) -> None:
         try:
@@ -180,17 +180,22 @@ class TerminalChat:
         else:
             self._attached = (*self._attached, file)
 
-    async def _change(self, command: str, rest: str) -> None:
-        """Go on in a copy, or judge the last turn."""
+    async def _fork_or_rate(self, command: str, text: str) -> None:
         try:
             if command == Command.FEEDBACK:
-                self._note(await judge(self._talk, rest))
+                self._note(await rate(self._conversation, text))
             elif self._running:
-                self._screen.error(f"a turn runs: {Command.STOP} it, or let it end, then fork")
+                self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
             else:
-                before, self._talk = self._talk, await fork(self._talk, rest)
-                names = [visible(talk.conversation.name) for talk in (self._talk, before)]
-                self._pending = ()  # a call that is open in a copy is not run
+                before, self._conversation = (
+                    self._conversation,
+                    await fork(self._conversation, text),
+                )
+                names = [
+                    escape(conversation.conversation.name)
+                    for conversation in (self._conversation, before)
+                ]
+                self._pending = ()  # a pending call is not run in a copy
                 self._note("you are in {} now; {} stays as it is".format(*names))
         except LooplineError as error:
             self._screen.error(str(error))
@@ -200,72 +205,72 @@ class TerminalChat:
             self._note("nothing is running")
         elif self._turn is not None:
             self._note("stopping")
-            await self._talk.stop()
+            await self._conversation.stop()
             await asyncio.wait([self._turn])
 
     async def _interrupt(self) -> None:
-        """Stop the turn that runs; without one, leave."""
+        """Stop the running turn; if there is none, leave."""
         if self._running:
             await self._stop()
         else:
             self._leaving = True
 
-    def _begin(self, events: AsyncIterator[Event], number: int = 0) -> None:
+    def _start(self, events: AsyncIterator[Event], number: int = 0) -> None:
         self._turn = asyncio.create_task(self._show(events, number))
 
     async def _show(self, events: AsyncIterator[Event], number: int) -> None:
-        """Show a turn as it comes, and what came of it; its `number` is known if it is carried on."""
+        """Show a turn as it comes, and its result; its `number` is known if it is continued."""
         transcript = self._transcript = Transcript(self._screen.width, busy_hint=BUSY_HINT)
-        heard = False
+        has_begun = False
         try:
             async for event in events:
                 if isinstance(event, Block):
-                    heard, number = True, event.turn
+                    has_begun, number = True, event.turn
                 for line in transcript.take(event):
                     self._screen.note(line)
                 self._session.app.invalidate()
         except LooplineError as error:
             _logger.debug("%s", type(error).__name__, exc_info=error)
             self._ok = False
-            if not heard and not await self._has_ended(number):  # no turn tells of it
+            if not has_begun and not await self._has_ended(number):  # no block holds the error
                 self._screen.error(str(error))
                 return
         for line in transcript.end():
             self._screen.note(line)
-        if heard or await self._has_ended(number):
-            await self._conclude(number, shown=transcript.is_answered)
+        if has_begun or await self._has_ended(number):
+            await self._show_finished(number, shown=transcript.is_answered)
         else:
-            self._note("given up before it began: nothing was run")
+            self._note("the message was withdrawn before its turn began: nothing was run")
 
     async def _has_ended(self, number: int) -> bool:
-        """Whether that turn is over, as when another process ran it to its end meanwhile."""
+        """Return whether that turn has ended, as when another process ran it meanwhile."""
         if not number:
             return False
-        return bool(await self._talk.blocks(types="react.exit", turn=f"turn_{number}"))
+        return bool(await self._conversation.blocks(types="react.exit", turn=f"turn_{number}"))
 
-    async def _conclude(self, number: int, *, shown: bool) -> None:
-        """Show what came of the turn; its answer only where it was not `shown` as it came."""
-        over = Over(Timeline(await self._talk.blocks()), number)
-        name = self._talk.conversation.name
+    async def _show_finished(self, number: int, *, shown: bool) -> None:
+        """Show the result of the turn; its answer only if it was not `shown` as it came."""
+        finished = FinishedTurn(Timeline(await self._conversation.blocks()), number)
+        name = self._conversation.conversation.name
         if shown:
-            conclude(over, name, self._screen)
+            show_sources(finished, name, self._screen)
         else:
-            tell(over, name, self._screen, as_json=False)
-        self._pending = over.result.pending
-        self._ok = over.result.ok
-        if over.result.late_input:
-            self._note("what came too late waits for the next turn")
+            show_result(finished, name, self._screen, as_json=False)
+        self._pending = finished.result.pending
+        self._ok = finished.result.ok
+        if finished.result.late_input:
+            self._note(LATE_INPUT)
         self._session.app.invalidate()
 
-    def _added(self, receipt: Receipt) -> None:
+    def _note_added(self, receipt: Receipt) -> None:
         self._note(f"added to {receipt.turn_id}, as block {receipt.seq}")
 
     def _note(self, text: str) -> None:
-        self._screen.note(Text(text, style=QUIET))
+        self._screen.note(text)
 
 
 def _newline_keys() -> KeyBindings:
-    """Return the key binding by which a message gets another line: Escape, then Enter."""
+    """Return the key binding for another line in a message: Escape, then Enter."""
     keys = KeyBindings()
 
     @keys.add("escape", "enter")

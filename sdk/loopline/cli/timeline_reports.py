@@ -1,4 +1,4 @@
-"""`loopline timeline --cost`, `--verify` and `--dialect`: reports on a conversation."""
+"""Reports of `loopline timeline` on a conversation: `--cost`, `--verify` and `--dialect`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from functools import partial
 
 from rich.text import Text
 
-from loopline.cli.access import kept, latest_kept, stored, unknown
+from loopline.cli.access import (
+    chosen_conversation,
+    conversation_in,
+    no_such_conversation,
+    open_store,
+)
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
-from loopline.cli.terminal import QUIET, REF, WIDE, Columns, Screen, counted, visible
+from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
 from loopline.conversations import Conversation
 from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
@@ -32,11 +37,19 @@ from loopline.timeline import (
 )
 
 UNKNOWN = "unknown"
+COST_HEADINGS = ("round", "for", "model", "cost", "input", "output", "read", "written", "cached")
+SUPPORT_MARKS: Mapping[Support, tuple[str, str]] = {
+    "supported": ("✓", "green"),
+    "weak": ("~", "yellow"),
+    "unsupported": ("✗", "red"),
+    "no text kept": ("?", QUIET),
+}
+UNCITED = "no source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A request in the turn and round that it was made for; by a child run when `child` names one."""
+class Charge:
+    """What a request cost, with its turn and round; `child` names the child run that made it."""
 
     turn: int
     round: int
@@ -44,342 +57,304 @@ class Line:
     child: str = ""
 
 
-async def costs(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print what the requests of a conversation, or of one turn of it, cost."""
-    async with stored(choices) as store:
-        name = await latest_kept(store, choices, screen)
-        talks = partial(kept, store, choices=choices)
-        blocks = await talks(name).blocks()
+async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
+    """Print what the requests of a conversation, or of one of its turns, cost."""
+    async with open_store(choices) as store:
+        conversation = await chosen_conversation(store, choices, screen)
+        name = conversation.conversation.name
+        blocks = await conversation.blocks()
         if not blocks:
-            raise unknown(name, choices)
-        lines = [line for line in await _cost_lines(blocks, talks) if turn in (None, line.turn)]
+            raise no_such_conversation(name, choices)
+        open_child = partial(conversation_in, store, choices=choices)
+        charges = [c for c in await _charges(blocks, open_child) if turn in (None, c.turn)]
     if choices.as_json:
-        screen.raw(dumps(_cost_document(name, lines)))
+        screen.write_json(_cost_document(name, charges))
         return ANSWERED
-    if not lines:
-        where = repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
-        raise UsageError(f"no model was asked in {where}")
-    wide = screen.width >= WIDE
-    columns = Columns(
-        rows=[_HEADINGS, *_rows(lines, wide=wide)], cut=2, right=frozenset(range(3, 9)), gap=1
-    )
-    screen.answer_whole(columns, "\n".join(map(_tabbed, _rows(lines, wide=True))))
-    for said in _remarks(CostSummary.of(line.spent for line in lines)):
-        screen.note(Text(said, style=QUIET))
+    if not charges:
+        raise UsageError(f"no model was asked in {_scope(name, turn)}")
+    rows = list(_cost_rows(charges, wide=screen.is_wide))
+    right = frozenset(range(3, 9))
+    screen.print_columns(Columns(rows=rows, cut=2, right=right, gap=1, headings=COST_HEADINGS))
+    total = CostSummary.of(charge.spent for charge in charges)
+    if total.unknown:
+        requests = quantity(total.unknown, "request")
+        screen.note(f"the price of {requests} is unknown: the sums leave them out")
+    if total.estimated:
+        requests = quantity(total.estimated, "request")
+        screen.note(f"≈ {requests} at the price that is known of the model now")
     return ANSWERED
 
 
-async def _cost_lines(blocks: Sequence[Block], talks: Callable[[str], Conversation]) -> list[Line]:
-    """Every request of these blocks, those of a child run at the place where it was begun.
+def _scope(name: str, turn: int | None) -> str:
+    return repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
 
-    A run whose conversation is no longer there is one line.
+
+async def _charges(
+    blocks: Sequence[Block], open_child: Callable[[str], Conversation]
+) -> list[Charge]:
+    """Return what every request cost; those of a child run stand where it began.
+
+    A run whose conversation no longer exists is one charge.
     """
-    found, children = list[Line](), dict[str, list[Line]]()
+    charges, children = list[Charge](), dict[str, list[Charge]]()
     for block in blocks:
-        here = partial(Line, turn=block.turn, round=block.round)
-        one = request_cost(block)
+        charge = partial(Charge, turn=block.turn, round=block.round)
+        cost = request_cost(block)
         match block.body:
             case RunChild(conversation=child, reason=""):
-                children[child] = below = await _cost_lines(await talks(child).blocks(), talks)
-                found += [here(spent=line.spent, child=line.child or child) for line in below]
+                child_blocks = await open_child(child).blocks()
+                children[child] = nested = await _charges(child_blocks, open_child)
+                charges += [charge(spent=c.spent, child=c.child or child) for c in nested]
             case RunChild(conversation=child) if children.get(child):
                 pass
-            case RunChild(conversation=child) if one is not None:
-                found.append(here(spent=one, child=child))
-            case _ if one is not None:
-                found.append(here(spent=one))
+            case RunChild(conversation=child) if cost is not None:
+                charges.append(charge(spent=cost, child=child))
+            case _ if cost is not None:
+                charges.append(charge(spent=cost))
             case _:
                 pass
-    return found
+    return charges
 
 
-def by_turn(lines: Sequence[Line]) -> Mapping[int, list[Line]]:
-    """The lines of each turn, in the order of the turns."""
-    turns = dict[int, list[Line]]()
-    for line in lines:
-        turns.setdefault(line.turn, []).append(line)
+def by_turn(charges: Sequence[Charge]) -> Mapping[int, list[Charge]]:
+    """Return the charges of each turn, in the order of the turns."""
+    turns = dict[int, list[Charge]]()
+    for charge in charges:
+        turns.setdefault(charge.turn, []).append(charge)
     return turns
 
 
-def by_model(lines: Sequence[Line]) -> Mapping[str, list[Line]]:
-    """The lines of each model, in the order in which they were asked first."""
-    models = dict[str, list[Line]]()
-    for line in lines:
-        models.setdefault(line.spent.model, []).append(line)
+def by_model(charges: Sequence[Charge]) -> Mapping[str, list[Charge]]:
+    """Return the charges of each model, in the order of their first requests."""
+    models = dict[str, list[Charge]]()
+    for charge in charges:
+        models.setdefault(charge.spent.model, []).append(charge)
     return models
 
 
-_HEADINGS = tuple(
-    Text(name, style=QUIET)
-    for name in ("round", "for", "model", "cost", "input", "output", "read", "written", "cached")
-)
+def _cost_rows(charges: Sequence[Charge], *, wide: bool) -> Iterator[tuple[Text, ...]]:
+    """Yield a row for each request, a sum after each turn, then a sum for each model and for all."""
+    for number, of_turn in by_turn(charges).items():
+        for charge in of_turn:
+            yield _cost_row(charge, wide=wide)
+        yield _sum_row(turn_id(number), "", of_turn)
+    for model, of_model in by_model(charges).items():
+        yield _sum_row("model", _model_name(model, wide=wide), of_model)
+    yield _sum_row("all", "", charges)
 
 
-def _rows(lines: Sequence[Line], *, wide: bool) -> Iterator[tuple[Text, ...]]:
-    """A row for each request, a sum after each turn, and at the end one for each model and one for all."""
-    for number, own in by_turn(lines).items():
-        for line in own:
-            yield _cost_row(line, wide=wide)
-        yield _sum_row(turn_id(number), "", own)
-    for model, asked in by_model(lines).items():
-        yield _sum_row("model", _named(model, wide=wide), asked)
-    yield _sum_row("all", "", lines)
-
-
-def _cost_row(line: Line, *, wide: bool) -> tuple[Text, ...]:
-    one = line.spent
-    purpose = f"↳ {one.purpose}" if line.child and one.purpose != "child" else one.purpose
+def _cost_row(charge: Charge, *, wide: bool) -> tuple[Text, ...]:
+    cost, child = charge.spent, charge.child
+    is_whole_child = cost.purpose == "child"
     return (
-        Text(f"{line.turn}.{line.round}", style=QUIET),
-        Text(purpose),
-        Text(visible(line.child if one.purpose == "child" else _named(one.model, wide=wide))),
-        *_amounts(CostSummary.of([one]), ""),
+        Text(f"{charge.turn}.{charge.round}", style=QUIET),
+        Text(f"↳ {cost.purpose}" if child and not is_whole_child else cost.purpose),
+        Text(escape(child if is_whole_child else _model_name(cost.model, wide=wide))),
+        *_amounts(CostSummary.of([cost]), ""),
     )
 
 
-def _named(model: str, *, wide: bool) -> str:
-    """The model, less its provider where there is little room."""
+def _model_name(model: str, *, wide: bool) -> str:
+    """Return the model, without its provider where there is little room."""
     if not model:
         return UNKNOWN
     return model if wide else model.partition(":")[2] or model
 
 
-def _sum_row(of: str, model: str, lines: Sequence[Line]) -> tuple[Text, ...]:
-    together = CostSummary.of(line.spent for line in lines)
+def _sum_row(label: str, model: str, charges: Sequence[Charge]) -> tuple[Text, ...]:
+    total = CostSummary.of(charge.spent for charge in charges)
     return (
-        Text(of, style="bold"),
-        Text(counted(together.requests, "request"), style="bold"),
-        Text(visible(model), style="bold"),
-        *_amounts(together, "bold"),
+        Text(label, style="bold"),
+        Text(quantity(total.requests, "request"), style="bold"),
+        Text(escape(model), style="bold"),
+        *_amounts(total, "bold"),
     )
 
 
-def _amounts(sums: CostSummary, style: str) -> tuple[Text, ...]:
-    used = sums.usage
+def _amounts(spending: CostSummary, style: str) -> tuple[Text, ...]:
+    usage = spending.usage
     return (
-        Text(dollars(sums), style=style if sums.cost is not None else "yellow"),
-        Text(f"{used.input_tokens:,}", style=style),
-        Text(f"{used.output_tokens:,}", style=style),
-        Text(f"{used.cache_read_tokens:,}", style=style),
-        Text(f"{used.cache_write_tokens:,}", style=style),
-        Text(f"{_share(used):.0%}", style="green" if used.cache_read_tokens else QUIET),
+        Text(_cost_text(spending), style=style if spending.cost is not None else "yellow"),
+        Text(f"{usage.input_tokens:,}", style=style),
+        Text(f"{usage.output_tokens:,}", style=style),
+        Text(f"{usage.cache_read_tokens:,}", style=style),
+        Text(f"{usage.cache_write_tokens:,}", style=style),
+        Text(f"{_cached_share(usage):.0%}", style="green" if usage.cache_read_tokens else QUIET),
     )
 
 
-def dollars(sums: CostSummary) -> str:
-    """`$0.00123`; with `≈` where some of it is estimated, with `≥` where some of it is not known."""
-    if sums.cost is None:
+def _cost_text(spending: CostSummary) -> str:
+    """Return `$0.00123`; with `≈` if a part is estimated, with `≥` if a part is unknown."""
+    if spending.cost is None:
         return UNKNOWN
-    marks = ("≥" if sums.unknown else "") + ("≈" if sums.estimated else "")
-    return f"{marks}{as_dollars(sums.cost)}"
+    marks = ("≥" if spending.unknown else "") + ("≈" if spending.estimated else "")
+    return f"{marks}{format_dollars(spending.cost)}"
 
 
-def as_dollars(cost: float) -> str:
-    """`$0.00123`."""
+def format_dollars(cost: float) -> str:
+    """Return `$0.00123`."""
     return f"${cost:,.5f}"
 
 
-def _share(used: Usage) -> float:
-    """What of the prompts was read from a cache."""
-    return used.cache_read_tokens / used.input_tokens if used.input_tokens else 0.0
+def _cached_share(usage: Usage) -> float:
+    """Return the share of the prompts that was read from a cache."""
+    return usage.cache_read_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
 
-def _remarks(every: CostSummary) -> Iterator[str]:
-    if every.unknown:
-        yield f"of {counted(every.unknown, 'request')} no price is known: they are not in the sums"
-    if every.estimated:
-        yield f"≈ {counted(every.estimated, 'request')} priced by what is known of the model now"
-
-
-def _tabbed(row: Sequence[Text]) -> str:
-    return "\t".join(cell.plain for cell in row)
-
-
-def _cost_document(name: str, lines: Sequence[Line]) -> JsonObject:
+def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
     turns: list[Json] = [
-        {"turn_id": turn_id(number), **_summed(own)} for number, own in by_turn(lines).items()
+        {"turn_id": turn_id(number), **_sum_document(of_turn)}
+        for number, of_turn in by_turn(charges).items()
     ]
     models: list[Json] = [
-        {"model": model, **_summed(asked)} for model, asked in by_model(lines).items()
+        {"model": model, **_sum_document(of_model)} for model, of_model in by_model(charges).items()
     ]
     return {
         "conversation": name,
-        "requests": list[Json](map(_request_document, lines)),
+        "requests": list[Json](map(_charge_document, charges)),
         "turns": turns,
         "models": models,
-        "all": _summed(lines),
+        "all": _sum_document(charges),
     }
 
 
-def _request_document(line: Line) -> JsonObject:
-    one = line.spent
+def _charge_document(charge: Charge) -> JsonObject:
+    cost = charge.spent
     return {
-        "turn_id": turn_id(line.turn),
-        "round": line.round,
-        "child": line.child,
-        "ref": one.block.ref,
-        "purpose": one.purpose,
-        "model": one.model,
-        **_used(one.usage),
-        "cost": one.cost,
-        "estimated": one.estimated,
+        "turn_id": turn_id(charge.turn),
+        "round": charge.round,
+        "child": charge.child,
+        "ref": cost.block.ref,
+        "purpose": cost.purpose,
+        "model": cost.model,
+        **_usage_document(cost.usage),
+        "cost": cost.cost,
+        "estimated": cost.estimated,
     }
 
 
-def _summed(lines: Sequence[Line]) -> JsonObject:
-    sums = CostSummary.of(line.spent for line in lines)
+def _sum_document(charges: Sequence[Charge]) -> JsonObject:
+    total = CostSummary.of(charge.spent for charge in charges)
     return {
-        "requests": sums.requests,
-        **_used(sums.usage),
-        "cost": sums.cost,
-        "unknown": sums.unknown,
-        "estimated": sums.estimated,
+        "requests": total.requests,
+        **_usage_document(total.usage),
+        "cost": total.cost,
+        "unknown": total.unknown,
+        "estimated": total.estimated,
     }
 
 
-def _used(used: Usage) -> JsonObject:
+def _usage_document(usage: Usage) -> JsonObject:
     return {
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cache_read_tokens": used.cache_read_tokens,
-        "cache_write_tokens": used.cache_write_tokens,
-        "cached": round(_share(used), 4),
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "cached": round(_cached_share(usage), 4),
     }
-
-
-MARKS: Mapping[Support, tuple[str, str]] = {
-    "supported": ("✓", "green"),
-    "weak": ("~", "yellow"),
-    "unsupported": ("✗", "red"),
-    "no text kept": ("?", "bright_black"),
-}
-UNCITED = "no source"
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """An answer by its ref, and what was found of it."""
+class VerifiedAnswer:
+    """An answer with its ref, compared with the sources that it cites."""
 
     turn_id: str
     ref: str
     report: Verification
 
 
-async def verified(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print how the answers of a conversation, or of one turn of it, are supported."""
-    async with stored(choices) as store:
-        name = await latest_kept(store, choices, screen)
-        blocks = await kept(store, name, choices).blocks()
+async def show_verification(turn: int | None, choices: Choices, screen: Screen) -> int:
+    """Print how sources support the answers of a conversation, or of one of its turns."""
+    async with open_store(choices) as store:
+        conversation = await chosen_conversation(store, choices, screen)
+        blocks = await conversation.blocks()
+    name = conversation.conversation.name
     if not blocks:
-        raise unknown(name, choices)
-    found = answers(Timeline(blocks), turn)
+        raise no_such_conversation(name, choices)
+    answers = verified_answers(Timeline(blocks), turn)
     if choices.as_json:
-        screen.raw(
-            dumps({"conversation": name, "answers": [_verification_document(one) for one in found]})
-        )
+        documents: list[Json] = [_verification_document(answer) for answer in answers]
+        screen.write_json({"conversation": name, "answers": documents})
         return ANSWERED
-    if not found:
-        where = repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
-        raise UsageError(f"there is no answer in {where}")
-    for one in found:
-        _show_verification(one, screen)
-    screen.note(Text("words are compared, not what they mean; S:1 is so:sources_pool[1]", QUIET))
+    if not answers:
+        raise UsageError(f"there is no answer in {_scope(name, turn)}")
+    for answer in answers:
+        _show_answer(answer, screen)
+    screen.note("words are compared, not what they mean; S:1 is so:sources_pool[1]")
     return ANSWERED
 
 
-def answers(timeline: Timeline, turn: int | None) -> list[Verified]:
-    """Every answer of a conversation, or of one turn of it, compared with the sources' kept texts."""
+def verified_answers(timeline: Timeline, turn: int | None) -> list[VerifiedAnswer]:
+    """Return the answers of a conversation, or of one turn, compared with the stored texts of the sources."""
     return [
-        Verified(block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources))
+        VerifiedAnswer(block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources))
         for block in timeline
         if isinstance(block.body, Completion) and turn in (None, block.turn)
     ]
 
 
-def _show_verification(answer: Verified, screen: Screen) -> None:
-    heading = Text.assemble((answer.ref, REF), (f"  {summed(answer.report)}", QUIET))
-    screen.answer_whole(heading, heading.plain)
-    rows = [*map(_cited, answer.report.cited), *map(_uncited, answer.report.uncited)]
+def _show_answer(answer: VerifiedAnswer, screen: Screen) -> None:
+    report = answer.report
+    heading = Text.assemble((answer.ref, REF), (f"  {verification_summary(report)}", QUIET))
+    screen.print_layout(heading, heading.plain)
+    rows, lines = list[tuple[Text, ...]](), list[tuple[str, ...]]()
+    for sentence in report.cited:
+        overlap, sids, text = sentence.together, _sids(sentence.sids), escape(sentence.text)
+        mark, style = SUPPORT_MARKS[overlap.support]
+        numbers = ", ".join(overlap.missing_numbers)
+        rows.append(
+            (
+                Text(mark, style=style),
+                Text(overlap.support, style=style),
+                Text(f"{overlap.share:.0%}", style=QUIET),
+                Text(sids, style=REF),
+                Text.assemble((f"without {numbers}: " if numbers else "", "red"), text),
+            )
+        )
+        missing = ",".join(overlap.missing_numbers)
+        lines.append(
+            (overlap.support, f"{overlap.share:.2f}", str(overlap.run), sids, missing, text)
+        )
+    for uncited in report.uncited:
+        text = escape(uncited)
+        cells = ("–", UNCITED, "", "", text)
+        rows.append(tuple(Text(cell, style=QUIET) for cell in cells))
+        lines.append((UNCITED, "", "", "", "", text))
     if rows:
-        table = Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2}), gap=1)
-        screen.answer_whole(table, "\n".join(_verification_lines(answer)))
+        columns = Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2}), gap=1)
+        screen.print_layout(columns, "\n".join(map("\t".join, lines)))
 
 
-def summed(report: Verification) -> str:
-    """`2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
+def verification_summary(report: Verification) -> str:
+    """Return `2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
     parts = [f"{count} {support}" for support, count in report.counts.items() if count]
     if report.uncited:
         parts.append(f"{len(report.uncited)} {UNCITED}")
     if report.unknown:
         are = "which is" if len(report.unknown) == 1 else "which are"
-        parts.append(f"cites {sids(report.unknown)}, {are} not there")
+        parts.append(f"cites {_sids(report.unknown)}, {are} not there")
     return " · ".join(parts) or "it says nothing"
 
 
-def sids(numbers: Sequence[int]) -> str:
-    """`S:1,3`."""
+def _sids(numbers: Sequence[int]) -> str:
+    """Return `S:1,3`."""
     return f"S:{','.join(map(str, numbers))}"
 
 
-def _cited(sentence: CitedSentence) -> tuple[Text, ...]:
-    overlap = sentence.together
-    mark, style = MARKS[overlap.support]
-    return (
-        Text(mark, style=style),
-        Text(overlap.support, style=style),
-        Text(f"{overlap.share:.0%}", style=QUIET),
-        Text(sids(sentence.sids), style=REF),
-        Text.assemble((_missing(overlap), "red"), visible(sentence.text)),
-    )
-
-
-def _uncited(text: str) -> tuple[Text, ...]:
-    return (
-        Text("–", style=QUIET),
-        Text(UNCITED, style=QUIET),
-        Text(),
-        Text(),
-        Text(visible(text), style=QUIET),
-    )
-
-
-def _missing(overlap: Overlap) -> str:
-    """The numbers of a sentence that its sources do not have."""
-    numbers = ", ".join(overlap.missing_numbers)
-    return f"without {numbers}: " if numbers else ""
-
-
-def _verification_lines(answer: Verified) -> list[str]:
-    """The rows for a pipe: support, share, words in a row, sids, missing numbers, sentence."""
-    cited = [
-        (
-            sentence.together.support,
-            f"{sentence.together.share:.2f}",
-            str(sentence.together.run),
-            sids(sentence.sids),
-            ",".join(sentence.together.missing_numbers),
-            visible(sentence.text),
-        )
-        for sentence in answer.report.cited
-    ]
-    uncited = [(UNCITED, "", "", "", "", visible(text)) for text in answer.report.uncited]
-    return ["\t".join(row) for row in [*cited, *uncited]]
-
-
-def _verification_document(answer: Verified) -> JsonObject:
+def _verification_document(answer: VerifiedAnswer) -> JsonObject:
     report = answer.report
     return {
         "turn_id": answer.turn_id,
         "ref": answer.ref,
         "counts": {str(support): count for support, count in report.counts.items()},
-        "cited": [_sentence_document(one) for one in report.cited],
+        "cited": [_sentence_document(sentence) for sentence in report.cited],
         "uncited": list[Json](report.uncited),
         "unknown": list[Json](report.unknown),
     }
 
 
 def _sentence_document(sentence: CitedSentence) -> JsonObject:
-    each: JsonObject = {
+    by_source: JsonObject = {
         str(sid): _overlap_document(overlap)
         for sid, overlap in zip(sentence.sids, sentence.each, strict=True)
     }
@@ -387,7 +362,7 @@ def _sentence_document(sentence: CitedSentence) -> JsonObject:
         "text": sentence.text,
         "sids": list[Json](sentence.sids),
         **_overlap_document(sentence.together),
-        "each": each,
+        "each": by_source,
     }
 
 
@@ -400,43 +375,37 @@ def _overlap_document(overlap: Overlap) -> JsonObject:
     }
 
 
-async def tell(name: DialectName, turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print the records that last, in their order: of one turn, or of all."""
-    async with stored(choices) as store:
-        conversation = await latest_kept(store, choices, screen)
-        talk = kept(store, conversation, choices)
-        blocks = await talk.blocks()
+async def show_records(
+    dialect: DialectName, turn: int | None, choices: Choices, screen: Screen
+) -> int:
+    """Print what a subscriber received of one turn, or of all, in the vocabulary of a dialect."""
+    async with open_store(choices) as store:
+        conversation = await chosen_conversation(store, choices, screen)
+        blocks = await conversation.blocks()
+    key = conversation.conversation
     if not blocks:
-        raise unknown(conversation, choices)
+        raise no_such_conversation(key.name, choices)
     turns = {block.seq: block.turn for block in blocks}
     records = [
         record
-        for record in replayed(name, talk.conversation, blocks)
+        for record in replayed(dialect, key, blocks)
         if turn in (None, turns[sse.position(record.id)[0]])
     ]
     if choices.as_json:
-        screen.raw(dumps([_record_document(record) for record in records]))
+        screen.write_json([_record_document(record) for record in records])
     elif records:
-        screen.answer_whole(_record_table(records), "\n".join(map(_record_line, records)))
+        rows = [
+            (
+                Text(record.id, style=QUIET),
+                Text(record.event, style=REF),
+                Text(escape(dumps(record.data))),
+            )
+            for record in records
+        ]
+        screen.print_columns(Columns(rows=rows, cut=2, right=frozenset({0})))
     else:
-        screen.note(Text("nothing was told of it", style=QUIET))
+        screen.note("no record was sent of it")
     return ANSWERED
-
-
-def _record_table(records: list[Record]) -> Columns:
-    rows = [
-        (
-            Text(record.id, style=QUIET),
-            Text(record.event, style=REF),
-            Text(visible(dumps(record.data))),
-        )
-        for record in records
-    ]
-    return Columns(rows=rows, cut=2, right=frozenset({0}))
-
-
-def _record_line(record: Record) -> str:
-    return "\t".join([record.id, record.event, visible(dumps(record.data))])
 
 
 def _record_document(record: Record) -> Json:
