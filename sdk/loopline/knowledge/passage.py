@@ -13,6 +13,9 @@ from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_root
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
 from loopline.search import chunk, split_lines
 
+CACHED_TREES = 4
+LONGEST_LISTING = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
@@ -30,10 +33,6 @@ class Passage:
     commit: str = ""
     lines: tuple[int, int] = (0, 0)
     score: float | None = None
-
-
-CACHED_TREES = 4
-LONGEST_LISTING = 200
 
 
 class PassageReader:

@@ -29,6 +29,23 @@ _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _NAME = re.compile(r"[A-Za-z0-9]+")
 _JOINT = re.compile(r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]")
 LONGEST_QUERY = 24
+KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
+# A change log says less about how things are than a description.
+HISTORY = re.compile(
+    r"(?:^|/)(?:releases?|release[-_]notes|changelog|changes|history|news)\b", re.IGNORECASE
+)
+HISTORY_WEIGHT = 0.85
+TITLE_WEIGHT = 3.0
+PATH_WEIGHT = 1.5
+SATURATION = 1.2
+LENGTH_WEIGHT = 0.4
+TYPICAL_CHARACTERS = 1_200
+COVERAGE_WEIGHT = 0.5
+PHRASE_BONUS = 1.2
+TITLE_PHRASE_BONUS = 1.5
+TOP_HITS = 5
+TOP_HITS_PER_FILE = 2
+_SUBSTRING_FROM = 5
 
 
 def tokens(text: str) -> list[str]:
@@ -84,25 +101,6 @@ def _is_compound(token: str) -> bool:
     return token.isascii() and token.isalnum() and _JOINT.search(token) is not None
 
 
-PRIOR: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
-# A change log says less about how things are than a description.
-HISTORY = re.compile(
-    r"(?:^|/)(?:releases?|release[-_]notes|changelog|changes|history|news)\b", re.IGNORECASE
-)
-OF_HISTORY = 0.85
-TITLE_WEIGHT = 3.0
-PATH_WEIGHT = 1.5
-SATURATION = 1.2
-LENGTH_SHARE = 0.4
-USUAL_CHARACTERS = 1_200
-COVERAGE_SHARE = 0.5
-PHRASE_BONUS = 1.2
-TITLE_PHRASE_BONUS = 1.5
-DIVERSE_FIRST = 5
-OF_ONE_FILE = 2
-_IN_WORDS_FROM = 5
-
-
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
     """A term of a query, and the share of chunks that have it."""
@@ -136,16 +134,16 @@ class _TermPattern:
         self.rarity = math.log(1 + 1 / max(term.share, 1e-6))
         stem = _stem(term.text)
         pattern = re.escape(stem)
-        if len(stem) < _IN_WORDS_FROM:
+        if len(stem) < _SUBSTRING_FROM:
             pattern += rf"(?<![^\W_]{pattern})"
-        if stem == term.text and len(stem) < _IN_WORDS_FROM:
+        if stem == term.text and len(stem) < _SUBSTRING_FROM:
             pattern += r"(?:e?s)?(?![^\W_])"
         self.occurrences = re.compile(pattern).findall
 
 
 def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> float:
     title, path, text = chunk.title.lower(), chunk.path.lower(), chunk.text.lower()
-    length = 1 - LENGTH_SHARE + LENGTH_SHARE * len(text) / USUAL_CHARACTERS
+    length = 1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(text) / TYPICAL_CHARACTERS
     total = covered = possible = 0.0
     for pattern in patterns:
         frequency = (
@@ -156,9 +154,11 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
         possible += pattern.rarity
         covered += pattern.rarity if frequency else 0.0
         total += pattern.rarity * frequency * (SATURATION + 1) / (frequency + SATURATION)
-    score = total * PRIOR[chunk.kind] * (1 - COVERAGE_SHARE * (1 - covered / (possible or 1)))
+    score = (
+        total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - covered / (possible or 1)))
+    )
     if HISTORY.search(path):
-        score *= OF_HISTORY
+        score *= HISTORY_WEIGHT
     for phrase in phrases:
         if phrase in title:
             score *= TITLE_PHRASE_BONUS
@@ -180,7 +180,7 @@ def _diverse(hits: list[Hit]) -> list[Hit]:
     later: list[Hit] = []
     hits_per_file: Counter[str] = Counter()
     for hit in hits:
-        if len(first) < DIVERSE_FIRST and hits_per_file[hit.chunk.path] < OF_ONE_FILE:
+        if len(first) < TOP_HITS and hits_per_file[hit.chunk.path] < TOP_HITS_PER_FILE:
             hits_per_file[hit.chunk.path] += 1
             first.append(hit)
         else:

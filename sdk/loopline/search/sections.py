@@ -14,6 +14,26 @@ TARGET_CHARACTERS = 2_000
 SECTION_LIMIT = 2_500
 TINY_CHARACTERS = 300
 WINDOW_LINES = 60
+SEPARATOR = " \u203a "  # a small angle, as in `Caching` then `Per-site cache`
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
+_SETEXT = re.compile(r" {0,3}(?:(=+)|(-+))[ \t]*\r?\n?\Z")
+_NOT_PARAGRAPH = re.compile(r"\s*(?:[-*+>|#]|\d+[.)]|<|```|~~~)|\t| {4}")
+_FRONT_TITLE = re.compile(r"title\s*[:=](.*)")
+_LINK = re.compile(r"!?\[([^\[\]]*)\](?:\((?:[^()]|\([^()]*\))*+\)|\[[^\[\]]*\])")
+_ROLE = re.compile(r":[\w+.-]{1,40}(?::[\w+.-]{1,40}){0,3}:`~?([^`]*)`")
+_ANCHOR = re.compile(r"\{#[^{}]*\}\Z")
+_EMPHASIS = re.compile(r"[`*]|(?<!\w)_++|(?<!_)_++(?!\w)")
+_MARKUP = re.compile(r"`+|\*\*?|\\")
+_RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*\Z")
+_LABEL = re.compile(r"\.\. (?:_[^:]+:|index::)")
+_DEFINITION = re.compile(r"[ \t]*(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
+_TOKEN = re.compile(
+    r'#|"""|\'\'\'|(?<!\\)(?:"(?:[^"\\\n]|\\.)*+"|\'(?:[^\'\\\n]|\\.)*+\'|"|\')',
+)
+_QUOTES = ('"""', "'''")
+# Characters that cannot begin a statement: the line continues the one above, or is nested in it.
+_CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +98,6 @@ def windows(lines: list[str], section: TextSection) -> list[TextSection]:
     if start < section.end:
         sections.append(TextSection(section.title, start, section.end))
     return sections
-
-
-SEPARATOR = " \u203a "  # a small angle, as in `Caching` then `Per-site cache`
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
-_SETEXT = re.compile(r" {0,3}(?:(=+)|(-+))[ \t]*\r?\n?\Z")
-_NOT_PARAGRAPH = re.compile(r"\s*(?:[-*+>|#]|\d+[.)]|<|```|~~~)|\t| {4}")
-_FRONT_TITLE = re.compile(r"title\s*[:=](.*)")
-_LINK = re.compile(r"!?\[([^\[\]]*)\](?:\((?:[^()]|\([^()]*\))*+\)|\[[^\[\]]*\])")
-_ROLE = re.compile(r":[\w+.-]{1,40}(?::[\w+.-]{1,40}){0,3}:`~?([^`]*)`")
-_ANCHOR = re.compile(r"\{#[^{}]*\}\Z")
-_EMPHASIS = re.compile(r"[`*]|(?<!\w)_++|(?<!_)_++(?!\w)")
-_MARKUP = re.compile(r"`+|\*\*?|\\")
-_RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*\Z")
-_LABEL = re.compile(r"\.\. (?:_[^:]+:|index::)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,13 +284,6 @@ def _unquoted(title: str) -> str:
     return title[start:end].strip()
 
 
-_DEFINITION = re.compile(r"[ \t]*(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
-_TOKEN = re.compile(
-    r'#|"""|\'\'\'|(?<!\\)(?:"(?:[^"\\\n]|\\.)*+"|\'(?:[^\'\\\n]|\\.)*+\'|"|\')',
-)
-_QUOTES = ('"""', "'''")
-
-
 @dataclass(frozen=True, slots=True)
 class PythonStatement:
     """A statement of a block; `name` is `def f`, `class C`, or empty for any other."""
@@ -412,10 +410,6 @@ def _first_characters(
             yield index, first
         elif first in " \t" and not line.isspace():
             yield index, " "
-
-
-# Characters that cannot begin a statement: the line continues the one above, or is nested in it.
-_CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 
 
 def _quote_after(line: str, quote: str) -> str:
