@@ -130,7 +130,6 @@ class _TermPattern:
     """A term as a pattern that counts it in a text in lower case."""
 
     def __init__(self, term: QueryTerm) -> None:
-        self.text = term.text
         self.rarity = math.log(1 + 1 / max(term.share, 1e-6))
         stem = _stem(term.text)
         pattern = re.escape(stem)
