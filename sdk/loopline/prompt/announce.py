@@ -74,9 +74,9 @@ def announce(
         f"[TIME] {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC{_local_time(now)}  [TURN] {turn_id}",
     ]
     if waiting:
-        lines.append(
-            f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{_more_waiting(len(waiting))}"
-        )
+        hidden = len(waiting) - WAITING_SHOWN
+        beyond = f" and {hidden} more" if hidden > 0 else ""
+        lines.append(f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{beyond}")
     for_plans, for_feedback = (int(room * share) for share in (PLANS_SHARE, FEEDBACK_SHARE))
     if plans:
         lines += ["[OPEN PLANS]", *_plan_lines(plans[-OPEN_PLANS_SHOWN:], for_plans)]
@@ -113,10 +113,6 @@ def _local_time(now: datetime) -> str:
     return "" if is_utc else f", {now:%Y-%m-%d %H:%M} {now.tzinfo}"
 
 
-def _more_waiting(count: int) -> str:
-    return f" and {count - WAITING_SHOWN} more" if count > WAITING_SHOWN else ""
-
-
 def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
     if not limit:
         return "" if tokens is None else f", {tokens:,} tokens left"
@@ -127,7 +123,7 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
 
 def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
     """Return the plans within `room` tokens (0 is no limit): fewer, shorter steps, the current plan cut last."""
-    lines = [line for plan in plans for line in _full_plan(plan)]
+    lines = [line for plan in plans for line in (_plan_title(plan), *plan.lines())]
     for step_index in range(len(PLAN_SIZES) + 2):
         if not room or estimate("\n".join(lines)) <= room:
             break
@@ -145,10 +141,6 @@ def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
 
 def _plan_title(plan: PlanSnapshot) -> str:
     return f"plan_id={plan.plan_id}{' (current)' if plan.current else ''}"
-
-
-def _full_plan(plan: PlanSnapshot) -> list[str]:
-    return [_plan_title(plan), *plan.lines()]
 
 
 def _shortened_plan(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:

@@ -116,7 +116,9 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
             turn, known_words = block.turn, set[str]()
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
-            known_words |= set(map(normalized, _argument_text(block.body).split()))
+            arguments = block.body.arguments.items()
+            values = " ".join(f"{name}={value} {value}" for name, value in arguments)
+            known_words |= set(map(normalized, values.split()))
         for entry in _entries_of(block, calls):
             words = entry.text.split()
             new = {normalized(token) for token in words} - known_words
@@ -128,10 +130,6 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
                 entries.append(replace(entry, rank=2) if strong else entry)
             known_words |= new
     return entries
-
-
-def _argument_text(call: ToolCalled) -> str:
-    return " ".join(f"{name}={value} {value}" for name, value in call.arguments.items())
 
 
 def _entries_of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:

@@ -280,43 +280,42 @@ class ReadTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the status, then a section for each text that is not visible yet."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
-        visible = [
-            item_read.ref
-            for item_read in reading
-            if item_read.readable and _is_visible(item_read, call)
-        ]
+        visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
+        status = without_visible_texts(reading, visible).status()
+        missing = [
+            f"missing {item.requested}: {item.message}" for item in reading if not item.readable
+        ]
         return Outcome(
-            text=_status(without_visible_texts(reading, visible)),
+            text="\n".join([dumps(status), *missing]),
             sections=tuple(_section(item) for item in fresh if item.readable),
             bodies=tuple(
-                _text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)
+                TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
+                for item in fresh
+                if item.keep and not _is_recorded(item, call)
             ),
             match_count=len(reading.paths),
-            shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
+            # The model has seen a text under its own ref, and under the one it asked by.
+            shows=tuple(
+                (ref, item.sha256)
+                for item in fresh
+                if item.text
+                for ref in dict.fromkeys((item.ref, item.requested))
+            ),
         )
 
 
 def _is_visible(item: Item, call: ToolInvocation) -> bool:
     """Return whether the prompt shows the text: a result put it there, or its block is shown in full."""
-    now = call.view.rendering
-    return (
-        now.shown_texts.get(item.ref) == item.sha256
-        or item.ref.partition("#")[0] in now.shown_in_full
-    )
+    rendering = call.view.rendering
+    is_shown = rendering.shown_texts.get(item.ref) == item.sha256
+    return is_shown or item.ref.partition("#")[0] in rendering.shown_in_full
 
 
 def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
     """Return the reading without the texts that the model can see already, which it lists."""
     items = [replace(item, text="") if item.ref in visible else item for item in reading]
     return Reading(items, exists_in_visible_context=tuple(visible))
-
-
-def _status(reading: Reading) -> str:
-    problems = [
-        f"missing {item.requested}: {item.message}" for item in reading if not item.readable
-    ]
-    return "\n".join([dumps(reading.status()), *problems])
 
 
 def _section(item: Item) -> ResultSection:
@@ -328,19 +327,10 @@ def _section(item: Item) -> ResultSection:
     return ResultSection(heading=title, text=f"{item.text}{ending}", source=source)
 
 
-def _shown(item: Item) -> list[tuple[str, str]]:
-    """Return the refs under which the model has seen the text: its own, and the one it asked by."""
-    return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.requested))]
-
-
 def _is_recorded(item: Item, call: ToolInvocation) -> bool:
     """Return whether the text is recorded with its source, or was recorded before."""
     new = item.source is not None and call.timeline.pool.find(item.source.url) is None
     return new or item.ref in call.timeline.kept_texts
-
-
-def _text_kept(item: Item) -> TextKept:
-    return TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
 
 
 def _paths(arguments: JsonObject) -> list[str]:

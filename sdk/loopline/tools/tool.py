@@ -200,7 +200,14 @@ def tool(
     """
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
-        _check_function(_source_function(function), effect or "exclusive", key)
+        source = _source_function(function)
+        wrong = (
+            _wrong_effect(effect or "exclusive", key)
+            or _wrong_function(source)
+            or _wrong_key(key, inspect.signature(source))
+        )
+        if wrong:
+            raise BundleError(f"{_location_of(source)}: tool {source.__name__!r} {wrong}")
         _check_reconcile(function, reconcile)
         return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
 
@@ -342,16 +349,6 @@ def _source_function(function: Callable[..., Any]) -> FunctionType:
 
 def _location_of(function: FunctionType) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-
-
-def _check_function(function: FunctionType, effect: str, key: str) -> None:
-    for wrong in (
-        _wrong_effect(effect, key),
-        _wrong_function(function),
-        _wrong_key(key, inspect.signature(function)),
-    ):
-        if wrong:
-            raise BundleError(f"{_location_of(function)}: tool {function.__name__!r} {wrong}")
 
 
 def _wrong_effect(effect: str, key: str) -> str:

@@ -116,7 +116,10 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
             return Malformed(raw, f"The JSON of the reply is broken: {item.problem}. {_FORMS}")
     objects = [well_formed_object(item) for item in scanned if not isinstance(item, BrokenJson)]
     if values:
-        objects = [_with_text(item) for item in objects]
+        objects = [
+            {**item, "answer": dumps(item["answer"])} if "answer" in item else item
+            for item in objects
+        ]
     actions = [item for item in objects if "action" in item]
     if not actions:
         answers = [item for item in objects if isinstance(item.get("answer"), str)]
@@ -124,10 +127,6 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
     if not actions:
         return Malformed(raw, f"The reply held no JSON object with an action. {_FORMS}")
     return _decide(raw, actions, values=values)
-
-
-def _with_text(action: JsonObject) -> JsonObject:
-    return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
 def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
@@ -154,7 +153,7 @@ def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> Decoded
 
 def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
     """Return whether the reply says nothing beside these actions."""
-    if any(_has_unused_fields(match) for match in actions):
+    if any(_has_unused_fields(action) for action in actions):
         return False
     at, count = _skip_between(raw, 0), 0
     while at < len(raw):

@@ -295,18 +295,6 @@ def _maximum(value: Number, *values: Number) -> Number:
     return max((value, *values))
 
 
-def _absolute(value: Number) -> Number:
-    return abs(value)
-
-
-def _floor(value: Number) -> Number:
-    return math.floor(value)
-
-
-def _ceiling(value: Number) -> Number:
-    return math.ceil(value)
-
-
 _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
@@ -317,12 +305,12 @@ _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": _absolute,
+    "abs": lambda value: abs(value),
     "round": _rounded,
     "min": _minimum,
     "max": _maximum,
-    "floor": _floor,
-    "ceil": _ceiling,
+    "floor": math.floor,
+    "ceil": math.ceil,
     "sin": math.sin,
     "cos": math.cos,
     "tan": math.tan,

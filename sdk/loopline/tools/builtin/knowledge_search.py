@@ -74,8 +74,9 @@ class SearchTool(RerunnableTool):
         del call
         query, limit = _query(arguments)
         passages = await self._search(query, limit=limit)
+        count = len(passages) or "no"
         return Outcome(
-            text=_headline(query, len(passages)),
+            text=f'{count} passage{"s" if len(passages) > 1 else ""} for "{query}"',
             sections=tuple(map(passage_section, passages)),
             match_count=len(passages),
             shows=shown_refs(passages),
@@ -86,12 +87,6 @@ def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
     """Return the refs of passages that are shown in full, each with the sha256 of its text."""
     complete = [passage for passage in passages if len(passage.text) <= PASSAGE_LIMIT]
     return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in complete)
-
-
-def _headline(query: str, count: int) -> str:
-    if not count:
-        return f'no passage for "{query}"'
-    return f'{count} passage{"s" if count > 1 else ""} for "{query}"'
 
 
 def passage_section(passage: Passage) -> ResultSection:
@@ -121,7 +116,7 @@ MAX_PASSAGES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankedPassage:
+class SpacePassage:
     """A passage, its space, and its score from 0 to 1.
 
     `measured` says whether a search gave the score; otherwise it comes from the rank.
@@ -223,7 +218,7 @@ class KnowledgeSearchTool(RerunnableTool):
 
 def merge_passages(
     answers: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
-) -> list[RankedPassage]:
+) -> list[SpacePassage]:
     """Return the best passages of the answers by space, best first, each ref once.
 
     Scores up to 1 count as they are. If the best score of an answer is above 1, its scores count as shares of it, since
@@ -237,20 +232,20 @@ def merge_passages(
         if passage.score >= threshold and (passage.measured or not threshold)
     ]
     best = sorted(candidates, key=lambda pair: (-pair[0].score, pair[1]))
-    different = dict[str, RankedPassage]()
+    different = dict[str, SpacePassage]()
     for passage, _ in best:
         different.setdefault(passage.passage.ref, passage)
     return list(different.values())[:limit]
 
 
-def _scored(space: str, passages: Sequence[Passage]) -> list[RankedPassage]:
+def _scored(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
     highest = max(
         (passage_scored.score for passage_scored in passages if passage_scored.score is not None),
         default=0.0,
     )
     scale = max(highest, 1.0)
     return [
-        RankedPassage(
+        SpacePassage(
             passage=passage,
             space=space,
             score=1 / rank if passage.score is None else max(passage.score / scale, 0.0),
@@ -260,7 +255,7 @@ def _scored(space: str, passages: Sequence[Passage]) -> list[RankedPassage]:
     ]
 
 
-def _section(ranked: RankedPassage) -> ResultSection:
+def _section(ranked: SpacePassage) -> ResultSection:
     section = passage_section(ranked.passage)
     score = f", {ranked.score:.2f}" if ranked.measured else ""
     return replace(section, heading=f"{section.heading} ({ranked.space}{score})")
