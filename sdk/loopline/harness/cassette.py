@@ -78,8 +78,8 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
 
     named = model_names(model)
     tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
-    wires = ProviderModels(os.environ, lambda: tape.client(pooled()))
-    return OpenCassette(_registry_maker(model, wires), tape.clock, tape)
+    provider_models = ProviderModels(os.environ, lambda: tape.client(pooled()))
+    return OpenCassette(_registry_maker(model, provider_models), tape.clock, tape)
 
 
 def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
@@ -88,9 +88,11 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette
     tape = CassettePlayer(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}
     environment = {name: value for name, value in os.environ.items() if name not in bases}
-    wires = ProviderModels({**environment, **tape.settings}, tape.client, needs_keys=False)
+    provider_models = ProviderModels(
+        {**environment, **tape.settings}, tape.client, needs_keys=False
+    )
     choice = (",".join(tape.models) or None) if model is None else model
-    return OpenCassette(_registry_maker(choice, wires), clock or tape.clock, tape)
+    return OpenCassette(_registry_maker(choice, provider_models), clock or tape.clock, tape)
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,14 @@ class _CassetteRegistry(ModelRegistry):
                 )
 
 
-def _registry_maker(choice: ModelChoice, wires: ProviderModels) -> Callable[[], ModelRegistry]:
+def _registry_maker(
+    choice: ModelChoice, provider_models: ProviderModels
+) -> Callable[[], ModelRegistry]:
     """Return what chooses the models of a run; they are checked here already, unless a function makes them."""
-    choose = resolve_models(choice, wires)
+    choose = resolve_models(choice, provider_models)
     if not callable(choice):
-        _CassetteRegistry(choose().roles, wires)
-    return lambda: _CassetteRegistry(choose().roles, wires)
+        _CassetteRegistry(choose().roles, provider_models)
+    return lambda: _CassetteRegistry(choose().roles, provider_models)
 
 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

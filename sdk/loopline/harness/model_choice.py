@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 from loopline.clock import Clock
@@ -158,7 +157,7 @@ ModelChoice = Chosen | None
 
 
 def resolve_models(
-    choice: ModelChoice, wires: ProviderModels | None = None
+    choice: ModelChoice, provider_models: ProviderModels | None = None
 ) -> Callable[[], ModelRegistry]:
     """Return what chooses the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
 
@@ -168,10 +167,11 @@ def resolve_models(
     Raises:
         ModelError: a model string that does not work here, what is no model, or none at all.
     """
-    chosen, cache = _chosen(choice), _ModelCache(wires or ProviderModels(os.environ))
-    if not isinstance(chosen, ModelRegistry) and callable(chosen):
-        return partial(_call, chosen, cache)
-    return partial(_constant, cache.registry(chosen))
+    chosen, cache = _chosen(choice), _ModelCache(provider_models or ProviderModels(os.environ))
+    if isinstance(chosen, ModelRegistry) or not callable(chosen):
+        registry = cache.registry(chosen)
+        return lambda: registry
+    return lambda: cache.registry(chosen())
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
@@ -200,14 +200,6 @@ def _chain_of(several: ModelChain) -> Sequence[str | AnyModel]:
     return several if isinstance(several, Sequence) else (several,)
 
 
-def _constant(registry: ModelRegistry) -> ModelRegistry:
-    return registry
-
-
-def _call(make: ModelMaker, cache: _ModelCache) -> ModelRegistry:
-    return cache.registry(make())
-
-
 def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
     """Return the models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
     match chosen:
@@ -230,8 +222,8 @@ def _parse_roles(written: str) -> Mapping[str, list[str]]:
 class _ModelCache:
     """Makes the chosen models; a model string stands for one model, however often it is named."""
 
-    def __init__(self, wires: ProviderModels) -> None:
-        self._provider_models = wires
+    def __init__(self, provider_models: ProviderModels) -> None:
+        self._provider_models = provider_models
         self._bridge = Bridge()
         self._by_name: dict[str, Model] = {}
 
@@ -248,7 +240,9 @@ class _ModelCache:
     def _model(self, choice: object) -> Model:
         match choice:
             case str():
-                return self._model_named(choice)
+                if choice not in self._by_name:
+                    self._by_name[choice] = self._make(choice)
+                return self._by_name[choice]
             case ForeignModel():
                 return self._bridge.of(choice)
             case Model():
@@ -257,11 +251,6 @@ class _ModelCache:
                 raise ModelError(
                     f"{type(choice).__name__} is no model: give a model string, a model, or several"
                 )
-
-    def _model_named(self, name: str) -> Model:
-        if name not in self._by_name:
-            self._by_name[name] = self._make(name)
-        return self._by_name[name]
 
     def _make(self, name: str) -> Model:
         return self._bridge.named(name) if is_bridged(name) else self._provider_models.model(name)
