@@ -10,8 +10,7 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.conversations.child_runs import check_own
-from loopline.conversations.interrupts import InterruptQueue, Receipt, checked_text
+from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
 from loopline.conversations.turns import Request, StoppedInQueue, Turns, turn_to_resume
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, EventSink, Mailbox

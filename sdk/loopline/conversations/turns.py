@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
-from loopline.conversations.child_runs import CHILD_TURN, child_input
+from loopline.conversations.interrupts import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
 from loopline.conversations.subscriptions import QueueNotice, Subscriber, Subscriptions, replay
 from loopline.conversations.turn_log import IN_TURN, in_turn
