@@ -5,6 +5,7 @@ from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
+from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
 from loopline.bundle.prepared_run import PreparedRun, RunLoop, Services, commit_of
 from loopline.bundle.properties import (
     LoopSettings,
@@ -15,7 +16,6 @@ from loopline.bundle.properties import (
     merged,
     parse_setting,
 )
-from loopline.bundle.run import OpenBundle, call_load_hook, make_deps
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
