@@ -182,17 +182,17 @@ class ModelRegistry:
             raise ModelError(f"no model has the role {role!r}: there are {', '.join(self.roles)}")
         return self.roles[role]
 
-    def chain(self, wanted: Model | Sequence[Model] | str | None = None) -> Chain:
+    def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
         """The chain that is wanted: by a role, which is the default's where there is no such, or as it is given.
 
         Raises:
             ModelError: a model string is given, or no model.
         """
-        if wanted is None:
+        if choice is None:
             return self.default
-        if isinstance(wanted, str):
-            return self._hinted(wanted)
-        return chain_of(wanted)
+        if isinstance(choice, str):
+            return self._hinted(choice)
+        return chain_of(choice)
 
     def _hinted(self, role: str) -> Chain:
         if ":" in role:
