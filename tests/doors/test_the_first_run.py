@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
+
 from tests.doors.bundles import QUESTION
 from tests.doors.command import ESCAPE, Loopline, write
 from tests.doors.conftest import Talked
@@ -94,3 +96,10 @@ def test_the_picture_needs_nothing_from_elsewhere(tea: Loopline) -> None:
     assert "url(http" not in picture
     assert "steeped" in picture
     assert "--svg" not in picture
+
+
+@pytest.mark.parametrize("line", ["--help", "nope", "read nowhere", "run guide ' '"])
+def test_a_command_from_a_warm_process_does_what_one_from_a_shell_does(
+    tea: Loopline, line: str
+) -> None:
+    assert tea(*shlex.split(line)) == tea.paste(f"loopline {line}")
