@@ -42,7 +42,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.zai import ZaiProvider
 
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
-from loopline.adapters.pydantic_ai.reasoning import parts_of, replay_of
+from loopline.adapters.pydantic_ai.reasoning_replay import parts_of, replay_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock

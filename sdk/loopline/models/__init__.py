@@ -1,4 +1,4 @@
-"""The deciders: what a model is asked, what it replies, and the port to it."""
+"""Models: the prompt of a request, the reply, the port to a model, and the catalogue of known models."""
 
 from loopline.models.json import (
     MAX_VALUES,

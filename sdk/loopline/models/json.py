@@ -1,4 +1,4 @@
-"""JSON as types, and JSON found in what a model wrote."""
+"""JSON as types, and JSON found in the text of a model."""
 
 from __future__ import annotations
 
@@ -12,109 +12,111 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 if TYPE_CHECKING:
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 else:
-    Json = Any  # what reads annotations at run time need not follow the recursion
+    Json = Any  # readers of annotations at run time need not follow the recursion
 JsonObject: TypeAlias = dict[str, Json]
 
 
-MOST_TRIES = 1_000
-"""Broken objects in a text before the search for sound ones is given up."""
-LONGEST_INTEGER = 4_000
-"""Digits beyond which a whole number is read as infinity: reading them costs their square."""
+MAX_BROKEN_OBJECTS = 1_000
+"""The broken objects in a text after which the search for valid ones ends."""
+MAX_INTEGER_DIGITS = 4_000
+"""The digits beyond which a whole number is read as infinity: the cost of reading grows with their square."""
 
 MAX_VALUES = 50_000
-"""Values of one text beyond which it is not read: the interpreter does nothing else meanwhile, in no thread."""
+"""The values beyond which a text is not read: no other thread runs while the interpreter reads it."""
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _OBJECT = re.compile(rf"\{{\s*+(?:\}}|{_STRING}\s*+:)", re.DOTALL)
-"""How an object begins: words in braces are none, so they are passed over."""
+"""The beginning of an object: words in braces are none and are skipped."""
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _TOKEN = re.compile(rf"{_STRING}?|[\[{{}}\]]", re.DOTALL)
-"""A string, or a bracket outside of one. A string that never ends goes to the end of the text."""
+"""A string, or a bracket outside of one. An unclosed string extends to the end of the text."""
 _TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _FENCED = re.compile(r"```[\w-]*\s*\Z")
-_LONGEST_FENCE = 40
+_FENCE_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenJson:
-    """What began as an object and is none: its text up to the fault, and the fault with its place."""
+    """A text that begins like an object and is none: its text up to the fault, and the fault with its position."""
 
     text: str
     problem: str
 
 
 NO_JSON = BrokenJson("", "it holds no JSON")
-"""What is wrong with a text of words."""
+"""The problem of a text without JSON."""
 
 
 def dumps(value: Json) -> str:
-    """Compact JSON, non-ASCII kept."""
+    """Return compact JSON, with non-ASCII characters as they are."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def scan_json(text: str) -> list[JsonObject | BrokenJson]:
-    """Every JSON object in free text, outermost ones only: bare, in fences, or among words.
+    """Return every outermost JSON object in free text: bare, in fences, or among words.
 
     Line breaks and tabs inside strings, and backslashes that escape nothing, are read as themselves.
     An object inside a broken one is never taken for one that stands alone.
     """
-    return [found for found, _ in _objects(_mended(text))]
+    return [item for item, _ in _objects(_repaired(text))]
 
 
 def json_objects(text: str) -> list[JsonObject]:
-    """The objects of `scan_json` that are sound."""
-    return [found for found in scan_json(text) if not isinstance(found, BrokenJson)]
+    """Return the objects of `scan_json` that are valid."""
+    return [item for item in scan_json(text) if not isinstance(item, BrokenJson)]
 
 
 def extract_json(text: str) -> JsonObject | None:
-    """The JSON object that a free text is about: the first one in a fence, else the first; None without one."""
-    mended = _mended(text)
-    found = [(one, at) for one, at in _objects(mended) if not isinstance(one, BrokenJson)]
-    fenced = (one for one, at in found if _FENCED.search(mended[max(0, at - _LONGEST_FENCE) : at]))
-    return next(fenced, None) or (found[0][0] if found else None)
+    """Return the first JSON object in a fence of a free text, else the first one, None without any."""
+    repaired = _repaired(text)
+    items = [(item, at) for item, at in _objects(repaired) if not isinstance(item, BrokenJson)]
+    fenced = (
+        item for item, at in items if _FENCED.search(repaired[max(0, at - _FENCE_CHARACTERS) : at])
+    )
+    return next(fenced, None) or (items[0][0] if items else None)
 
 
 def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
-    """Return the JSON value that a text is about, and whether the text is nothing else.
+    """Return the JSON value in a text, and whether the text holds nothing else.
 
-    It is the whole text, else the first fenced block that is one, else the object of `extract_json`, else the
-    list that begins at the first bracket.
+    It is the complete text, else the first fenced block that is JSON, else the object of `extract_json`, else
+    the list that begins at the first bracket.
     """
     if has_many_values(text):
         return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
-    whole = _whole_value(text)
-    if not isinstance(whole, BrokenJson):
-        return whole[0], True
+    complete = _parse_value(text)
+    if not isinstance(complete, BrokenJson):
+        return complete[0], True
     for block in text.split("```")[1::2]:
-        fenced = _whole_value(block.partition("\n")[2])
+        fenced = _parse_value(block.partition("\n")[2])
         if not isinstance(fenced, BrokenJson):
             return fenced[0], False
-    found = extract_json(text)
-    if found is not None:
-        return found, False
+    extracted = extract_json(text)
+    if extracted is not None:
+        return extracted, False
     at = text.find("[")
     with suppress(ValueError, RecursionError):
         if at >= 0:
-            return _raw(_mended(text[at:]), 0)[0], False
-    broken = next((one for one in scan_json(text) if isinstance(one, BrokenJson)), whole)
-    return broken if text.lstrip().startswith(("{", "[")) or broken is not whole else NO_JSON
+            return _raw(_repaired(text[at:]), 0)[0], False
+    broken = next((item for item in scan_json(text) if isinstance(item, BrokenJson)), complete)
+    return broken if text.lstrip().startswith(("{", "[")) or broken is not complete else NO_JSON
 
 
-def _whole_value(text: str) -> tuple[Json, int] | BrokenJson:
-    """Return the value that a text is, with nothing beside it, and where it ends."""
-    written = _mended(text.strip())
+def _parse_value(text: str) -> tuple[Json, int] | BrokenJson:
+    """Return the value that a complete text is, and where it ends."""
+    repaired = _repaired(text.strip())
     try:
-        value, end = _raw(written, 0)
+        value, end = _raw(repaired, 0)
     except (ValueError, RecursionError) as error:
-        return _broken(written, 0, error)
-    rest = written[end:].strip()
+        return _broken(repaired, 0, error)
+    tail = repaired[end:].strip()
     return (
-        BrokenJson(rest, f"there is more text behind its JSON at {end}") if rest else (value, end)
+        BrokenJson(tail, f"there is more text behind its JSON at {end}") if tail else (value, end)
     )
 
 
 def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
-    """The object that begins at this place, and where it ends; as tolerant as `scan_json`."""
+    """Return the object that begins at a position, and where it ends; as tolerant as `scan_json`."""
     try:
         value, end = _raw(text, at)
     except RecursionError as error:
@@ -124,29 +126,29 @@ def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
         if closing is None:
             return _broken(text, at, error)
         try:
-            (value, _), end = _raw(_mended(text[at:closing]), 0), closing
-        except (ValueError, RecursionError) as still:
-            return _broken(text, at, still)
+            (value, _), end = _raw(_repaired(text[at:closing]), 0), closing
+        except (ValueError, RecursionError) as final:
+            return _broken(text, at, final)
     return (value, end) if isinstance(value, dict) else _broken(text, at, None)
 
 
 def parse_object(text: str) -> JsonObject | BrokenJson:
-    """The object that a text is, with nothing beside it; a text of nothing is an empty object."""
-    written = text.strip()
-    if not written:
+    """Return the object that a complete text is; a blank text is an empty object."""
+    stripped = text.strip()
+    if not stripped:
         return {}
-    if has_many_values(written):
+    if has_many_values(stripped):
         return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
-    found = parse_object_at(written, 0)
-    if isinstance(found, BrokenJson):
-        return found
-    value, end = found
-    rest = written[end:].strip()
-    return BrokenJson(rest, f"more text behind the object at {end}") if rest else value
+    parsed = parse_object_at(stripped, 0)
+    if isinstance(parsed, BrokenJson):
+        return parsed
+    value, end = parsed
+    tail = stripped[end:].strip()
+    return BrokenJson(tail, f"more text behind the object at {end}") if tail else value
 
 
 def has_many_values(text: str) -> bool:
-    """Whether a text of JSON has about `MAX_VALUES` values or more; told without reading them all."""
+    """Return whether a JSON text has about `MAX_VALUES` values or more, without reading them all."""
     if text.count(",") < MAX_VALUES:
         return False
     values, at = 0, 0
@@ -159,14 +161,14 @@ def has_many_values(text: str) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, written out as escapes."""
+    """Return the text with lone surrogates, which UTF-8 cannot hold, as escapes."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def well_formed_json(value: Json) -> Json:
-    """The value with every string in it `well_formed`, and numbers that JSON has not as text."""
+    """Return the value with every string `well_formed`, and numbers unknown to JSON as text."""
     match value:
         case str():
             return well_formed(value)
@@ -181,7 +183,7 @@ def well_formed_json(value: Json) -> Json:
 
 
 def well_formed_object(value: JsonObject) -> JsonObject:
-    """The object made `well_formed_json`; one that is nested too deep to follow is empty."""
+    """Return the object with `well_formed_json` values, an empty one if it is nested too deep."""
     try:
         return {well_formed(key): well_formed_json(item) for key, item in value.items()}
     except RecursionError:
@@ -193,30 +195,31 @@ def _raw(text: str, at: int) -> tuple[Json, int]:
 
 
 def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int]]:
-    """What begins like an object, and where. The text is walked once, whatever it holds."""
-    found, tries = list[tuple[JsonObject | BrokenJson, int]](), MOST_TRIES
-    begun = _OBJECT.search(text)
-    while begun is not None and tries > 0:
-        at = begun.start()
+    """Return what begins like an object, and where. Each character is read once, whatever the text holds."""
+    items, tries = list[tuple[JsonObject | BrokenJson, int]](), MAX_BROKEN_OBJECTS
+    opening = _OBJECT.search(text)
+    while opening is not None and tries > 0:
+        at = opening.start()
         try:
             value, end = _raw(text, at)
         except RecursionError as error:
-            found.append((_broken(text, at, error), at))
+            items.append((_broken(text, at, error), at))
             break
         except json.JSONDecodeError as error:
-            found.append((_broken(text, at, error), at))
-            end, tries = max(begun.end(), error.pos), tries - 1
+            items.append((_broken(text, at, error), at))
+            end, tries = max(opening.end(), error.pos), tries - 1
         else:
-            found.append((cast("JsonObject", value), at))
-        begun = _OBJECT.search(text, end)
-    return found
+            items.append((cast("JsonObject", value), at))
+        opening = _OBJECT.search(text, end)
+    return items
 
 
 def _broken(text: str, at: int, error: ValueError | RecursionError | None) -> BrokenJson:
     match error:
-        case json.JSONDecodeError(msg=said, pos=pos):
-            place = f"line {text.count(chr(10), 0, pos) + 1}, column {pos - text.rfind(chr(10), 0, pos)}"
-            return BrokenJson(text[at:pos], f"{said} at {place}")
+        case json.JSONDecodeError(msg=message, pos=pos):
+            line = text.count(chr(10), 0, pos) + 1
+            column = pos - text.rfind(chr(10), 0, pos)
+            return BrokenJson(text[at:pos], f"{message} at line {line}, column {column}")
         case RecursionError():
             return BrokenJson(text[at:], "it is nested too deep")
         case _:
@@ -224,7 +227,7 @@ def _broken(text: str, at: int, error: ValueError | RecursionError | None) -> Br
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Where the bracket that opens here is closed again, strings passed over; None when it is not."""
+    """Return where the bracket that opens here is closed, skipping strings; None if it is not."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         match token[0]:
@@ -239,15 +242,15 @@ def _closing(text: str, at: int) -> int | None:
     return None
 
 
-def _mended(text: str) -> str:
-    """The text with every backslash doubled that escapes nothing in JSON."""
+def _repaired(text: str) -> str:
+    """Return the text with every backslash doubled that escapes nothing in JSON."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
+    return _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= LONGEST_INTEGER else float(digits)
+    return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else float(digits)
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_int=_integer)

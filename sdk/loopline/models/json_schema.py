@@ -43,7 +43,7 @@ class ObjectType(Generic[T]):
         except Exception as error:
             raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
-    def then(self, convert: Callable[[JsonObject], Any]) -> ObjectType[Any]:
+    def with_conversion(self, convert: Callable[[JsonObject], Any]) -> ObjectType[Any]:
         """Return a type with the same schema, whose values are those of `convert` for an object that fits."""
 
         def read(raw: JsonObject) -> object:
@@ -91,7 +91,7 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
             complaints = [
-                _complaint(".".join(map(str, each["loc"])), each["msg"]) for each in details
+                _complaint(".".join(map(str, detail["loc"])), detail["msg"]) for detail in details
             ]
             raise SchemaMismatch(_joined(complaints)) from error
 
@@ -183,8 +183,10 @@ def _complaint(path: str, message: str) -> str:
 
 
 def _joined(complaints: list[str]) -> str:
-    rest = len(complaints) - _MAX_COMPLAINTS
-    return "; ".join(complaints[:_MAX_COMPLAINTS]) + (f"; and {rest} more" if rest > 0 else "")
+    omitted = len(complaints) - _MAX_COMPLAINTS
+    return "; ".join(complaints[:_MAX_COMPLAINTS]) + (
+        f"; and {omitted} more" if omitted > 0 else ""
+    )
 
 
 _UNSUPPORTED = frozenset(

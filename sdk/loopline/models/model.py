@@ -1,4 +1,4 @@
-"""The port to a model: one streaming method, and facts about what the model can do."""
+"""The port to a model, its capabilities and price, and the models of a run by role."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from loopline.models.request_limits import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a model costs, in US dollars for a million tokens.
+    """The price of a model, in US dollars for a million tokens.
 
-    A request whose prompt is longer costs `long` instead, None where a long one costs no more.
+    A request with a long prompt costs `long` instead, None if it costs no more.
     """
 
     input: float
@@ -31,12 +31,12 @@ class Price:
     long: LongPrice | None = None
 
     def of(self, usage: Usage) -> float:
-        """What one request costs, in US dollars, by what it used."""
+        """Return the cost of a request in US dollars."""
         if self.long is not None and usage.input_tokens > self.long.over:
             return self.long.price.of(usage)
-        plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+        uncached = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
         cost = (
-            max(plain, 0) * self.input
+            max(uncached, 0) * self.input
             + usage.output_tokens * self.output
             + usage.cache_read_tokens * self.cache_read
             + usage.cache_write_tokens * self.cache_write
@@ -46,7 +46,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongPrice:
-    """What a whole request costs when its prompt has more tokens than `over`."""
+    """The price of a request whose prompt has more tokens than `over`."""
 
     over: int
     price: Price
@@ -54,14 +54,14 @@ class LongPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens.
+    """What a model can do. Sizes are in tokens.
 
-    `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form;
-    `schema_beside_tools`: it still calls tools then.
+    With `tool_choice` it can be forced to call a tool. `json_mode` holds its text to any JSON object,
+    `json_schema` to a schema; with `schema_beside_tools` it still calls tools then.
 
-    `tail` is where the volatile end of a prompt may stand, and what becomes of it. One that does not
-    `write_decisions` decides by calls of its own and in no form of text. One with `vision` is given
-    images, one that reads `pdf` PDFs, within the limits of `attachments`.
+    `tail` is where the volatile end of a prompt may stand, and what becomes of it. Without
+    `write_decisions` it decides by calls only, never by text. With `vision` it is given images, with `pdf`
+    PDFs, within the limits of `attachments`.
     """
 
     tool_call: bool = True
@@ -81,7 +81,7 @@ class Capabilities:
 
     @property
     def attachment_support(self) -> AttachmentSupport:
-        """What files a request to it may carry."""
+        """The files that a request may carry."""
         return attachment_support(
             self.attachments,
             vision=self.vision,
@@ -91,13 +91,13 @@ class Capabilities:
         )
 
     def cost(self, usage: Usage) -> float | None:
-        """Return what one request costs, in US dollars; None without a price or a report of its tokens."""
+        """Return the cost of a request in US dollars; None if its price or its tokens are unknown."""
         return None if self.price is None or usage.unreported else self.price.of(usage)
 
 
 @runtime_checkable
 class Model(Protocol):
-    """Anything that can carry a prompt one step further."""
+    """A model: it replies to prompts."""
 
     @property
     def name(self) -> str:
@@ -106,14 +106,14 @@ class Model(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """What the model can do."""
         ...
 
     def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Deltas while it writes, then exactly one Reply, last.
+        """Yield deltas while the model writes, then exactly one Reply, last.
 
         Raises:
-            ModelError: it could not be asked, or broke off.
+            ModelError: the model cannot be reached, or the reply breaks off.
         """
         ...
 
@@ -123,26 +123,26 @@ class ClockedModel(Protocol):
     """A model that waits on the clock of its harness."""
 
     def use_clock(self, clock: Clock) -> None:
-        """Wait on this clock from now on."""
+        """Use this clock from now on."""
         ...
 
 
 @runtime_checkable
 class ClosingModel(Protocol):
-    """A model that wants to know when its harness closes."""
+    """A model that releases resources when its harness closes."""
 
     async def close(self, *, failed: bool) -> None:
-        """The harness closes; `failed` says that an error is on its way."""
+        """Release what is open; `failed` says that the harness closes because of an error."""
         ...
 
 
 GENERAL = "general"
-"""The role of work for which none is wanted."""
+"""The role of work that names none."""
 FAST = "fast"
-"""The role of small work on the way, such as choosing tools."""
+"""The role of small auxiliary work, such as choosing tools."""
 
 Chain = tuple[Model, ...]
-"""Models in the order in which they are asked, one at least."""
+"""Models in the order in which they are tried, at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,16 @@ class ModelRegistry:
     @property
     def models(self) -> list[Model]:
         """Every model, once."""
-        every = {id(model): model for chain in self.roles.values() for model in chain}
-        return list(every.values())
+        by_id = {id(model): model for chain in self.roles.values() for model in chain}
+        return list(by_id.values())
 
     @property
     def default(self) -> Chain:
-        """The chain of the role `general`, else of the first."""
+        """The chain of the role `general`, else of the first role."""
         return self.roles.get(GENERAL) or next(iter(self.roles.values()))
 
     def by_role(self, role: str) -> Chain:
-        """The chain of a role.
+        """Return the chain of a role.
 
         Raises:
             ModelError: there is no such role.
@@ -183,46 +183,39 @@ class ModelRegistry:
         return self.roles[role]
 
     def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
-        """The chain that is wanted: by a role, which is the default's where there is no such, or as it is given.
+        """Return the chain of a choice: given models, or a role; an unknown role means the default.
 
         Raises:
-            ModelError: a model string is given, or no model.
+            ModelError: the choice is a model string, or no model.
         """
         if choice is None:
             return self.default
-        if isinstance(choice, str):
-            return self._hinted(choice)
-        return chain_of(choice)
-
-    def _hinted(self, role: str) -> Chain:
-        if ":" in role:
+        if not isinstance(choice, str):
+            return chain_of(choice)
+        if ":" in choice:
             raise ModelError(
-                f"{role!r} is a model string, which goes into Harness.open or --model; "
+                f"{choice!r} is a model string, which goes into Harness.open or --model; "
                 f"here there are the roles {', '.join(self.roles)}"
             )
-        return self.roles.get(role, self.default)
+        return self.roles.get(choice, self.default)
 
 
 def chain_of(models: Model | Sequence[Model]) -> Chain:
-    """The chain of these models.
+    """Return the chain of one or several models.
 
     Raises:
-        ModelError: there is none, or something else is among them.
+        ModelError: there is no model, or something else is among them.
     """
     return _checked(tuple(models) if isinstance(models, Sequence) else (models,))
 
 
 def _checked(chain: Chain, where: str = "") -> Chain:
     if not chain:
-        raise ModelError(f"a chain of models needs one at least{where}")
-    if not (_is_sequence(chain) and _are_models(chain)):
+        raise ModelError(f"a chain of models needs at least one{where}")
+    if not _is_chain(chain):
         raise ModelError(f"{chain!r} is no chain of models{where}: give models in a tuple")
     return chain
 
 
-def _is_sequence(given: object) -> bool:
-    return isinstance(given, Sequence)
-
-
-def _are_models(given: Sequence[object]) -> bool:
-    return all(isinstance(one, Model) for one in given)
+def _is_chain(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(item, Model) for item in value)

@@ -1,4 +1,36 @@
-"""What may be known of a model: sizes, capabilities, prices, and how its API wants to be asked."""
+"""The catalogue of models: what each family can do and costs, by what its name begins with.
+
+Every row was read on 2026-11-20, in copies of the pages below that were stored up to that day.
+Prices are those of standard processing.
+
+OpenAI: the pages of the models, "Pricing", "Compare models", "Deprecations", "Model guidance" and
+"Deployment checklist" at developers.openai.com/api/docs. What was shut down by that day is left
+out; GPT-5 and o3 go on 2026-12-11, GPT-4o and GPT-4.1 on 2027-01-14, GPT-5.1 on 2027-04-01. From
+GPT-5.4 on, Chat Completions refuses tools unless thinking is off (issues openai-openapi 541 and
+litellm 34569), so that Responses is named. Input and caches cost twice, output 1.5 times as much
+in a prompt of more than 272,000 tokens. Of GPT-5.3 and before, sizes and efforts are those of the
+catalogue models.dev of 2026-07-02, which quotes the same pages. The cache prices of GPT-6.2 Astra
+follow from what OpenAI says of GPT-6 Astra and from the common factor for writing.
+
+Anthropic: "Models overview", the overview and "What's new" of each model, "Effort" and "Pricing" at
+platform.claude.com/docs; which take a JSON Schema, by the pages of Google Cloud and Amazon Bedrock. Writing costs 1.25 or 2 times the input. The price
+of reading Sonnet 5.5 is that of 2026-10-07 on. Claude Haiku 5.5 costs five times as much in a
+prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused, and
+the text of thinking comes only where `display` asks for it; from the models 5 on, thinking is on
+by default. Up to Claude Opus 4.7 it excludes a forced call (langchain-aws 1141), and 4.8
+is spared the two at once as well. In the 5.1, 5.2 and 5.5 models, thinking is bound to the
+conversation before it, and so it may be in models that are not known; all of them but Haiku refuse
+a forced call. Models that only other platforms still offer stay listed.
+
+Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
+api-docs.deepseek.com; the price is that of peak hours, half of it at others, and `minimal` counts as
+`low`, `medium` and `xhigh` as `high`. OpenRouter: the pages of the models, "Model migrations" and
+"Reasoning tokens" at openrouter.ai; a model costs what its maker asks, and plain thinking is taken
+back as `reasoning_content`. Ollama:
+"Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
+below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
+Which of its models think is said by Spring AI's reference.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +48,8 @@ Api = Literal["chat", "responses", "messages"]
 """OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
 
 Thinking = Literal["none", "plain", "summarized", "signed"]
-"""How thinking comes back: not at all, as text, as a summary with the whole of it encrypted, or
-signed. What is signed or encrypted goes back unchanged with the results of the calls behind it."""
+"""How thinking comes back: not at all, as text, as a summary with the complete text encrypted, or
+signed. Signed or encrypted thinking goes back unchanged with the results of the calls behind it."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -26,11 +58,11 @@ OutputParameter = Literal["max_tokens", "max_completion_tokens", "max_output_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a model costs, in US dollars for a million tokens.
+    """The rates of a model, in US dollars for a million tokens.
 
-    `cache_write` is for the shorter life of an entry (Anthropic: 5 minutes, OpenAI: 30) and
-    `cache_write_long` for the longer (an hour, 12 hours), None where there is no other. A provider
-    that charges nothing extra for writing has the price of input there.
+    `cache_write` is for the shorter life of a cache entry (Anthropic: 5 minutes, OpenAI: 30) and
+    `cache_write_long` for the longer (an hour, 12 hours), None if there is no other. A provider that
+    charges nothing extra for writing has the price of input there.
     """
 
     input: float
@@ -40,7 +72,7 @@ class Rates:
     cache_write_long: float | None = None
 
     def price(self, *, long: bool = False) -> Price:
-        """The price of a request whose entries live shorter, or longer."""
+        """Return the price of a request whose cache entries have the shorter or the longer life."""
         write = self.cache_write_long if long else self.cache_write
         return Price(
             input=self.input,
@@ -50,7 +82,7 @@ class Rates:
         )
 
     def times(self, of_input: float, of_output: float) -> Rates:
-        """So many times these rates, where caches cost as many times as input."""
+        """Return these rates multiplied; caches are multiplied like input."""
         long = self.cache_write_long
         return Rates(
             input=round(self.input * of_input, 6),
@@ -63,7 +95,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongPrompt:
-    """What a whole request costs instead when its prompt has more tokens than `over`."""
+    """The rates of a request whose prompt has more tokens than `over`."""
 
     over: int
     rates: Rates
@@ -71,20 +103,20 @@ class LongPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model. Sizes are in tokens.
+    """The facts known about a model. Sizes are in tokens.
 
-    The defaults are what may be relied on when nothing is known.
+    The defaults are what can be relied on when nothing is known.
 
     Attributes:
         window: What prompt and output may have together. OpenAI takes no more as a prompt than
             the window less the output limit.
-        tool_choice: It can be made to call a tool. Where thinking is asked for by a budget or
-            `adaptive`, it is turned off for that.
+        tool_choice: It can be forced to call a tool. Thinking by a budget or `adaptive` is turned
+            off for that.
         json_mode: It can be held to some JSON object.
         json_schema: It can be held to a JSON Schema.
         schema_beside_tools: It still calls tools while its text is held to a JSON Schema.
-        thinking_by: What asks for thinking: a budget in tokens, `adaptive`, an effort, or nothing.
-            `unasked` is adaptive too, and on where nothing is said.
+        thinking_by: How thinking is requested: a budget in tokens, `adaptive`, an effort, or nothing.
+            `unasked` is adaptive too, and on by default.
         thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`.
             Empty where it cannot be turned off, or there is none.
         efforts: The efforts that are taken, from the least. Any other is refused.
@@ -130,7 +162,7 @@ class ModelFacts:
 
     @property
     def price(self) -> Price | None:
-        """What requests cost, the long ones too; their entries in a cache live shorter."""
+        """The price of requests, long prompts included, with the shorter life of cache entries."""
         if self.rates is None:
             return None
         long = self.long_prompt
@@ -159,37 +191,37 @@ class ModelFacts:
 
 
 UNKNOWN = ModelFacts()
-"""A model of a provider that is not in the table."""
+"""A model of a provider that is not in the catalogue."""
 
 _SAME_MODEL = re.compile(r"$|[:@\[]|-(\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest)($|[:@\[])", re.ASCII)
 """What may follow a family in the name of one of its models: a date, `-latest`, a tag. A version such
-as `-6` or `.1`, or a kind such as `-mini`, names another model, of which nothing is known."""
+as `-6` or `.1`, or a kind such as `-mini`, names another model, about which nothing is known."""
 
 
 def belongs(name: str, family: str) -> bool:
-    """Whether the table speaks of this model where it speaks of this family.
+    """Return whether a model belongs to a family of the catalogue.
 
-    A family that is a provider alone, such as `openai:`, holds everything the provider has; one that
-    ends with a slash, everything of a maker.
+    A provider alone, such as `openai:`, is the family of all its models; a name that ends with a slash, of
+    all models of a maker.
     """
-    rest, is_whole = name.removeprefix(family), family.endswith((":", "/"))
-    return name.startswith(family) and (is_whole or _SAME_MODEL.match(rest) is not None)
+    suffix, is_open = name.removeprefix(family), family.endswith((":", "/"))
+    return name.startswith(family) and (is_open or _SAME_MODEL.match(suffix) is not None)
 
 
 def _rates(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
-    """Rates of a provider that charges nothing extra for writing."""
+    """Return rates of a provider that charges nothing extra for cache writes."""
     return Rates(
         input=fresh, output=output, cache_read=cached, cache_write=fresh, cache_write_long=long
     )
 
 
 def _written(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
-    """Rates of OpenAI since GPT-5.6, where writing costs a quarter more than input."""
+    """Return rates of OpenAI since GPT-5.6: cache writes cost a quarter more than input."""
     return replace(_rates(fresh, output, cached, long=long), cache_write=round(fresh * 1.25, 6))
 
 
 def _claude(fresh: float, output: float, read: float = 0.1) -> Rates:
-    """Rates of Anthropic, where `read` is a part of the input price."""
+    """Return rates of Anthropic; a cache read costs the share `read` of the input price."""
     return Rates(
         input=fresh,
         output=output,
@@ -260,7 +292,7 @@ _O3 = replace(
 
 
 def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
-    """A model of OpenAI with a window of a million tokens."""
+    """Return the facts of an OpenAI model with a window of a million tokens."""
     off = "none" in efforts
     return replace(
         base,
@@ -413,7 +445,7 @@ _LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
 def _routed(facts: ModelFacts) -> ModelFacts:
-    """The same model by way of OpenRouter, which speaks Chat Completions for every maker."""
+    """Return the facts of a model by way of OpenRouter, which takes Chat Completions for every maker."""
     return replace(
         facts,
         api="chat",
@@ -427,7 +459,7 @@ def _routed(facts: ModelFacts) -> ModelFacts:
 
 
 def _by_chat(facts: ModelFacts) -> ModelFacts:
-    """The same model of OpenAI by way of chat completions, whichever it prefers."""
+    """Return the facts of an OpenAI model by way of Chat Completions, whichever API it prefers."""
     if facts.api == "chat":
         return facts
     return replace(facts, api="chat", output_parameter="max_completion_tokens", tail="dropped")
@@ -475,27 +507,27 @@ FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
         for family, facts in families.items()
     }
 )
-"""Every row by what the model strings of its family begin with. `openai:` alone is the row of what
-else OpenAI has."""
+"""Every row by what the model strings of its family begin with. `openai:` alone is the row of OpenAI's
+remaining models."""
 
 
 _OPENAI_PREFIX, _TUNED_PREFIX, _CHAT_PREFIX = "openai:", "openai:ft:", "openai-chat:"
 
 
 def find_model_facts(name: str) -> ModelFacts:
-    """What is known of a model by its model string, such as `anthropic:claude-opus-5-5`.
+    """Return the facts of a model by its model string, such as `anthropic:claude-opus-5-5`.
 
-    The longest family that the name begins with is found, so that a dated id is known by its
-    family. One that was tuned (`openai:ft:gpt-4o:…`) is known by its base, but for its price; one of
-    `openai-chat:` as that of `openai:`, but for how it is asked. It never raises: of what is not in the table the least is promised. Whoever knows better lays it
-    over with `dataclasses.replace`.
+    The longest family that the name begins with decides, so that a dated id has the facts of its family. A
+    tuned model (`openai:ft:gpt-4o:…`) has those of its base, without a price; one of `openai-chat:` those
+    of `openai:`, by another API. It never raises: a model that is not in the catalogue has the least that
+    can be relied on. Change facts with `dataclasses.replace`.
     """
     if name.startswith(_CHAT_PREFIX):
-        known = find_model_facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
-        is_known = known is not FAMILIES[_OPENAI_PREFIX]
-        return _by_chat(known) if is_known else FAMILIES[_CHAT_PREFIX]
+        facts = find_model_facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
+        is_listed = facts is not FAMILIES[_OPENAI_PREFIX]
+        return _by_chat(facts) if is_listed else FAMILIES[_CHAT_PREFIX]
     tuned = name.removeprefix(_TUNED_PREFIX)
     base = name if tuned == name else _OPENAI_PREFIX + tuned
     families = [family for family in FAMILIES if belongs(base, family)]
-    known = FAMILIES[max(families, key=len)] if families else UNKNOWN
-    return known if base == name or known.rates is None else replace(known, rates=None)
+    facts = FAMILIES[max(families, key=len)] if families else UNKNOWN
+    return facts if base == name or facts.rates is None else replace(facts, rates=None)

@@ -1,4 +1,4 @@
-"""Output types: what an answer is to be, as a type with a JSON form, and its text read as such a value."""
+"""Output types: the type of an answer, its JSON Schema, and answers read as values, also while they stream."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from loopline.models.json import (
 from loopline.models.json_schema import (
     SchemaMismatch,
     adapter_of,
+    is_object_schema,
     json_form,
     resolved,
     validator_of_adapter,
@@ -39,35 +40,35 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 VALUE = "value"
-"""The field of the object that stands for a value which is no object."""
+"""The field of the object that holds a value which is no object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSchema:
-    """What an answer is to be, as a log keeps it: a JSON Schema, and the name of its type for people."""
+    """The JSON Schema of an answer, as a log keeps it, and the name of its type for people."""
 
     name: str
     schema: JsonObject
 
     @property
     def sha256(self) -> str:
-        """The digest of the schema, in hexadecimal, whatever the order of its fields."""
+        """The hexadecimal digest of the schema, whatever the order of its fields."""
         text = json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether its values are no objects, so that one stands for them where an object is asked for."""
-        return resolved(self.schema).get("type") != "object"
+        """Whether its values are no objects and travel in one where an object is required."""
+        return not is_object_schema(resolved(self.schema))
 
     @property
     def form(self) -> JsonForm:
-        """What a provider is given to hold an answer to."""
+        """The form by which a provider holds a model to the type."""
         return json_form("answer", self.as_object)
 
     @property
     def as_object(self) -> JsonObject:
-        """The schema of an object: its own, or that of `{"value": …}`."""
+        """The schema as that of an object: its own, or that of `{"value": …}`."""
         if not self.is_wrapped:
             return resolved(self.schema)
         inner = {name: value for name, value in self.schema.items() if name not in _DEFINITIONS}
@@ -85,7 +86,7 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 class OutputType(Generic[T_co]):
-    """A type whose values are JSON, as the answer of a turn may be asked for.
+    """A type whose values are JSON, for the answer of a turn.
 
     `kind` is anything with a JSON form: a pydantic model, a dataclass, a `TypedDict`, `list[int]`,
     `Literal["yes", "no"]`.
@@ -102,30 +103,30 @@ class OutputType(Generic[T_co]):
 
     @classmethod
     def of_schema(cls, schema: OutputSchema) -> OutputType[Json]:
-        """Return the type of the JSON values that fit a schema, where its own type is not at hand.
+        """Return the type of the JSON values that fit a schema, if its own type is not available.
 
         Raises:
             LooplineError: it is no JSON Schema.
         """
-        made = cast("OutputType[Json]", object.__new__(cls))
-        made.schema = schema
-        made._validate = validator_of_schema(schema.schema)
-        made._adapter = None
-        return made
+        output_type = cast("OutputType[Json]", object.__new__(cls))
+        output_type.schema = schema
+        output_type._validate = validator_of_schema(schema.schema)
+        output_type._adapter = None
+        return output_type
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of the schema, in hexadecimal."""
+        """The hexadecimal digest of the schema."""
         return self.schema.sha256
 
     @cached_property
     def form(self) -> JsonForm:
-        """What a provider is given to hold an answer to."""
+        """The form by which a provider holds a model to the type."""
         return self.schema.form
 
     @property
     def is_typed(self) -> bool:
-        """Whether its values are those of a type, and not any JSON that fits a schema."""
+        """Whether its values are those of a Python type, and not any JSON that fits a schema."""
         return self._adapter is not None
 
     def __repr__(self) -> str:
@@ -143,10 +144,10 @@ class OutputType(Generic[T_co]):
             value = cast("Json", json.loads(text))
         except (ValueError, RecursionError) as error:
             raise SchemaMismatch(f"it is no JSON: {error}") from error
-        return self._made(value)
+        return self._validated(value)
 
     def reads(self, text: str) -> bool:
-        """Tell whether a stored answer is a value of the type."""
+        """Return whether a stored answer is a value of the type."""
         try:
             self.read(text)
         except SchemaMismatch:
@@ -154,25 +155,25 @@ class OutputType(Generic[T_co]):
         return True
 
     def find(self, reply: str) -> tuple[str, bool]:
-        """Return the compact JSON of the value that a reply gives, and whether the reply says nothing else.
+        """Return the compact JSON of the value in a reply, and whether the reply holds nothing else.
 
         A value that is no object may stand in one, as its field `value`.
 
         Raises:
             SchemaMismatch: there is none that fits; the message names the fields.
         """
-        found = extract_value(reply)
-        if found is NO_JSON and reply.strip() and self._reads(reply.strip()):
+        extracted = extract_value(reply)
+        if extracted is NO_JSON and reply.strip() and self._fits(reply.strip()):
             return dumps(reply.strip()), True  # a text without quotes
-        if isinstance(found, BrokenJson):
-            raise SchemaMismatch(found.problem if reply.strip() else "it is empty")
-        value, is_all = found
+        if isinstance(extracted, BrokenJson):
+            raise SchemaMismatch(extracted.problem if reply.strip() else "it is empty")
+        value, is_all = extracted
         match value:
-            case {"value": inner, **others} if self.schema.is_wrapped and not others:
+            case {"value": inner, **siblings} if self.schema.is_wrapped and not siblings:
                 try:
                     return self._text(inner), is_all
                 except SchemaMismatch:
-                    if not self._reads(value):
+                    if not self._fits(value):
                         raise
             case _:
                 pass
@@ -194,23 +195,23 @@ class OutputType(Generic[T_co]):
         return self._text(cast("Json", json.loads(text)))
 
     def _text(self, value: Json) -> str:
-        sound = well_formed_json(value)
-        self._made(sound)
-        return dumps(sound)
+        storable = well_formed_json(value)
+        self._validated(storable)
+        return dumps(storable)
 
-    def _reads(self, value: Json) -> bool:
+    def _fits(self, value: Json) -> bool:
         try:
-            self._made(value)
+            self._validated(value)
         except SchemaMismatch:
             return False
         return True
 
-    def _made(self, value: Json) -> T_co:
+    def _validated(self, value: Json) -> T_co:
         try:
             return self._validate(value)
         except SchemaMismatch:
             raise
-        except Exception as error:  # what the type's own code says of it
+        except Exception as error:  # the type's own code may raise anything
             raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
@@ -224,13 +225,13 @@ def output_type_of(kind: object) -> OutputType[Any] | None:
 
 
 def _name(kind: object) -> str:
-    """What people call a type."""
+    """Return the name of a type for people."""
     if isinstance(kind, type) and not hasattr(kind, "__args__"):
         return kind.__name__
-    return str(kind).replace("typing.", "")[:_LONGEST_NAME]
+    return str(kind).replace("typing.", "")[:_NAME_CHARACTERS]
 
 
-_LONGEST_NAME = 200
+_NAME_CHARACTERS = 200
 
 
 _STRING = re.compile(r'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
@@ -241,58 +242,56 @@ _WRAPPER = f'{{"{VALUE}":'
 
 
 class JsonText:
-    """Gives the compact text of the first JSON value in a text, without what stands around it.
+    """Extracts the compact text of the first JSON value from a text that is still being written.
 
-    With `wrapped` the value may stand in an object as its field `value`, of which only that is given. `is_over`
-    says that the value is whole, and `rest` is the text behind it in the piece that ended it. Each
-    character is looked at once.
+    With `wrapped` the value may stand in an object as its field `value`. Once the value is complete, `is_over`
+    is set, and `rest` is the text behind it in the piece that ended it. Each character is read once.
     """
 
     def __init__(self, *, wrapped: bool = False) -> None:
         self.is_over: bool = False
-        self.rest: str = ""
+        self.remainder: str = ""
         self._wrapped = wrapped
-        self._begun = self._is_prose = self._in_string = False
+        self._started = self._in_prose = self._in_string = False
         self._cut = ""
         self._depth = 0
-        self._least = 0
-        self._held: str | None = "" if wrapped else None
+        self._pending: str | None = "" if wrapped else None
 
     def feed(self, text: str) -> str:
         """Return what the next piece adds to the value's text."""
         if self.is_over:
             return ""
-        at = 0 if self._begun else self._begin(text)
+        at = 0 if self._started else self._begin(text)
         text, self._cut = self._cut + text[at:], ""
-        return self._unwrapped(self._compact(text)) if self._begun else ""
+        return self._unwrapped(self._compact(text)) if self._started else ""
 
     def _begin(self, text: str) -> int:
-        """Find where the value begins: at the first character, or, behind words, with the first bracket."""
-        if not self._is_prose:
-            written = text.lstrip()
-            if not written:
+        """Return where the value begins: at the first character, or at the first bracket behind words."""
+        if not self._in_prose:
+            stripped = text.lstrip()
+            if not stripped:
                 return len(text)
-            if _FIRST.match(written):
-                self._begun = True
-                return len(text) - len(written)
-            self._is_prose = True
+            if _FIRST.match(stripped):
+                self._started = True
+                return len(text) - len(stripped)
+            self._in_prose = True
         opening = _OPENING.search(text)
-        self._begun = opening is not None
+        self._started = opening is not None
         return opening.start() if opening else len(text)
 
     def _compact(self, text: str) -> str:
         pieces, at = list[str](), 0
         while at < len(text) and not self.is_over:
-            at = self._in(text, at, pieces) if self._in_string else self._out(text, at, pieces)
-        self.rest = text[at:] if self.is_over else ""
+            at = (self._read_string if self._in_string else self._read_token)(text, at, pieces)
+        self.remainder = text[at:] if self.is_over else ""
         return "".join(pieces)
 
-    def _in(self, text: str, at: int, pieces: list[str]) -> int:
-        """Take the text of a string; an escape that is not whole waits for more."""
-        found = _STRING.match(text, at)
-        end = found.end() if found else at
+    def _read_string(self, text: str, at: int, pieces: list[str]) -> int:
+        """Read the text of a string; an incomplete escape waits for more."""
+        match = _STRING.match(text, at)
+        end = match.end() if match else at
         pieces.append(text[at:end])
-        if found and found[1]:
+        if match and match[1]:
             self._in_string = False
             self._end_value()
         elif end < len(text):  # a backslash, and nothing yet behind it
@@ -300,7 +299,7 @@ class JsonText:
             return len(text)
         return end
 
-    def _out(self, text: str, at: int, pieces: list[str]) -> int:
+    def _read_token(self, text: str, at: int, pieces: list[str]) -> int:
         character = text[at]
         if character == '"':
             pieces.append(character)
@@ -313,23 +312,23 @@ class JsonText:
             pieces.append(character)
             self._end_value()
         elif character.isspace() or not self._depth:
-            return self._outermost(text, at, pieces)
+            return self._read_outermost(text, at, pieces)
         elif character in ",:":
             pieces.append(character)
         else:
-            return self._word(text, at, pieces)
+            return self._read_word(text, at, pieces)
         return at + 1
 
-    def _outermost(self, text: str, at: int, pieces: list[str]) -> int:
-        """Take white space, or a number or word that is all of the value: what follows it ends it."""
+    def _read_outermost(self, text: str, at: int, pieces: list[str]) -> int:
+        """Read white space, or a number or word that is the complete value and ends with what follows."""
         if not self._depth and (text[at].isspace() or text[at] in "}],:"):
             self.is_over = True
             return at
-        return at + 1 if text[at].isspace() else self._word(text, at, pieces)
+        return at + 1 if text[at].isspace() else self._read_word(text, at, pieces)
 
-    def _word(self, text: str, at: int, pieces: list[str]) -> int:
-        found = _PLAIN.match(text, at)
-        end = found.end() if found else at + 1
+    def _read_word(self, text: str, at: int, pieces: list[str]) -> int:
+        match = _PLAIN.match(text, at)
+        end = match.end() if match else at + 1
         pieces.append(text[at:end])
         return end
 
@@ -337,11 +336,11 @@ class JsonText:
         self.is_over = not self._depth
 
     def _unwrapped(self, text: str) -> str:
-        """Return the text without the object around it, once it is known whether there is one."""
-        if self._held is not None:
-            text, self._held = self._held + text, None
+        """Return the text without the object around it, once it is certain whether there is one."""
+        if self._pending is not None:
+            text, self._pending = self._pending + text, None
             if len(text) < len(_WRAPPER) and _WRAPPER.startswith(text) and not self.is_over:
-                self._held = text
+                self._pending = text
                 return ""
             self._wrapped = text.startswith(_WRAPPER)
             text = text.removeprefix(_WRAPPER)

@@ -1,4 +1,4 @@
-"""What a model is asked: system text, tools, messages and a tail, all of them values."""
+"""The prompt of a request and the reply to it: messages, tools, options, calls and usage."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ProtocolName = Literal["native", "json", "tagged", "thought_action"]
 AnswerWay = Literal["schema", "tool", "words"]
 """How an answer is held to a type: by the provider, as arguments of a tool, or by instructions."""
 TailKind = Literal["dropped", "inside", "kept", "cleared"]
-"""What becomes of the volatile end of a prompt in the next request.
+"""What happens to the volatile end of a prompt in the next request.
 
-`dropped` is a last message that is gone then; `inside`, the last text of the last message, gone too.
-`kept` is a message like others, which stays. `cleared` stays as well, and the provider itself no longer
-shows it to the model once something newer was said.
+`dropped` is a last message that the next request leaves out; `inside`, the last text of the last message,
+left out too. `kept` is an ordinary message, which stays. `cleared` stays as well, and the provider itself
+hides it from the model once there is a newer message.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What a model sees of a tool: its id `<alias>.<function>`, its purpose, and a JSON Schema."""
+    """A tool as the model sees it: its id `<alias>.<function>`, its description, and a JSON Schema."""
 
     name: str
     description: str
@@ -36,9 +36,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool the model wants run. `call_id` is ours; `provider_id` is what the wire called it.
+    """A call of a tool by the model. `call_id` is ours, `provider_id` the provider's.
 
-    `echoed_on` is the wire on which it goes back as its provider wrote it, empty where on none.
+    `echoed_on` is the family to which it goes back as its provider wrote it, empty if to none.
     """
 
     name: str
@@ -56,8 +56,8 @@ class ToolCall:
 class Attached:
     """A file that the user attached, as a prompt shows it.
 
-    `text` is a line that says which it is, and what stands for it where the model is not given the file
-    itself. `data` is the file in base64, empty where the text stands for it; `tokens` is what it costs.
+    `text` is a line that names it, and stands for it if the model is not given the file itself. `data` is
+    the file in base64, empty if the text stands for it; `tokens` is its cost.
     """
 
     ref: str
@@ -74,11 +74,10 @@ class Attached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """Something said to the model from the user's side, with the files that came with it.
+    """A message of the user or of the loop to the model, with its files.
 
-    One that is `passing` is shown to the model only until something newer is said, where the provider
-    sees to that. `wire` holds the bytes of a message by the wire that made them; it is no part of what
-    is said.
+    A `passing` one is shown to the model only until there is a newer message, if the provider sees to
+    that. `wire` caches the bytes of the message for each API; it is no part of the content.
     """
 
     text: str
@@ -89,7 +88,7 @@ class UserMessage:
     )
 
     def __repr__(self) -> str:
-        # A digest of a message without files is what it was before there were any.
+        # The digest of a message without files stays the same as before messages had files.
         files = f", attachments={self.attachments!r}" if self.attachments else ""
         return f"UserMessage(text={self.text!r}{files})"
 
@@ -99,11 +98,11 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningReplay:
-    """A reply with thinking as its provider wrote it, which wants it back unchanged.
+    """A reply with thinking as its provider wrote it; the provider wants it back unchanged.
 
-    `wire` is the way it came, and the only one it goes back. `parts` are content blocks or items in
-    their order; those that are calls lack what the calls say already. What is `bound` goes back only
-    behind what it came behind.
+    `wire` is the family of models that it came from and may go back to. `parts` are content blocks or
+    items in their order; calls among them lack what the calls themselves say. A `bound` reply goes back
+    only behind the messages that it came behind.
     """
 
     wire: str
@@ -116,9 +115,9 @@ class ReasoningReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage:
-    """Something the model said before, with the calls it made.
+    """A message of the model, with its calls.
 
-    A provider that has given an `echo` of it gets that instead.
+    A provider that wants its reply back gets the `echo` instead.
     """
 
     text: str
@@ -129,13 +128,13 @@ class AssistantMessage:
     )
 
     def __str__(self) -> str:
-        said = [self.text, *map(str, self.calls)] if self.text else [str(c) for c in self.calls]
-        return "assistant: " + "\n".join(said)
+        lines = [*([self.text] if self.text else []), *map(str, self.calls)]
+        return "assistant: " + "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMessage:
-    """What came of one call; `provider_id` and `echoed_on` are those of the call."""
+    """The result of a call; `provider_id` and `echoed_on` are those of the call."""
 
     call_id: str
     name: str
@@ -168,12 +167,12 @@ class JsonForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the request is to be answered.
+    """How the model must answer.
 
-    `protocol` is how a decision travels; `json_object` asks the provider to see to it that the text is
-    one JSON object, `json_form` that it has this form. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
-    `reasoning_effort` is empty where the model decides. The reply ends before any of the texts in `stop`,
-    where the provider sees to that.
+    `protocol` is how a decision travels. `json_object` asks the provider for a text that is one JSON
+    object, `json_form` for one of this form. `force_tool` names the tool that must be called.
+    `output_limit` is in tokens. `reasoning_effort` is empty if the model decides. The reply ends before
+    any of the texts in `stop`, if the provider supports that.
     """
 
     allow_calls: bool = True
@@ -188,9 +187,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request. `tail` is its volatile end, and `tail_kind` what the next request will have of it.
+    """One request. `tail` is its volatile end, and `tail_kind` what the next request does with it.
 
-    `cache_points` are numbers of messages, rising: up to there the provider is asked to keep the prompt.
+    `cache_points` are rising numbers of messages up to which the provider is asked to cache the prompt.
     Requests with the same `cache_key` begin alike.
     """
 
@@ -206,9 +205,9 @@ class Prompt:
 
     @property
     def last_assistant_message(self) -> AssistantMessage | None:
-        """What the model said last."""
-        said = (one for one in reversed(self.messages) if isinstance(one, AssistantMessage))
-        return next(said, None)
+        """The last message of the model."""
+        replies = (item for item in reversed(self.messages) if isinstance(item, AssistantMessage))
+        return next(replies, None)
 
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]
@@ -217,11 +216,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens a request cost, as the provider reported them.
+    """The tokens of requests, as the provider reported them.
 
-    `input_tokens` are all of the prompt, those read from a cache or written into one included, and
-    `output_tokens` all that was written, `reasoning_tokens` included. `unreported` counts the requests
-    whose server did not say what they used: their tokens are in no sum.
+    `input_tokens` include those read from a cache or written into one, `output_tokens` include
+    `reasoning_tokens`. `unreported` counts the requests whose server reported nothing: their tokens are
+    in no sum.
     """
 
     input_tokens: int = 0
@@ -231,14 +230,14 @@ class Usage:
     reasoning_tokens: int = 0
     unreported: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, usage: Usage) -> Usage:
         return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            unreported=self.unreported + other.unreported,
+            input_tokens=self.input_tokens + usage.input_tokens,
+            output_tokens=self.output_tokens + usage.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + usage.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + usage.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + usage.reasoning_tokens,
+            unreported=self.unreported + usage.unreported,
         )
 
 
@@ -247,10 +246,10 @@ StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back, whole, at which attempt; `problem` says what of it could not be read.
+    """A complete reply, and at which attempt it came; `problem` says what of it could not be read.
 
-    There is an `echo` where the provider wants its thinking back. `discarded` is text that its protocol
-    found to be no part of the decision.
+    `echo` is set if the provider wants its thinking back. `discarded` is text that the protocol found to be
+    no part of the decision.
     """
 
     text: str = ""
@@ -273,34 +272,38 @@ class TextDelta:
 
 
 def is_of_family(wire: str, family: str) -> bool:
-    """Return whether what came on `wire` may go back to `family`.
+    """Return whether a reply of the family `wire` may go back to `family`.
 
-    A family is a wire, or a wire and a provider on it: `pydantic-ai:mistral`. What names no provider,
-    as older stores have it, goes back to all of its wire.
+    A family is an API, or an API and a provider: `pydantic-ai:mistral`. A reply that names no provider, as
+    in older stores, goes back to all of its API.
     """
     return family == wire or family.startswith(f"{wire}:")
 
 
 def is_beside(echo: ReasoningReplay) -> bool:
-    """Return whether it goes back beside the text, as fields of a chat message, and not for the text."""
+    """Return whether it goes back beside the text, as fields of a chat message, and not in its place."""
     return is_of_family("openai", echo.wire)
 
 
 def count_named_calls(echo: ReasoningReplay, calls: Sequence[ToolCall]) -> int:
-    """Return how many of these calls have a part of the reply by the provider's id."""
+    """Return how many of these calls a part of the reply names by the provider's id."""
     return sum(any(call.provider_id in part.values() for part in echo.parts) for call in calls)
 
 
-def sent_id(of: ToolCall | ToolMessage, family: str) -> str:
-    """Return the id under which a call, or its result, goes out to this family."""
-    is_echoed = bool(of.echoed_on) and is_of_family(of.echoed_on, family)
-    return of.provider_id if is_echoed else of.call_id
+def sent_id(call: ToolCall | ToolMessage, family: str) -> str:
+    """Return the id under which a call, or its result, is sent to this family.
+
+    The provider's own id is sent only with the reply that it came in, and only to the family that wrote
+    both; otherwise ours.
+    """
+    is_echoed = bool(call.echoed_on) and is_of_family(call.echoed_on, family)
+    return call.provider_id if is_echoed else call.call_id
 
 
 def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
-    """Return the reply as it goes back to this family; None where text and calls stand for it.
+    """Return the reply as it goes back to this family; None if text and calls stand for it.
 
-    It stands for all of its calls or for none: plain thinking goes beside calls that it does not name.
+    It stands for all of its calls or for none: plain thinking goes back beside calls that it does not name.
     """
     echo, calls = message.echo, message.calls
     if echo is None or not is_of_family(echo.wire, family):
@@ -311,6 +314,6 @@ def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
 
 
 def breaks_off(prompt: Prompt, family: str) -> bool:
-    """Return whether this family would have to go on with calls whose thinking it cannot see."""
-    said = prompt.last_assistant_message
-    return said is not None and bool(said.calls) and echo_for(said, family) is None
+    """Return whether this family would have to continue behind calls whose thinking it cannot see."""
+    message = prompt.last_assistant_message
+    return message is not None and bool(message.calls) and echo_for(message, family) is None

@@ -25,12 +25,12 @@ _MB = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentLimits:
-    """What a request may carry besides text, in bytes, pixels a side, images and pages.
+    """A provider's limits for the files of a request, in bytes, pixels a side, images and pages.
 
-    `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that
-    there is no limit but that of the request. More images than `crowd` may each have only
-    `crowd_pixels` a side. With `moving` an image may be an animation. `page_tokens` is what the
-    image of a PDF's page costs, beside the page's text.
+    `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that only
+    the limit of the request holds. More images than `crowd` may each have only `crowd_pixels` a side.
+    With `moving` an image may be an animation. `page_tokens` is the cost of the image of a PDF's page,
+    beside the page's text.
     """
 
     request_bytes: int
@@ -50,7 +50,7 @@ class AttachmentLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentSupport:
-    """What files the requests to a model may carry: none, unless it says so.
+    """The files that the requests to a model may carry; none by default.
 
     `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
     `request_bytes` count base64, the last one over all files. No file costs more than `tokens`; the
@@ -73,34 +73,34 @@ class AttachmentSupport:
 
 SMALL_WINDOW = 200_000
 FILES_SHARE = 0.75
-"""The share of a request's bytes that files may take; the rest is for text."""
+"""The share of a request's bytes that files may take; the remainder is for text."""
 UNLIMITED = 1 << 53
 
 
 def attachment_support(
     limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
 ) -> AttachmentSupport:
-    """What the requests to a model of that window may carry; sizes of a window are in tokens."""
+    """Return the files that the requests to a model may carry; the sizes of its window are in tokens."""
     if not vision and not pdf:
         return AttachmentSupport()
     small = window <= SMALL_WINDOW
-    most = int(limits.request_bytes * FILES_SHARE)
+    total = int(limits.request_bytes * FILES_SHARE)
     pages = limits.pdf_pages_small if small else limits.pdf_pages
-    still = AttachmentSupport(
-        request_bytes=most,
-        pdf_bytes=min(limits.pdf_bytes, most),
+    without_images = AttachmentSupport(
+        request_bytes=total,
+        pdf_bytes=min(limits.pdf_bytes, total),
         pages=(UNLIMITED if pages is None else pages) if pdf else 0,
         page_tokens=limits.page_tokens,
         tokens=max(window - output_limit, 0) // 2,
     )
     if not vision:
-        return still
+        return without_images
     pixels = limits.image_pixels or UNLIMITED
     return replace(
-        still,
+        without_images,
         images=limits.images_small if small else limits.images,
         image_types=tuple(sorted(limits.image_types)),
-        image_bytes=min(limits.image_bytes or most, most),
+        image_bytes=min(limits.image_bytes or total, total),
         pixels=pixels,
         crowd=UNLIMITED if limits.crowd is None else limits.crowd,
         crowd_pixels=limits.crowd_pixels or pixels,
@@ -140,14 +140,14 @@ ATTACHMENTS: Mapping[ApiVendor, AttachmentLimits] = MappingProxyType(
         ),
     }
 )
-"""What each vendor says of its own models; others who speak its wire may take less."""
+"""The limits of each vendor for its own models; other servers with its API may take less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait, in seconds: for a connection, between two pieces of a reply, for all of it.
+    """How long to wait, in seconds: for a connection, for each piece of a reply, for the complete reply.
 
-    The first piece is waited for as long as any other; a large model on a small machine may need more.
+    The first piece is no exception; a large model on a small machine may need more.
     """
 
     connect: float = 10.0
@@ -157,10 +157,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyLimits:
-    """The most that one reply may hold: bytes of text, thinking and arguments, and calls.
+    """The size of one reply: bytes of text, thinking and arguments, and the number of calls.
 
-    The defaults are many times what any model writes today. A reply that holds more is given up while it
-    streams, as `ModelReplyTooLarge`.
+    The defaults are many times what any model writes today. A larger reply is refused while it streams, as
+    `ModelReplyTooLarge`.
     """
 
     bytes: int = 16 * 2**20

@@ -1,4 +1,4 @@
-"""A reply that is data: asked for in the strictest form a model knows, then in looser ones.
+"""Structured calls: a reply as data, requested in the strictest form a model supports, then in looser ones.
 
 The levels are a forced call of a function (one request), JSON mode (two) and plain text (two), as far
 as the model has them: at most 5 requests, 4 without calls, 3 without JSON mode, 2 with neither.
@@ -46,18 +46,18 @@ T = TypeVar("T")
 
 Level = Literal["native", "json_mode", "plain_text"]
 RegexFallback = Callable[[str], JsonObject | None]
-"""Data read off a text that holds no JSON; None when there is none to read."""
+"""Extracts data from a text without JSON; None if there is none."""
 
-_QUOTED = 200
+_QUOTED_CHARACTERS = 200
 
 
 class StructuredCallError(ModelError, ValueError):
-    """No reply was what was asked for; the message names what was tried."""
+    """No reply fitted the schema; the message names the attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One request: what came back (of a call, its arguments), and why it would not do, if so."""
+    """One request: the text of the reply (of a call, its arguments), and why it did not fit, if so."""
 
     level: Level
     text: str = ""
@@ -67,10 +67,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredCallResult(Generic[T]):
-    """What came of a structured call.
+    """The result of a structured call.
 
-    `value` is what was asked for, or the default, or None; `raw` the object it was made of, empty when
-    no reply fitted, as `error` then says. `level` is the one that gave it, else the last one.
+    `value` is the requested value, or the default, or None; `raw` the object it was made of, empty if no
+    reply fitted, as `error` then says. `level` is the level that gave it, else the last one.
     """
 
     value: T | None
@@ -86,19 +86,19 @@ class StructuredCallResult(Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """What all requests cost together."""
-        return sum((one.usage for one in self.attempts), Usage())
+        """The usage of all requests together."""
+        return sum((attempt.usage for attempt in self.attempts), Usage())
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the model wrote in each request."""
-        return tuple(one.text for one in self.attempts)
+        """The text of the model in each request."""
+        return tuple(attempt.text for attempt in self.attempts)
 
     def required(self) -> T:
-        """The value.
+        """Return the value.
 
         Raises:
-            StructuredCallError: there is none, nor a default.
+            StructuredCallError: there is neither a value nor a default.
         """
         if self.value is None:
             raise StructuredCallError(self.error)
@@ -168,15 +168,15 @@ async def structured_llm_call(
     shape: ObjectType[Any] = (
         shape_of_schema(schema) if isinstance(schema, dict) else shape_of_type(schema)
     )
-    asking = _Asking(
+    call = _StructuredCall(
         model=model,
         prompt=prompt,
-        shape=shape.then(parse_fn) if parse_fn is not None else shape,
+        shape=shape.with_conversion(parse_fn) if parse_fn is not None else shape,
         spec=ToolSpec(name=name, description=description, parameters=shape.schema),
         regex_fallback=regex_fallback,
         timeout_seconds=timeout_seconds,
     )
-    attempts, fit = await asking.asked()
+    attempts, fit = await call.run()
     if fit is None:
         error = _failure(model, attempts)
         return StructuredCallResult(
@@ -194,8 +194,8 @@ class _Fit(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asking(Generic[T]):
-    """One structured call: what is asked of whom, and what would do."""
+class _StructuredCall(Generic[T]):
+    """One structured call: the model, the prompt, and the type of the value."""
 
     model: Model
     prompt: Prompt
@@ -204,8 +204,8 @@ class _Asking(Generic[T]):
     regex_fallback: RegexFallback | None
     timeout_seconds: float | None
 
-    async def asked(self) -> tuple[list[Attempt], _Fit[T] | None]:
-        """Every request that was made, and what fitted at last."""
+    async def run(self) -> tuple[list[Attempt], _Fit[T] | None]:
+        """Return every attempt, and the value that fitted at last."""
         attempts = list[Attempt]()
         for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
@@ -215,7 +215,7 @@ class _Asking(Generic[T]):
                 if fit is not None:
                     return attempts, fit
                 if not last.text.strip():
-                    break  # there is nothing to correct, and the same request again is no use
+                    break  # there is nothing to correct, and repeating the request does not help
         return attempts, None
 
     async def _attempt(self, level: Level, last: Attempt | None) -> tuple[Attempt, _Fit[T] | None]:
@@ -225,7 +225,7 @@ class _Asking(Generic[T]):
             return Attempt(level=level, problem=well_formed(str(error))), None
         text = well_formed(reply.text)
         if reply.stop_reason == "refusal":
-            problem = f"the model refused: {text[:_QUOTED]}".removesuffix(": ")
+            problem = f"the model refused: {text[:_QUOTED_CHARACTERS]}".removesuffix(": ")
             return Attempt(level=level, problem=problem, usage=reply.usage), None
         if level == "native" and reply.calls:
             text = dumps(well_formed_object(reply.calls[0].arguments))
@@ -239,74 +239,72 @@ class _Asking(Generic[T]):
         return Attempt(level=level, text=text, usage=reply.usage), fit
 
     def _object(self, level: Level, text: str) -> JsonObject:
-        found = extract_json(text)
-        if found is None and level == "plain_text" and self.regex_fallback is not None:
-            found = _read_off(text, self.regex_fallback)
-        if found is None:
-            raise SchemaMismatch(_without_json(text))
-        return well_formed_object(found)
+        extracted = extract_json(text)
+        if extracted is None and level == "plain_text" and self.regex_fallback is not None:
+            try:
+                extracted = self.regex_fallback(text)
+            except Exception as error:
+                raise SchemaMismatch(
+                    f"the fallback failed: {type(error).__name__}: {error}"
+                ) from error
+        if extracted is None:
+            raise SchemaMismatch(_problem_without_json(text))
+        return well_formed_object(extracted)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
-        asked, forced, wants = self.prompt, level == "native", level == "json_mode"
-        formed = wants and self.model.capabilities.json_schema
-        manual = "" if forced else _MANUAL + dumps(self.spec.parameters)
+        prompt, forced, wants_json = self.prompt, level == "native", level == "json_mode"
+        by_schema = wants_json and self.model.capabilities.json_schema
+        instructions = "" if forced else _INSTRUCTIONS + dumps(self.spec.parameters)
         return replace(
-            asked,
-            system="\n\n".join(part for part in (asked.system, manual) if part),
+            prompt,
+            system="\n\n".join(part for part in (prompt.system, instructions) if part),
             tools=(self.spec,) if forced else (),
-            messages=(*asked.messages, *_said(asked.tail), *_correction(last)),
+            messages=(*prompt.messages, *_user_message(prompt.tail), *_correction(last)),
             tail="",
             options=replace(
-                asked.options,
+                prompt.options,
                 allow_calls=forced,
                 protocol="native",
                 force_tool=self.spec.name if forced else "",
-                json_object=wants and not formed,
-                json_form=json_form(self.spec.name, self.spec.parameters) if formed else None,
+                json_object=wants_json and not by_schema,
+                json_form=json_form(self.spec.name, self.spec.parameters) if by_schema else None,
             ),
         )
 
 
-_MANUAL = "Reply with one JSON object and nothing else. It must fit this JSON Schema:\n"
+_INSTRUCTIONS = "Reply with one JSON object and nothing else. It must fit this JSON Schema:\n"
 
 
 def _levels(capabilities: Capabilities) -> list[tuple[Level, int]]:
-    """The levels a model has, and the requests that each is worth."""
-    found: list[tuple[Level, int]] = []
+    """Return the levels a model supports, and the number of requests for each."""
+    levels: list[tuple[Level, int]] = []
     if capabilities.tool_call and capabilities.tool_choice:
-        found.append(("native", 1))
+        levels.append(("native", 1))
     if capabilities.json_mode or capabilities.json_schema:
-        found.append(("json_mode", 2))
-    return [*found, ("plain_text", 2)]
+        levels.append(("json_mode", 2))
+    return [*levels, ("plain_text", 2)]
 
 
-def _said(text: str) -> tuple[Message, ...]:
+def _user_message(text: str) -> tuple[Message, ...]:
     return (UserMessage(text=text),) if text else ()
 
 
 def _correction(last: Attempt | None) -> tuple[Message, ...]:
     if last is None:
         return ()
-    said = f"Your last reply cannot be used: {last.problem}. Give the whole JSON object again."
-    return AssistantMessage(text=last.text), UserMessage(text=said)
+    request = f"Your last reply cannot be used: {last.problem}. Give the whole JSON object again."
+    return AssistantMessage(text=last.text), UserMessage(text=request)
 
 
-def _without_json(text: str) -> str:
-    broken = [one for one in scan_json(text) if isinstance(one, BrokenJson)]
+def _problem_without_json(text: str) -> str:
+    broken = [item for item in scan_json(text) if isinstance(item, BrokenJson)]
     if broken:
         return f"its JSON is broken: {broken[0].problem}"
     return "it holds no JSON object" if text.strip() else "it is empty"
 
 
-def _read_off(text: str, fallback: RegexFallback) -> JsonObject | None:
-    try:
-        return fallback(text)
-    except Exception as error:
-        raise SchemaMismatch(f"the fallback failed: {type(error).__name__}: {error}") from error
-
-
 async def _reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:
-    """The model's reply, whole; whatever goes wrong is a ModelError, save a lost store."""
+    """Return the model's complete reply; any error but that of a store or cassette is a ModelError."""
     reply: Reply | None = None
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -325,8 +323,8 @@ async def _reply(model: Model, prompt: Prompt, timeout_seconds: float | None) ->
 
 
 def _failure(model: Model, attempts: list[Attempt]) -> str:
-    """What was tried, and how the last text began."""
-    tried = "; ".join(f"{one.level}: {one.problem}" for one in attempts)
-    last = next((one.text for one in reversed(attempts) if one.text.strip()), "")
-    quoted = f"; the last text was {last[:_QUOTED]!r}" if last else ""
-    return f"{model.name} gave nothing usable in {len(attempts)} requests: {tried}{quoted}"
+    """Return the text of an error: the attempts, and how the last text began."""
+    problems = "; ".join(f"{attempt.level}: {attempt.problem}" for attempt in attempts)
+    last = next((attempt.text for attempt in reversed(attempts) if attempt.text.strip()), "")
+    quoted = f"; the last text was {last[:_QUOTED_CHARACTERS]!r}" if last else ""
+    return f"{model.name} gave nothing usable in {len(attempts)} requests: {problems}{quoted}"

@@ -1,12 +1,12 @@
-"""The providers by name: where each listens, what its settings are called, and what it speaks.
+"""The providers by name: their base URLs, the variables of their settings, and their APIs.
 
 Read on 2026-11-20: the quickstarts and API references of OpenAI, Anthropic, Groq, DeepSeek,
 OpenRouter and Ollama. The variables of OpenAI, Anthropic and Groq are those of their own libraries;
 the other variables of a base URL follow that pattern. A base URL is everything before
 `/chat/completions`, `/responses` or `/v1/messages`; that of Groq's own library lacks `/openai/v1`.
 
-The wire `openai` sends its key as `Authorization: Bearer`, the wire `anthropic` as `x-api-key`, and
-beside it `anthropic-version: 2023-06-01`. The environment is not read here.
+The APIs of OpenAI take the key as `Authorization: Bearer`, that of Anthropic as `x-api-key` beside
+`anthropic-version: 2023-06-01`. The environment is not read here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ApiVendor = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """A provider of models: `key_variable` is empty where no key is asked for."""
+    """A provider of models; `key_variable` is empty if it needs no key."""
 
     name: str
     base_url: str
@@ -84,25 +84,25 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor
 
 
 OFFLINE = "offline"
-"""The model string of the reader that is no language model and asks nobody."""
+"""The model string of the built-in reader, which is no language model and needs no network."""
 BRIDGED = "pydantic-ai:"
-"""What a model string begins with that goes to pydantic-ai, whoever its provider is."""
+"""The prefix of model strings that are asked by way of pydantic-ai, whoever the provider is."""
 
 
 def public_url(url: str) -> str:
-    """Return the URL without what may be secret: a user, a password, a query."""
+    """Return the URL without user, password and query, which may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if url else ""
 
 
 def find_vendor(name: str) -> Vendor:
-    """The provider of a model string such as `groq:openai/gpt-oss-20b`.
+    """Return the provider of a model string such as `groq:openai/gpt-oss-20b`.
 
     Raises:
-        ModelError: The string names no provider, or one that is not known.
+        ModelError: the string names no provider, or an unknown one.
     """
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in VENDORS:
-        known = ", ".join(f"{vendor}:" for vendor in VENDORS)
-        raise ModelError(f"no model {name!r}: write {OFFLINE}, or begin it with {known}")
+        prefixes = ", ".join(f"{vendor}:" for vendor in VENDORS)
+        raise ModelError(f"no model {name!r}: write {OFFLINE}, or begin it with {prefixes}")
     return VENDORS[provider]

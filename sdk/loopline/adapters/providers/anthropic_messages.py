@@ -403,9 +403,9 @@ def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
 def _decode_block(index: int, block: JsonObject) -> _BlockStart | _CallStart:
     match text_in(block, "type"):
         case "tool_use":
-            kept = {name: value for name, value in block.items() if name not in ("name", "input")}
+            fields = {name: value for name, value in block.items() if name not in ("name", "input")}
             call = text_in(block, "id"), text_in(block, "name"), object_in(block, "input")
-            return _CallStart(index, kept, *call)
+            return _CallStart(index, fields, *call)
         case "text":
             return _BlockStart(index, block, text=text_in(block, "text"))
         case "thinking":

@@ -215,9 +215,9 @@ def _error(
     wait: float | None = None,
 ) -> ModelError:
     """Return the error that a report means; `body` is all that the server wrote."""
-    said = credentials.excerpt(report.message) or "no reason given"
+    message = credentials.excerpt(report.message) or "no reason given"
     parameter = f" (in {credentials.excerpt(report.parameter)})" if report.parameter else ""
-    words = f"{credentials.model}: {said}{parameter}{f' ({status})' if status else ''}"
+    words = f"{credentials.model}: {message}{parameter}{f' ({status})' if status else ''}"
     documented = find_documented_error(credentials.api_vendor, status, *report.names)
     meaning = documented.meaning if documented else _meaning_of_status(status)
     overflow = find_overflow(status, body)
@@ -234,7 +234,7 @@ def _error(
             late = (status or (documented and documented.status)) in _TIMEOUT_STATUSES
             return (ModelTimedOut if late else ModelOverloaded)(words, retry_after=wait)
         case "call":
-            return AnsweredError(words, f"The call cannot be read: {said}")
+            return AnsweredError(words, f"The call cannot be read: {message}")
         case "content":
             return AnsweredError(words)
 

@@ -33,14 +33,14 @@ class ThinkTagParser:
     """Separates thinking from text: only a `<think>` that begins the reply opens it, and it ends once."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
         self._state = "before"
 
     def feed(self, text: str) -> list[TextDelta]:
         """Return what the next piece adds to text and thinking; what may be half a tag is held back."""
         if self._state == "answer":
             return [TextDelta(text=text)] if text else []
-        self._held += text
+        self._pending += text
         match self._state:
             case "before":
                 return self._begin()
@@ -51,36 +51,36 @@ class ThinkTagParser:
 
     def close(self) -> list[TextDelta]:
         """Return what was held back, when nothing more comes."""
-        return self._release(len(self._held), is_thinking=self._state == "thinking")
+        return self._release(len(self._pending), is_thinking=self._state == "thinking")
 
     def _begin(self) -> list[TextDelta]:
-        text = self._held.lstrip()
+        text = self._pending.lstrip()
         if text.startswith(_OPENING_TAG):
-            self._held, self._state = text[len(_OPENING_TAG) :], "thinking"
+            self._pending, self._state = text[len(_OPENING_TAG) :], "thinking"
             return self._think()
         if _OPENING_TAG.startswith(text):
             return []
         self._state = "answer"
-        return self._release(len(self._held))
+        return self._release(len(self._pending))
 
     def _think(self) -> list[TextDelta]:
-        end = self._held.find(_CLOSING_TAG)
+        end = self._pending.find(_CLOSING_TAG)
         if end < 0:
             sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
-            half = next(size for size in sizes if self._held.endswith(_CLOSING_TAG[:size]))
-            return self._release(len(self._held) - half, is_thinking=True)
+            half = next(size for size in sizes if self._pending.endswith(_CLOSING_TAG[:size]))
+            return self._release(len(self._pending) - half, is_thinking=True)
         thinking = self._release(end, is_thinking=True)
-        self._held, self._state = self._held[len(_CLOSING_TAG) :], "after"
+        self._pending, self._state = self._pending[len(_CLOSING_TAG) :], "after"
         return [*thinking, *self._answer()]
 
     def _answer(self) -> list[TextDelta]:
         """Return the text behind the thinking, without the line ends before it."""
-        self._held = self._held.lstrip("\n")
-        self._state = "answer" if self._held else "after"
-        return self._release(len(self._held))
+        self._pending = self._pending.lstrip("\n")
+        self._state = "answer" if self._pending else "after"
+        return self._release(len(self._pending))
 
     def _release(self, length: int, *, is_thinking: bool = False) -> list[TextDelta]:
-        text, self._held = self._held[:length], self._held[length:]
+        text, self._pending = self._pending[:length], self._pending[length:]
         if not text:
             return []
         return [TextDelta(text=text, channel="thinking" if is_thinking else "answer")]

@@ -78,7 +78,7 @@ class OpenAiResponses(HttpModel):
         """Return the body of a request."""
         items = [
             items
-            for items in (message_bytes(one, FAMILY, _items) for one in prompt.messages)
+            for items in (message_bytes(message, FAMILY, _items) for message in prompt.messages)
             if items
         ]
         if prompt.tail:
@@ -234,8 +234,8 @@ class _ItemEnd(NamedTuple):
                 is_sealed = "encrypted_content" in item and bool(item["encrypted_content"])
                 return cls(item if is_sealed else None, True, size)
             case {"type": "function_call"}:
-                said = ("name", "arguments")
-                call = {name: value for name, value in item.items() if name not in said}
+                call_fields = ("name", "arguments")
+                call = {name: value for name, value in item.items() if name not in call_fields}
                 return cls(call, False, size)
             case _:
                 return cls(item, False, size)

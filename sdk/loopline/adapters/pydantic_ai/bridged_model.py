@@ -20,7 +20,7 @@ from loopline.adapters.pydantic_ai.capabilities import (
     stores_by_default,
     thinking_fields_of,
 )
-from loopline.adapters.pydantic_ai.reasoning import FAMILY
+from loopline.adapters.pydantic_ai.reasoning_replay import FAMILY
 from loopline.adapters.pydantic_ai.request import (
     CacheMarks,
     messages_of,
@@ -179,7 +179,7 @@ def bridged_model(name: str, string: str, secrets: tuple[str, ...]) -> BridgedMo
 
 
 def _unknown_model(name: str, message: str) -> str:
-    listed = {known.partition(":")[0] for known in known_model_names() if ":" in known}
+    listed = {model.partition(":")[0] for model in known_model_names() if ":" in model}
     compatible: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
     providers = {provider for provider in (*listed, *compatible) if "/" not in provider}
     ours = ", ".join(f"{vendor}:" for vendor in VENDORS)

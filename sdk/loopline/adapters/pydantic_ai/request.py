@@ -29,7 +29,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP as BUDGETS
 from pydantic_ai.settings import ThinkingLevel
 
-from loopline.adapters.pydantic_ai.reasoning import parts_of
+from loopline.adapters.pydantic_ai.reasoning_replay import parts_of
 from loopline.models import (
     AssistantMessage,
     JsonForm,

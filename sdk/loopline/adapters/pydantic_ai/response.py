@@ -36,7 +36,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from loopline.adapters.pydantic_ai.reasoning import replay_of
+from loopline.adapters.pydantic_ai.reasoning_replay import replay_of
 from loopline.errors import (
     ModelAccessError,
     ModelError,

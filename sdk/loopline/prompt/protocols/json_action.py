@@ -231,7 +231,7 @@ class JsonSplitter:
             self._pieces.append(("answer", ready))
         if not self._value.is_over:
             return len(text)
-        at = len(text) - len(self._value.rest)
+        at = len(text) - len(self._value.remainder)
         self._value, self._key = None, ""
         return at
 

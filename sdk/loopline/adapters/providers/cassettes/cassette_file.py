@@ -97,11 +97,11 @@ def read_cassette(file: Path) -> tuple[CassetteHeader, list[Line]]:
         CassetteError: the file cannot be read, is no cassette, or one of a later version.
     """
     try:
-        first, *others = file.read_bytes().split(b"\n")
+        first, *lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise CassetteError(f"{file} cannot be replayed: {error.strerror}") from error
     header = _parse(file, 1, first, _decode_header)
-    complete = others[:-1]  # what no line end follows was cut off
+    complete = lines[:-1]  # what no line end follows was cut off
     return header, [
         _parse(file, number, line, _decode_line) for number, line in enumerate(complete, 2)
     ]

@@ -240,14 +240,14 @@ class _Difference:
 def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int]:
     """Return how many leading messages two requests share, and how many leading bytes."""
     pairs = zip(_messages(recorded), _messages(now), strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return same, _common_length(recorded.content, now.content)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return shared, _common_length(recorded.content, now.content)
 
 
-def _common_length(left: AnyStr, right: AnyStr) -> int:
+def _common_length(first: AnyStr, second: AnyStr) -> int:
     """Return the length of the beginning that both have."""
-    lengths = range(min(len(left), len(right)))
-    return bisect_left(lengths, True, key=lambda n: left[: n + 1] != right[: n + 1])
+    lengths = range(min(len(first), len(second)))
+    return bisect_left(lengths, True, key=lambda n: first[: n + 1] != second[: n + 1])
 
 
 def _messages(request: RecordedRequest) -> list[Json]:
@@ -282,10 +282,10 @@ def _json_difference(path: str, recorded: Json, now: Json) -> _Difference | None
             return None if recorded == now else _text_difference(path, recorded, now)
         case _:
             return None if recorded == now else _text_difference(path, dumps(recorded), dumps(now))
-    for inner, left, right in pairs:
-        if not left or not right:
-            return _Difference(inner, _shown(left), _shown(right))
-        difference = _json_difference(inner, left[0], right[0])
+    for inner, before, after in pairs:
+        if not before or not after:
+            return _Difference(inner, _shown(before), _shown(after))
+        difference = _json_difference(inner, before[0], after[0])
         if difference is not None:
             return difference
     return None

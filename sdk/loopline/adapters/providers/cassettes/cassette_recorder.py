@@ -191,8 +191,8 @@ class Secrets:
     @classmethod
     def of(cls, request: httpx2.Request) -> Secrets:
         """Return the keys among the headers of a request, if they are long enough, and those in its URL."""
-        known = REQUEST_HEADERS | CLIENT_HEADERS
-        values = (value for name, value in request.headers.items() if name not in known)
+        harmless = REQUEST_HEADERS | CLIENT_HEADERS
+        values = (value for name, value in request.headers.items() if name not in harmless)
         keys = (value.rpartition(" ")[2] for value in values)
         long_keys = (key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
         return cls((*long_keys, *secrets_in(str(request.url))))
