@@ -265,8 +265,8 @@ class Timeline:
         match body:
             case ToolCalled():
                 self.calls += 1
-            case Checkpoint() as made:
-                self.checkpoint = made
+            case Checkpoint():
+                self.checkpoint = body
             case Imported(confirmed=confirmed):
                 self._keep_inert(confirmed)
             case ModelOverflowed(model=model, window=window):
@@ -296,12 +296,12 @@ class Timeline:
             case UserRecalled(said=said):
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
-            case RoundStart() as begun:
-                inputs = [self.pending.pop(seq, None) for seq in begun.takes]
+            case RoundStart():
+                inputs = [self.pending.pop(seq, None) for seq in body.takes]
                 if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
                     self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
-                if begun.model:
-                    self._fold_round(block, begun)
+                if body.model:
+                    self._fold_round(block, body)
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.pending[block.seq] = block
 
