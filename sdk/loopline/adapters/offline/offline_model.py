@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from loopline.adapters.offline.answers import answer, catalogue, is_answerable
 from loopline.adapters.offline.evidence import Evidence, rank_passages, refs_to_read, weigh
 from loopline.adapters.offline.prompt_turn import PromptTurn, answer_from_trace, read_turn
 from loopline.adapters.offline.queries import first_queries, further_queries, key_terms
 from loopline.adapters.offline.question import Question, parse_question
+from loopline.adapters.offline.quoted_answers import answer, catalogue, is_answerable
 from loopline.errors import ModelError
 from loopline.models import (
     Capabilities,
