@@ -190,7 +190,7 @@ async def test_model_strings_may_be_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [([], "needs one at least"), ("offline,gpt", "no model 'gpt'")]
+    ("given", "words"), [([], "needs at least one"), ("offline,gpt", "no model 'gpt'")]
 )
 def test_a_chain_of_nothing_or_of_what_does_not_work_is_refused(given: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):

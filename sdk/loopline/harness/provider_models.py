@@ -188,21 +188,6 @@ def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
 
 
 def _capabilities(facts: ModelFacts, vendor: Vendor) -> Capabilities:
-    return Capabilities(
-        tool_call=facts.tool_call,
-        tool_choice=facts.tool_choice,
-        json_mode=facts.json_mode,
-        json_schema=facts.json_schema,
-        schema_beside_tools=facts.schema_beside_tools,
-        vision=facts.vision,
-        pdf=facts.pdf,
-        thinking=facts.thinking != "none",
-        tail=facts.tail,
-        window=facts.window,
-        output_limit=facts.output_limit,
-        price=facts.price,
-        # What others take who speak OpenAI's wire nobody says: the stricter limits are safe.
-        attachments=ATTACHMENTS[
-            vendor.api_vendor if vendor.name == vendor.api_vendor else "anthropic"
-        ],
-    )
+    # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
+    is_own = vendor.name == vendor.api_vendor
+    return facts.capabilities(ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"])
