@@ -59,8 +59,8 @@ PHASES = {
 """Where a stream breaks, and what it has said last by then."""
 _HEAD = """# Faults
 
-What becomes of a turn whose model's server fails, by what fails and when. A model that breaks off once costs an attempt,
-and what was shown of it is void:
+How a turn behaves when the model server fails. A reply that breaks off costs one attempt, and a `reset` takes back what was
+shown of it:
 
 ```python
 from loopline import BaseWorkflow, Bundle, Delta, Harness
@@ -76,10 +76,10 @@ async with Harness.open(guide, store="memory:", model=model, clock=FakeClock()) 
 assert heard == [("delta", 1), ("reset", 1), ("progress", 1), ("delta", 2)]
 ```
 
-The tables are written by `python -m tests.wires.table` from real turns: a server on this machine does what a line says,
-once, on each of the three wires, and answers from then on; where nobody listens, nobody ever does. A line is what all three
-came to. Deltas bear their attempt; the blocks are those behind the first `react.round.start`; what the model is asked is the
-request after the one that failed; the next turn is another question in the same conversation. The errors are told under
+The tables are written by `python -m tests.wires.table` from real turns: a local server fails once as the row says, on
+each of the three provider APIs, and then answers; in the row "nobody listens" there is never a server. All three APIs gave the same
+result. Deltas carry the number of their attempt; the blocks are those after the first `react.round.start`; "the model is asked" is the
+request after the one that failed; the next turn is another question in the same conversation. The errors are described under
 [what goes wrong](wires-README.md#what-goes-wrong).
 """
 DOCUMENTED_ERRORS = {
