@@ -212,10 +212,14 @@ def chain_of(models: Model | Sequence[Model]) -> Chain:
 def _checked(chain: Chain, where: str = "") -> Chain:
     if not chain:
         raise ModelError(f"a chain of models needs at least one{where}")
-    if not _is_chain(chain):
+    if not (_is_sequence(chain) and _are_models(chain)):
         raise ModelError(f"{chain!r} is no chain of models{where}: give models in a tuple")
     return chain
 
 
-def _is_chain(value: object) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(item, Model) for item in value)
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence)
+
+
+def _are_models(items: Sequence[object]) -> bool:
+    return all(isinstance(item, Model) for item in items)
