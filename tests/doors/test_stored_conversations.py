@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+from loopline import Harness
 from tests.doors.bundles import QUESTION
 from tests.doors.command import Loopline
 from tests.doors.terminal import Terminal
@@ -34,6 +36,17 @@ def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
     assert tea("forget", "c1", "--yes").code == 0
     again = tea("forget", "c1", "--yes")
     assert (again.code, "was forgotten before" in again.err) == (0, True)
+
+
+def test_the_latest_conversation_is_one_of_the_project_that_is_run_in(tea: Loopline) -> None:
+    async def converse_elsewhere() -> None:
+        store = f"sqlite:///{tea.folder}/.loopline/loopline.db"
+        async with Harness.open(tea.folder / "guide", store=store) as harness:
+            await harness.conversation("theirs", project="other").say(QUESTION)
+
+    tea("run", "guide", QUESTION, "-c", "ours")
+    asyncio.run(converse_elsewhere())
+    assert "conversation ours (the latest)" in tea("run", "guide").err
 
 
 def test_fork_prints_the_name_of_the_new_conversation(tea: Loopline) -> None:

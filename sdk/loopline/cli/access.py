@@ -121,20 +121,11 @@ async def chosen_conversation(store: Store, choices: Choices, screen: Screen) ->
     Raises:
         LooplineError: the user has none.
     """
-    project, tenant = choices.project or DEFAULT_PROJECT, choices.tenant or DEFAULT_TENANT
-    name = await chosen_name(store.log, choices, screen, project=project, tenant=tenant)
-    return conversation_in(store, name, choices)
+    return conversation_in(store, await chosen_name(store.log, choices, screen), choices)
 
 
-async def chosen_name(
-    log: TimelineLog,
-    choices: Choices,
-    screen: Screen,
-    *,
-    project: str | None = None,
-    tenant: str | None = None,
-) -> str:
-    """Return the conversation that was named, else the user's latest, which is printed.
+async def chosen_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:
+    """Return the conversation that was named, else the user's latest in the project, which is printed.
 
     Raises:
         LooplineError: the user has none.
@@ -142,7 +133,10 @@ async def chosen_name(
     if choices.conversation is not None:
         return choices.conversation
     for summary in await log.conversations(
-        user=choices.user_name, project=project, tenant=tenant, limit=1
+        user=choices.user_name,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+        limit=1,
     ):
         name = summary.conversation.name
         screen.note(f"conversation {escape(name)} (the latest)")
