@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -194,7 +195,14 @@ def test_heads_are_read_back_and_their_signature_is_checked() -> None:
     heads = {C: Head(seq=7, digest=bytes(range(32)))}
     signed = heads_text(heads, b"key")
     assert read_heads(signed, b"key") == read_heads(heads_text(heads)) == heads
-    for text, key in ((signed, b"other"), (signed.replace("7", "8", 1), b"key"), ("{}", b"")):
+    foreign = re.sub(r'(hmac_sha256": )"\w+"', r'\1"\\ud800é"', signed)
+    changed = [
+        (signed, b"other"),
+        (signed.replace("7", "8", 1), b"key"),
+        (foreign, b"key"),
+        ("{}", b""),
+    ]
+    for text, key in changed:
         with pytest.raises(HeadsError):
             read_heads(text, key)
     with pytest.raises(HeadsError, match="not signed"):

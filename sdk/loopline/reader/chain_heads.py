@@ -52,7 +52,10 @@ def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
             pass
         case _:
             signature = ""
-    if key and not hmac.compare_digest(signature, _signature(rows, key)):
+    # Digests of texts that are not ASCII are compared as bytes, half a surrogate pair included.
+    if key and not hmac.compare_digest(
+        signature.encode(errors="surrogatepass"), _signature(rows, key).encode()
+    ):
         raise HeadsError("the heads were not signed with this key, or changed since they were")
     return dict(map(_head, rows))
 
