@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,3 +204,32 @@ def test_forms_of_one_word_share_a_stem() -> None:
         ("file", "files", "filing"),
     ):
         assert len({stem(form) for form in forms}) == 1, forms
+
+
+TIES = """
+from loopline.adapters.offline.evidence import Evidence, ResultPassage, ScoredSentence
+from loopline.adapters.offline.queries import further_queries
+from loopline.adapters.offline.question import parse_question
+from loopline.adapters.offline.sentences import Sentence
+
+text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
+scored = [
+    ScoredSentence(ResultPassage(sid, "", f"ks:{sid}.md", text), 1, 0, Sentence(text, "prose", 0), 1, 1)
+    for sid in (1, 2)
+]
+print(further_queries(Evidence(parse_question("Who owns the boats?", None), tuple(scored), ())))
+"""
+
+
+def test_words_of_equal_weight_are_searched_in_one_order_in_every_process() -> None:
+    queries = {
+        subprocess.run(
+            [sys.executable, "-c", TIES],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "1234"
+    }
+    assert len(queries) == 1

@@ -79,7 +79,7 @@ def _feedback(evidence: Evidence) -> Sequence[str]:
         passage |= {stem for stem in stems(text) if len(stem) > 3 and stem not in question_stems}
         for token in tokens(text):
             written.setdefault(token.stem, token.written)
-    counts = Counter(stem for passage in passages.values() for stem in passage)
+    counts = Counter(stem for passage in passages.values() for stem in sorted(passage))
     shared = [
         written[stem] for stem, count in counts.most_common() if count > 1 and stem in written
     ]
