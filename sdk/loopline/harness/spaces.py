@@ -111,10 +111,11 @@ def _read_at(used: KnowledgeCommit, ref: str) -> Passage:
         repository = GitRepository.open(used.repository, ref=used.commit)
     except KnowledgeError as error:
         raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
+    folders = {"docs_root": "", "src_root": "", "deploy_root": "", "tests_root": ""} | used.roots
     config = KnowledgeConfig(
-        docs_root=used.roots.get("docs_root", ""),
-        src_root=used.roots.get("src_root", ""),
-        deploy_root=used.roots.get("deploy_root", ""),
-        tests_root=used.roots.get("tests_root", ""),
+        docs_root=folders["docs_root"],
+        src_root=folders["src_root"],
+        deploy_root=folders["deploy_root"],
+        tests_root=folders["tests_root"],
     )
     return read_passage(repository, config, ref, used.commit)

@@ -171,14 +171,15 @@ def _named(skill: Skill, fields: _Fields) -> Skill:
     written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }
-    if written.get("id", skill.id) != skill.id:
-        problem = f"the id is {written['id']!r}, but the folder is called {skill.id!r}"
+    names = {"id": skill.id, "namespace": skill.namespace} | written
+    if names["id"] != skill.id:
+        problem = f"the id is {names['id']!r}, but the folder is called {skill.id!r}"
         raise fields.wrong("id", f"{problem}: give both the same name")
     if skill.namespace == DEFAULT_NAMESPACE:
-        skill = replace(skill, namespace=written.get("namespace", DEFAULT_NAMESPACE))
-    if written.get("namespace", skill.namespace) != skill.namespace:
+        skill = replace(skill, namespace=names["namespace"])
+    if names["namespace"] != skill.namespace:
         problem = (
-            f"the namespace is {written['namespace']!r}, but the folder says {skill.namespace!r}"
+            f"the namespace is {names['namespace']!r}, but the folder says {skill.namespace!r}"
         )
         raise fields.wrong("namespace", f"{problem}: give both the same name")
     if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):

@@ -183,10 +183,11 @@ class PlanTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the plan after the change."""
         plans_before = await _with_named_plan(arguments, call)
-        snapshots = _changed(arguments, plans_before, call)
+        mode = arguments.get("mode")
+        snapshots = _changed(mode, arguments, plans_before, call)
         plans = plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
-            text=_summary(str(arguments.get("mode")), snapshots, plans.current),
+            text=_summary(str(mode), snapshots, plans.current),
             bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
         )
 
@@ -202,8 +203,10 @@ async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans
     return plan.fold([*plans.latest.values(), block.body.snapshot])
 
 
-def _changed(arguments: JsonObject, plans: Plans, call: ToolInvocation) -> list[PlanSnapshot]:
-    moment, mode = call.moment, arguments.get("mode")
+def _changed(
+    mode: Json, arguments: JsonObject, plans: Plans, call: ToolInvocation
+) -> list[PlanSnapshot]:
+    moment = call.moment
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
         case "new":
