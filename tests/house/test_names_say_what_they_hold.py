@@ -26,6 +26,7 @@ SHARE = 0.01
 GERUNDS = {
     "caching": "the field's noun for what providers do with a prefix",
     "embedding": "the field's noun for a vector of a text",
+    "ranking": "the field's noun for the order of what a search found",
     "rendering": "the field's noun for how a prompt is made of blocks",
     "streaming": "the field's noun for a reply that comes in pieces",
     "testing": "the public module for those who test their bundles",

@@ -125,13 +125,13 @@ def _quiet() -> Generator[None, None, None]:
 
 
 def _not_sending(record: logging.LogRecord) -> bool:
-    """Whether a record of an exporter is not about our own sending, of which is told once."""
+    """Return whether a record is none of an exporter's own sending, which is reported once."""
     del record
     return not _sending.get()
 
 
 class _SpanExporter(OTLPSpanExporter):
-    """Sends spans, and says once if it cannot."""
+    """An exporter of spans that reports its first failure."""
 
     def __init__(self, once: _Once) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _Spans:
         self._exporter.shutdown()
 
     def _above(self, made: FinishedSpan) -> Context:
-        """The context of a span: its parent, which is sampled if its trace is, and nothing around."""
+        """Return the context of a span: its parent, sampled if its trace is."""
         if made.parent_id is None:
             return Context()
         trace_id = int(made.trace_id, 16)
@@ -301,8 +301,8 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def _resource() -> Resource:
-    """What sends: by `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, else `loopline`."""
-    found = Resource.create()
-    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        return found.merge(Resource({SERVICE_NAME: SCOPE}))
-    return found
+    """Return the resource of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, else `loopline`."""
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        return resource.merge(Resource({SERVICE_NAME: SCOPE}))
+    return resource

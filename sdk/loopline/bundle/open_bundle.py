@@ -164,7 +164,7 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
 
 
 def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:
-    """What is returned must be what the log says, so that nobody is told another thing."""
+    """Check that the result is the answer in the log, so that every reader gets the same one."""
     recorded = answer.text if answer is not None else ""
     if not isinstance(result, TurnResult) or result.answer != recorded:
         workflow = loaded.bundle.workflow.__name__

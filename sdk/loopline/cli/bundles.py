@@ -272,10 +272,13 @@ def _section(name: str, summary: str) -> Text:
 
 def _parameters(schema: JsonObject) -> str:
     """Return `name: string, limit?: integer`."""
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict):
-        return ""
-    required_names = required if isinstance(required, list) else []
+    match schema:
+        case {"properties": dict(properties), "required": list(required_names)}:
+            pass
+        case {"properties": dict(properties)}:
+            required_names = []
+        case _:
+            return ""
     return ", ".join(
         f"{name}{'' if name in required_names else '?'}: {_type_name(type_schema)}"
         for name, type_schema in properties.items()

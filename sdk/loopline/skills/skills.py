@@ -257,7 +257,7 @@ def _selection(consumer: str, patterns: object) -> SkillSelection:
     if len(settings) > 1:
         raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")
     texts = {str(key): _texts(consumer, value) for key, value in settings.items()}
-    return SkillSelection(enabled=texts.get("enabled"), disabled=texts.get("disabled", ()))
+    return SkillSelection(**texts)
 
 
 def _texts(consumer: str, value: object) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ class HideTool(RerunnableTool):
 def _stable_messages(start: RoundStart | None) -> int:
     """Return how many messages the prompt of the round leaves unchanged."""
     points = {point.name: point.messages for point in start.points} if start else {}
-    return points.get("pre_tail") or points.get("prev_turn") or 0
+    return next((points[name] for name in ("pre_tail", "prev_turn") if points.get(name)), 0)
 
 
 async def _block_named(path: str, call: ToolInvocation) -> Block:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape, unescape
-from typing import Literal
+from typing import Literal, TypeVar
 
 from loopline.models import (
     AssistantMessage,
@@ -40,6 +40,8 @@ from loopline.prompt.protocols.decision import (
 )
 from loopline.prompt.protocols.json_action import JsonSplitter, decode_actions
 from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escape_tags
+
+V = TypeVar("V")
 
 _MANUAL = """Reply in tags. To call tools, say in a few words what you do, then for each call:
 <tool_call name="<tool name>">{"its arguments": "as one JSON object"}</tool_call>
@@ -283,7 +285,7 @@ def _tool_call(element: Element) -> ToolCall | str:
     """Return the call, or what is wrong with it."""
     attributes = _attributes(element)
     name, body = attributes.get("name", "").removeprefix("@"), _unfenced(element.text)
-    source = attributes.get("args") or attributes.get("arguments") or body
+    source = _first_of(attributes, "args", "arguments") or body
     if not element.closed and not source:
         return "A tool_call is not closed."
     arguments = _arguments(source)
@@ -296,11 +298,16 @@ def _tool_call(element: Element) -> ToolCall | str:
 
 def _named_inside(written: JsonObject) -> ToolCall | str:
     """Return the call whose name stands in the JSON beside its arguments."""
-    name = written.get("name") or written.get("tool")
+    name = _first_of(written, "name", "tool")
     arguments = as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
         return "A tool_call has no name."
     return ToolCall(name=name, arguments=arguments)
+
+
+def _first_of(values: Mapping[str, V], *keys: str) -> V | None:
+    """Return the first value under these keys that is not empty."""
+    return next((values[key] for key in keys if values.get(key)), None)
 
 
 def _attributes(element: Element) -> dict[str, str]:
