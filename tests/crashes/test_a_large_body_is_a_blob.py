@@ -110,7 +110,7 @@ async def test_without_its_blobs_a_store_says_so(store: Path) -> None:
     async with await opened(store) as log:
         await log.append(HERE, [LARGE], seen=0)
     async with await SqlLog.open(url(store)) as log:
-        with pytest.raises(StoreError, match="open it with its blobs"):
+        with pytest.raises(StoreError, match="open the store with its blobs"):
             await log.read(HERE)
 
 

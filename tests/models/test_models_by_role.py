@@ -51,7 +51,7 @@ def test_a_model_of_two_roles_is_one_model() -> None:
 def test_nothing_at_all_is_refused() -> None:
     with pytest.raises(ModelError, match="there is no model"):
         ModelRegistry({})
-    with pytest.raises(ModelError, match="one at least for the role 'fast'"):
+    with pytest.raises(ModelError, match="at least one for the role 'fast'"):
         ModelRegistry({"general": (ONE,), "fast": ()})
 
 

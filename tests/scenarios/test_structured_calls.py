@@ -214,7 +214,7 @@ async def test_what_cannot_be_made_is_a_reply_that_does_not_fit(
 async def test_a_default_stands_in_and_the_error_is_told_all_the_same() -> None:
     result = await ask(scripted(), default_value={"answer": "?"})
     assert (result.value, result.raw, result.level) == ({"answer": "?"}, {}, "plain_text")
-    assert "the script has nothing" in result.error
+    assert "the script has no entry" in result.error
     assert result.required() == {"answer": "?"}
 
 

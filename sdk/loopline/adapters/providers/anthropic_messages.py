@@ -432,7 +432,7 @@ class AnthropicReplyParser(ReplyParser):
                     return self.add_text(event.text)
                 if event.field == "thinking":
                     return self.add_thinking(event.text)
-                self.size += len(event.text)
+                self.count(len(event.text))
             case _InputPiece():
                 self._take_input(event)
             case _BlockStart() | _CallStart():
@@ -440,7 +440,7 @@ class AnthropicReplyParser(ReplyParser):
             case _Status():
                 self._update(event)
             case _End():
-                self.is_over = True
+                self.end()
             case None:
                 pass
         return ()
@@ -455,7 +455,7 @@ class AnthropicReplyParser(ReplyParser):
         deltas = [delta for start in starts for delta in self._start(start)]
         tokens = _Tokens.of(object_in(message, "usage"))
         self._update(_Status(tokens, text_in(message, "stop_reason")))
-        self.is_over = True
+        self.end()
         return deltas
 
     @property
@@ -495,14 +495,14 @@ class AnthropicReplyParser(ReplyParser):
         block = self._block(piece.number)
         if text_in(block.fields, "type") in _SERVER_CALLS:
             block.add(_INPUT, piece.json)
-            self.size += len(piece.json)
+            self.count(len(piece.json))
         else:
             self.calls.add(index=piece.number, arguments=piece.json)
 
     def _update(self, status: _Status) -> None:
         self._stop_reason = status.stop_reason or self._stop_reason
         if status.tokens is not None:
-            self.usage = status.tokens.after(self.usage or Usage())
+            self.report(status.tokens.after(self.usage or Usage()))
 
 
 def _with_input(block: JsonObject) -> JsonObject:

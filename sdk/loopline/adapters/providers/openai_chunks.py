@@ -259,7 +259,7 @@ class ChatReplyParser(ReplyParser):
     def feed(self, data: str) -> Sequence[TextDelta]:
         """Decode a chunk and return the text it adds."""
         if data.strip() == _DONE:
-            self.is_over = True
+            self.end()
             return ()
         return self._take(_Chunk.of(data, self.credentials))
 
@@ -268,7 +268,7 @@ class ChatReplyParser(ReplyParser):
         completion = _Chunk.of(data, self.credentials)
         if not completion.choices:
             raise ModelRequestError(f"{self.credentials.model}: what came is no chat completion")
-        self.is_over = True
+        self.end()
         return self._take(completion)
 
     def flush(self) -> Sequence[TextDelta]:
@@ -317,7 +317,7 @@ class ChatReplyParser(ReplyParser):
         return super().reply()
 
     def _take(self, chunk: _Chunk) -> list[TextDelta]:
-        self.usage = chunk.usage or self.usage
+        self.report(chunk.usage)
         deltas = list[TextDelta]()
         for choice in chunk.choices:
             self._finish_reason = choice.finish_reason or self._finish_reason
@@ -331,7 +331,7 @@ class ChatReplyParser(ReplyParser):
                 )
             thinking = choice.thinking
             if choice.details:
-                self.size += choice.details_size
+                self.count(choice.details_size)
                 detailed = "".join([self._details.add(piece) for piece in choice.details])
                 thinking = thinking or detailed
             if thinking:

@@ -373,14 +373,14 @@ class ResponsesReplyParser(ReplyParser):
                     arguments=event.arguments,
                 )
             case _ItemEnd():
-                self.size += event.size
+                self.count(event.size)
                 if event.item is not None:
                     self._items.append(event.item)
                     self._thinks = self._thinks or event.is_reasoning
             case _End():
-                self.is_over = True
+                self.end()
                 self._status, self._incomplete_reason = event.status, event.reason
-                self.usage = event.usage or self.usage
+                self.report(event.usage)
             case None:
                 pass
         return ()

@@ -215,6 +215,18 @@ class ReplyParser(ABC):
         self._thinking.append(text)
         return [TextDelta(text=text, channel="thinking")]
 
+    def count(self, characters: int) -> None:
+        """Count characters that stand in no text, thinking or call towards the limit of a reply."""
+        self.size += characters
+
+    def report(self, usage: Usage | None) -> None:
+        """Record the usage, if the server reported it."""
+        self.usage = usage or self.usage
+
+    def end(self) -> None:
+        """Record that the server sent all of the reply."""
+        self.is_over = True
+
     def check_limits(self, limits: ReplyLimits) -> None:
         """Refuse a reply that holds more than is read of one.
 
