@@ -13,7 +13,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
 from loopline.bundle.prepared_run import PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.errors import LooplineError
+from loopline.errors import BundleError, LooplineError
 from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
@@ -66,14 +66,15 @@ from loopline.tools import (
 Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
+_FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
 class BaseWorkflow(Generic[Deps]):
     """The base of a bundle's workflow. One instance runs one turn; a subclass overrides `process`.
 
     `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
-    `skills` and `knowledge`. `guards` stand around every call, `round_hooks` between rounds, `middleware` about the whole run, each in their
-    order.
+    `skills` and `knowledge`. `guards` stand around every call, `round_hooks` between rounds, `middleware` around the
+    whole run, each in their order.
     """
 
     instructions: str = ""
@@ -83,6 +84,13 @@ class BaseWorkflow(Generic[Deps]):
     guards: Sequence[Guard] = ()
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Refuse names that class variables had before: they would have no effect."""
+        super().__init_subclass__()
+        for former, name in _FORMER_NAMES.items():
+            if former in vars(cls):
+                raise BundleError(f"{cls.__name__}.{former} is called {name} now: rename it")
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run
