@@ -13,7 +13,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
 from loopline.bundle.prepared_run import PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
@@ -86,11 +86,15 @@ class BaseWorkflow(Generic[Deps]):
     middleware: Sequence[Middleware] = ()
 
     def __init_subclass__(cls) -> None:
-        """Refuse names that class variables had before: they would have no effect."""
+        """Refuse names that class variables had before: they would have no effect.
+
+        Raises:
+            TypeError: the class has one; it names the new name.
+        """
         super().__init_subclass__()
         for former, name in _FORMER_NAMES.items():
             if former in vars(cls):
-                raise BundleError(f"{cls.__name__}.{former} is called {name} now: rename it")
+                raise TypeError(f"{cls.__name__}.{former} is called {name} now: rename it")
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run
