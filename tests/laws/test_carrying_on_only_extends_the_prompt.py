@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from loopline.prompt import (
     CachePolicy,
@@ -31,7 +30,9 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
 )
-from tests.support.scenario import Life, Lived, Sent, live, misplaced
+from tests.support.corpus import SCENARIOS, live, over_corpus
+from tests.support.scenario import Life, Lived, Sent, misplaced
+from tests.support.scenario import live as run_scenario
 from tests.support.scenario_strategies import lives
 
 CAUSES = (
@@ -61,7 +62,7 @@ def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
     return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) -> None:
     for before, after in within_epochs(live(life).sent):
@@ -70,13 +71,13 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) 
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
 
 
-@settings(max_examples=20)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_thinking_goes_back_only_behind_what_it_was_thought_behind(life: Life) -> None:
     assert not [misplaced(one.prompt) for one in live(life).sent if misplaced(one.prompt)]
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_an_epoch_opens_only_with_a_cause_that_holds(life: Life) -> None:
     blocks = live(life).blocks
@@ -134,9 +135,10 @@ def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection
     return windows[-1] if windows else Projection()
 
 
-@settings(max_examples=25)
-@given(lives, st.integers(1, 7))
-def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
+@over_corpus(SCENARIOS)
+@given(lives)
+def test_in_one_go_equals_in_steps(life: Life) -> None:
+    stride = 1 + len(repr(life)) % 7
     blocks = live(life).blocks
     for protocol in (Native(), JsonAction()):
         whole, stepped = View(protocol, blocks), View(protocol)
@@ -176,17 +178,17 @@ def points_of(view: View, blocks: Sequence[Block]) -> object:
     )
 
 
-@settings(max_examples=25)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
     check_requests(live(life))
 
 
-@settings(max_examples=8)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
     with TemporaryDirectory() as folder:
-        check_requests(live(life, f"sqlite:///{folder}/c.db"))
+        check_requests(run_scenario(life, f"sqlite:///{folder}/c.db"))
 
 
 def check_requests(lived: Lived) -> None:
@@ -204,12 +206,12 @@ def check_requests(lived: Lived) -> None:
         assert request.cache_points == sent.prompt.cache_points
 
 
-@settings(max_examples=15)
-@given(lives, st.floats(0, 1))
-def test_an_export_and_a_fork_make_the_same_requests(life: Life, part: float) -> None:
+@over_corpus(SCENARIOS)
+@given(lives)
+def test_an_export_and_a_fork_make_the_same_requests(life: Life) -> None:
     lived = live(life)
     document = read_document(lived.document)
-    until = max(int(part * len(lived.blocks)), 1)
+    until = 1 + len(repr(life)) % len(lived.blocks)
     forked = asyncio.run(fork(lived, until))
     expected = list(past_requests(Timeline(lived.blocks)))
     assert list(past_requests(Timeline(document))) == expected

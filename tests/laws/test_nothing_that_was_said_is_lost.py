@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from loopline.models import UserMessage, dumps
 from loopline.timeline import (
@@ -19,11 +19,12 @@ from loopline.timeline import (
     UserPrompt,
     memory_notes,
 )
-from tests.support.scenario import Life, Lived, Sent, live
+from tests.support.corpus import SCENARIOS, live, over_corpus
+from tests.support.scenario import Life, Lived, Sent
 from tests.support.scenario_strategies import lives
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Life) -> None:
     blocks = live(life).blocks
@@ -33,7 +34,7 @@ def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Lif
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_what_the_running_turn_was_told_is_in_its_prompts(life: Life) -> None:
     """Word for word, or so far as there is room, with the ref that gives all of it."""
@@ -68,7 +69,7 @@ def shows(sent: Sent, block: Block) -> bool:
     )
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> None:
     lived = live(life)
@@ -83,7 +84,7 @@ def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> Non
     }
 
 
-@settings(max_examples=30)
+@over_corpus(SCENARIOS)
 @given(lives)
 def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(life: Life) -> None:
     lived = live(life)

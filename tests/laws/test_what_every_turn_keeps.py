@@ -6,11 +6,11 @@ Users steer, add, judge and answer; guards deny and ask; models fail, ramble and
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from hypothesis import given, seed, settings
+from hypothesis import given
 
 from loopline.events import Delta, Event
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
@@ -32,26 +32,11 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
+from tests.support.corpus import live, over_corpus
 from tests.support.fuzzed_scenarios import wild_lives, without_cuts
-from tests.support.scenario import Life, Lived, misplaced
-from tests.support.scenario import live as live_once
+from tests.support.scenario import Life, misplaced
 
-_lived: dict[str, Lived] = {}
-
-
-def wildly(law: Callable[[], None]) -> Callable[[], None]:
-    """Hold a law over a hundred lives, the same ones for each law, so that each is lived once."""
-    return seed(15)(settings(max_examples=100)(law))
-
-
-def live(life: Life) -> Lived:
-    """Live it, unless that was done."""
-    name = repr(life)
-    if name not in _lived:
-        if len(_lived) >= 250:
-            _lived.clear()
-        _lived[name] = live_once(life)
-    return _lived[name]
+wildly = over_corpus(100)
 
 
 def results_of(blocks: Sequence[Block]) -> Counter[str]:
