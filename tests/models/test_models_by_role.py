@@ -55,6 +55,17 @@ def test_nothing_at_all_is_refused() -> None:
         ModelRegistry({"general": (ONE,), "fast": ()})
 
 
+def test_an_object_that_is_almost_a_model_is_refused_by_what_it_lacks() -> None:
+    class Former:
+        name = "former"
+        abilities = None
+        stream = None
+
+    former: Any = Former()
+    with pytest.raises(ModelError, match="missing: capabilities"):
+        resolve_models(former)
+
+
 @pytest.mark.parametrize("given", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
 def test_a_choice_of_what_is_no_model_is_refused(given: Any) -> None:
     with pytest.raises(ModelError, match="is no model: give a model string"):

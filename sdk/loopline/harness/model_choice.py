@@ -154,6 +154,7 @@ Models = ModelChain | Mapping[str, ModelChain] | ModelRegistry
 ModelMaker = Callable[[], Models]
 Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
+_MODEL_MEMBERS = ("name", "capabilities", "stream")
 
 
 def resolve_models(
@@ -248,8 +249,10 @@ class _ModelCache:
             case Model():
                 return choice
             case _:
+                lacks = [name for name in _MODEL_MEMBERS if not hasattr(choice, name)]
                 raise ModelError(
-                    f"{type(choice).__name__} is no model: give a model string, a model, or several"
+                    f"{type(choice).__name__} is no model: give a model string, a model, or several "
+                    f"(a model has {', '.join(_MODEL_MEMBERS)}; missing: {', '.join(lacks)})"
                 )
 
     def _make(self, name: str) -> Model:
