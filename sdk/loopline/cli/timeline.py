@@ -40,7 +40,7 @@ from loopline.errors import LooplineError, StoreError
 from loopline.events import DialectName
 from loopline.models import JsonObject, dumps
 from loopline.react import PRESETS
-from loopline.reader import iso_time, page_document, text_of
+from loopline.reader import page_document, text_of
 from loopline.refs import BlockRef, ConversationRef
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -67,6 +67,7 @@ from loopline.timeline import (
     UserAttachment,
     attachments,
     encode,
+    iso_time,
     turn_id,
 )
 

@@ -1,23 +1,13 @@
 """What a person can do with a conversation."""
 
-from loopline.conversations.conversation import Attachments, Conversation, WhenBusy, check_name
-from loopline.conversations.interrupts import InterruptQueue, Receipt
-from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
-from loopline.conversations.subscriptions import QUEUE_CHANNEL
-from loopline.conversations.turn_log import InTurn
-from loopline.conversations.turns import Turns
-
-__all__ = [
-    "QUEUE_CHANNEL",
-    "Attachments",
-    "Conversation",
-    "InTurn",
-    "InterruptQueue",
-    "Receipt",
-    "Recoveries",
-    "Recovery",
-    "RecoveryStatus",
-    "Turns",
-    "WhenBusy",
-    "check_name",
-]
+from loopline.conversations.conversation import Attachments as Attachments
+from loopline.conversations.conversation import Conversation as Conversation
+from loopline.conversations.conversation import WhenBusy as WhenBusy
+from loopline.conversations.conversation import check_name as check_name
+from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
+from loopline.conversations.interrupts import Receipt as Receipt
+from loopline.conversations.recovery import Recoveries as Recoveries
+from loopline.conversations.recovery import Recovery as Recovery
+from loopline.conversations.subscriptions import QUEUE_CHANNEL as QUEUE_CHANNEL
+from loopline.conversations.turn_log import InTurn as InTurn
+from loopline.conversations.turns import Turns as Turns

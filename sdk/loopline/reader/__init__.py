@@ -1,46 +1,23 @@
 """Reading by ref, and a conversation as a document that can be exported, imported and audited."""
 
-from loopline.reader.chain_heads import HeadsError, audit_document, heads_text, read_heads
-from loopline.reader.conversation_documents import (
-    page_document,
-    source_row,
-    timeline_document,
-)
-from loopline.reader.document_checks import DocumentError
-from loopline.reader.document_import import import_actions, import_mark, read_document
-from loopline.reader.items import Item, Reading, Status, passage_source, text_of
-from loopline.reader.reader import (
-    ConversationLookup,
-    ConversationView,
-    KnowledgeRead,
-    Reader,
-    conversation_lookup,
-    view_conversation,
-)
-from loopline.timeline import iso_time
-
-__all__ = [
-    "ConversationLookup",
-    "ConversationView",
-    "DocumentError",
-    "HeadsError",
-    "Item",
-    "KnowledgeRead",
-    "Reader",
-    "Reading",
-    "Status",
-    "audit_document",
-    "conversation_lookup",
-    "heads_text",
-    "import_actions",
-    "import_mark",
-    "iso_time",
-    "page_document",
-    "passage_source",
-    "read_document",
-    "read_heads",
-    "source_row",
-    "text_of",
-    "timeline_document",
-    "view_conversation",
-]
+from loopline.reader.chain_heads import HeadsError as HeadsError
+from loopline.reader.chain_heads import audit_document as audit_document
+from loopline.reader.chain_heads import heads_text as heads_text
+from loopline.reader.chain_heads import read_heads as read_heads
+from loopline.reader.conversation_documents import page_document as page_document
+from loopline.reader.conversation_documents import source_row as source_row
+from loopline.reader.conversation_documents import timeline_document as timeline_document
+from loopline.reader.document_checks import DocumentError as DocumentError
+from loopline.reader.document_import import import_actions as import_actions
+from loopline.reader.document_import import import_mark as import_mark
+from loopline.reader.document_import import read_document as read_document
+from loopline.reader.items import Item as Item
+from loopline.reader.items import Reading as Reading
+from loopline.reader.items import passage_source as passage_source
+from loopline.reader.items import text_of as text_of
+from loopline.reader.reader import ConversationLookup as ConversationLookup
+from loopline.reader.reader import ConversationView as ConversationView
+from loopline.reader.reader import KnowledgeRead as KnowledgeRead
+from loopline.reader.reader import Reader as Reader
+from loopline.reader.reader import conversation_lookup as conversation_lookup
+from loopline.reader.reader import view_conversation as view_conversation

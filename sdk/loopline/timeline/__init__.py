@@ -1,266 +1,129 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
-from loopline.timeline import attachments, citations, feedback, memory_notes, plan
-from loopline.timeline.attachments import UserAttachment
-from loopline.timeline.blob_store import BlobStore, MemoryBlobs
-from loopline.timeline.blocks import (
-    NEW_TURN,
-    AnswerFlag,
-    ArtifactKept,
-    Block,
-    Body,
-    BodyUnion,
-    Completion,
-    CustomEvent,
-    Decision,
-    Draft,
-    Effect,
-    Entry,
-    Exit,
-    ExitReason,
-    Feedback,
-    Imported,
-    KnowledgeCommit,
-    LimitValue,
-    Notes,
-    Notice,
-    Reaction,
-    ResultStatus,
-    RunChild,
-    TextKept,
-    Thinking,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    TurnHeader,
-    Unknown,
-    UserAnswer,
-    UserFollowup,
-    UserInput,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    UserStop,
-    as_entry,
-    input_seq_of,
-    stored_type,
-)
-from loopline.timeline.checkpoints import (
-    History,
-    checkpoint,
-    checkpoint_seq,
-    open_timeline,
-    reaching,
-    trimmed,
-)
-from loopline.timeline.codec import (
-    UnsoundBody,
-    block_document,
-    body_types,
-    check_body,
-    decode,
-    encode,
-    encode_full,
-    is_known_type,
-    iso_time,
-    matches_types,
-    nearest_type,
-    warm_codec,
-)
-from loopline.timeline.feedback import FeedbackEntry, Reactions, Satisfaction
-from loopline.timeline.log import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    ConversationKey,
-    ConversationLimits,
-    ConversationSummary,
-    TimelineLog,
-    check_append,
-    child_depth,
-    child_name,
-    is_child_of,
-    parent_name,
-    title_of,
-)
-from loopline.timeline.memory import MemoryLog
-from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
-from loopline.timeline.plan import (
-    MARKS,
-    Moment,
-    Plan,
-    PlanAck,
-    PlanHistory,
-    Plans,
-    PlanSnapshot,
-    StepStatus,
-)
-from loopline.timeline.prompt_blocks import (
-    RESULT_CHARACTERS,
-    CachePoint,
-    Checkpoint,
-    Hide,
-    LedgerLine,
-    ModelOverflowed,
-    ModelSwitched,
-    Projection,
-    RangeSummary,
-    RoundStart,
-    SummaryHint,
-    SwitchCause,
-    SystemMessage,
-    summary_text,
-    turn_id,
-)
-from loopline.timeline.recorder import Listener, Recorder
-from loopline.timeline.request_costs import CostPurpose, CostSummary, RequestCost, request_cost
-from loopline.timeline.sources import Source, SourceAdded, SourcePool, SourceType, identity
-from loopline.timeline.timeline import (
-    ImportedAction,
-    Timeline,
-    child_action,
-    repository_action,
-    unknown_names,
-)
-from loopline.timeline.turn_state import Batch, PendingCall, Turn, TurnResult
-from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
-
-__all__ = [
-    "DEFAULT_PROJECT",
-    "DEFAULT_TENANT",
-    "DEFAULT_USER",
-    "MARKS",
-    "NEW_TURN",
-    "RESULT_CHARACTERS",
-    "AnswerFlag",
-    "ArtifactKept",
-    "Batch",
-    "BlobStore",
-    "Block",
-    "Body",
-    "BodyUnion",
-    "CachePoint",
-    "Checkpoint",
-    "CitedSentence",
-    "Completion",
-    "ConversationKey",
-    "ConversationLimits",
-    "ConversationSummary",
-    "CostPurpose",
-    "CostSummary",
-    "CustomEvent",
-    "Decision",
-    "Draft",
-    "Effect",
-    "Entry",
-    "Exit",
-    "ExitReason",
-    "Feedback",
-    "FeedbackEntry",
-    "Hide",
-    "History",
-    "Imported",
-    "ImportedAction",
-    "KnowledgeCommit",
-    "LedgerLine",
-    "LimitValue",
-    "Listener",
-    "MemoryBlobs",
-    "MemoryLog",
-    "MemoryNote",
-    "MemoryNotes",
-    "ModelOverflowed",
-    "ModelSwitched",
-    "Moment",
-    "Notes",
-    "Notice",
-    "Overlap",
-    "PendingCall",
-    "Plan",
-    "PlanAck",
-    "PlanHistory",
-    "PlanSnapshot",
-    "Plans",
-    "Projection",
-    "RangeSummary",
-    "Reaction",
-    "Reactions",
-    "Recorder",
-    "RequestCost",
-    "ResultStatus",
-    "RoundStart",
-    "RunChild",
-    "Satisfaction",
-    "Source",
-    "SourceAdded",
-    "SourcePool",
-    "SourceType",
-    "StepStatus",
-    "SummaryHint",
-    "Support",
-    "SwitchCause",
-    "SystemMessage",
-    "TextKept",
-    "Thinking",
-    "Timeline",
-    "TimelineLog",
-    "ToolCalled",
-    "ToolPending",
-    "ToolResult",
-    "ToolStarted",
-    "ToolsSelected",
-    "Turn",
-    "TurnHeader",
-    "TurnResult",
-    "Unknown",
-    "UnsoundBody",
-    "UserAnswer",
-    "UserAttachment",
-    "UserFollowup",
-    "UserInput",
-    "UserPrompt",
-    "UserRecalled",
-    "UserSteer",
-    "UserStop",
-    "Verification",
-    "as_entry",
-    "attachments",
-    "block_document",
-    "body_types",
-    "check_append",
-    "check_body",
-    "checkpoint",
-    "checkpoint_seq",
-    "child_action",
-    "child_depth",
-    "child_name",
-    "citations",
-    "decode",
-    "encode",
-    "encode_full",
-    "feedback",
-    "identity",
-    "input_seq_of",
-    "is_child_of",
-    "is_known_type",
-    "iso_time",
-    "matches_types",
-    "memory_notes",
-    "nearest_type",
-    "open_timeline",
-    "parent_name",
-    "plan",
-    "reaching",
-    "repository_action",
-    "request_cost",
-    "stored_type",
-    "summary_text",
-    "title_of",
-    "trimmed",
-    "turn_id",
-    "unknown_names",
-    "verify",
-    "warm_codec",
-]
+from loopline.timeline import attachments as attachments
+from loopline.timeline import citations as citations
+from loopline.timeline import feedback as feedback
+from loopline.timeline import memory_notes as memory_notes
+from loopline.timeline import plan as plan
+from loopline.timeline.attachments import UserAttachment as UserAttachment
+from loopline.timeline.blocks import NEW_TURN as NEW_TURN
+from loopline.timeline.blocks import AnswerFlag as AnswerFlag
+from loopline.timeline.blocks import ArtifactKept as ArtifactKept
+from loopline.timeline.blocks import Block as Block
+from loopline.timeline.blocks import Body as Body
+from loopline.timeline.blocks import BodyUnion as BodyUnion
+from loopline.timeline.blocks import Completion as Completion
+from loopline.timeline.blocks import CustomEvent as CustomEvent
+from loopline.timeline.blocks import Decision as Decision
+from loopline.timeline.blocks import Draft as Draft
+from loopline.timeline.blocks import Effect as Effect
+from loopline.timeline.blocks import Entry as Entry
+from loopline.timeline.blocks import Exit as Exit
+from loopline.timeline.blocks import ExitReason as ExitReason
+from loopline.timeline.blocks import Feedback as Feedback
+from loopline.timeline.blocks import Imported as Imported
+from loopline.timeline.blocks import KnowledgeCommit as KnowledgeCommit
+from loopline.timeline.blocks import LimitValue as LimitValue
+from loopline.timeline.blocks import Notes as Notes
+from loopline.timeline.blocks import Notice as Notice
+from loopline.timeline.blocks import Reaction as Reaction
+from loopline.timeline.blocks import ResultStatus as ResultStatus
+from loopline.timeline.blocks import RunChild as RunChild
+from loopline.timeline.blocks import TextKept as TextKept
+from loopline.timeline.blocks import Thinking as Thinking
+from loopline.timeline.blocks import ToolCalled as ToolCalled
+from loopline.timeline.blocks import ToolPending as ToolPending
+from loopline.timeline.blocks import ToolResult as ToolResult
+from loopline.timeline.blocks import ToolsSelected as ToolsSelected
+from loopline.timeline.blocks import ToolStarted as ToolStarted
+from loopline.timeline.blocks import TurnHeader as TurnHeader
+from loopline.timeline.blocks import Unknown as Unknown
+from loopline.timeline.blocks import UserAnswer as UserAnswer
+from loopline.timeline.blocks import UserFollowup as UserFollowup
+from loopline.timeline.blocks import UserInput as UserInput
+from loopline.timeline.blocks import UserPrompt as UserPrompt
+from loopline.timeline.blocks import UserRecalled as UserRecalled
+from loopline.timeline.blocks import UserSteer as UserSteer
+from loopline.timeline.blocks import UserStop as UserStop
+from loopline.timeline.blocks import as_entry as as_entry
+from loopline.timeline.blocks import input_seq_of as input_seq_of
+from loopline.timeline.blocks import stored_type as stored_type
+from loopline.timeline.checkpoints import History as History
+from loopline.timeline.checkpoints import checkpoint as checkpoint
+from loopline.timeline.checkpoints import checkpoint_seq as checkpoint_seq
+from loopline.timeline.checkpoints import open_timeline as open_timeline
+from loopline.timeline.checkpoints import reaching as reaching
+from loopline.timeline.checkpoints import trimmed as trimmed
+from loopline.timeline.codec import UnsoundBody as UnsoundBody
+from loopline.timeline.codec import block_document as block_document
+from loopline.timeline.codec import body_types as body_types
+from loopline.timeline.codec import check_body as check_body
+from loopline.timeline.codec import decode as decode
+from loopline.timeline.codec import encode as encode
+from loopline.timeline.codec import encode_full as encode_full
+from loopline.timeline.codec import is_known_type as is_known_type
+from loopline.timeline.codec import iso_time as iso_time
+from loopline.timeline.codec import nearest_type as nearest_type
+from loopline.timeline.codec import warm_codec as warm_codec
+from loopline.timeline.feedback import FeedbackEntry as FeedbackEntry
+from loopline.timeline.feedback import Reactions as Reactions
+from loopline.timeline.feedback import Satisfaction as Satisfaction
+from loopline.timeline.log import DEFAULT_PROJECT as DEFAULT_PROJECT
+from loopline.timeline.log import DEFAULT_TENANT as DEFAULT_TENANT
+from loopline.timeline.log import DEFAULT_USER as DEFAULT_USER
+from loopline.timeline.log import ConversationKey as ConversationKey
+from loopline.timeline.log import ConversationLimits as ConversationLimits
+from loopline.timeline.log import ConversationSummary as ConversationSummary
+from loopline.timeline.log import TimelineLog as TimelineLog
+from loopline.timeline.log import check_append as check_append
+from loopline.timeline.log import child_depth as child_depth
+from loopline.timeline.log import child_name as child_name
+from loopline.timeline.log import is_child_of as is_child_of
+from loopline.timeline.log import parent_name as parent_name
+from loopline.timeline.log import title_of as title_of
+from loopline.timeline.memory import MemoryLog as MemoryLog
+from loopline.timeline.plan import MARKS as MARKS
+from loopline.timeline.plan import Moment as Moment
+from loopline.timeline.plan import Plan as Plan
+from loopline.timeline.plan import PlanAck as PlanAck
+from loopline.timeline.plan import PlanHistory as PlanHistory
+from loopline.timeline.plan import Plans as Plans
+from loopline.timeline.plan import PlanSnapshot as PlanSnapshot
+from loopline.timeline.plan import StepStatus as StepStatus
+from loopline.timeline.prompt_blocks import RESULT_CHARACTERS as RESULT_CHARACTERS
+from loopline.timeline.prompt_blocks import CachePoint as CachePoint
+from loopline.timeline.prompt_blocks import Checkpoint as Checkpoint
+from loopline.timeline.prompt_blocks import Hide as Hide
+from loopline.timeline.prompt_blocks import LedgerLine as LedgerLine
+from loopline.timeline.prompt_blocks import ModelOverflowed as ModelOverflowed
+from loopline.timeline.prompt_blocks import ModelSwitched as ModelSwitched
+from loopline.timeline.prompt_blocks import Projection as Projection
+from loopline.timeline.prompt_blocks import RangeSummary as RangeSummary
+from loopline.timeline.prompt_blocks import RoundStart as RoundStart
+from loopline.timeline.prompt_blocks import SummaryHint as SummaryHint
+from loopline.timeline.prompt_blocks import SwitchCause as SwitchCause
+from loopline.timeline.prompt_blocks import SystemMessage as SystemMessage
+from loopline.timeline.prompt_blocks import summary_text as summary_text
+from loopline.timeline.prompt_blocks import turn_id as turn_id
+from loopline.timeline.recorder import Recorder as Recorder
+from loopline.timeline.request_costs import CostSummary as CostSummary
+from loopline.timeline.request_costs import RequestCost as RequestCost
+from loopline.timeline.request_costs import request_cost as request_cost
+from loopline.timeline.sources import Source as Source
+from loopline.timeline.sources import SourceAdded as SourceAdded
+from loopline.timeline.sources import SourcePool as SourcePool
+from loopline.timeline.sources import identity as identity
+from loopline.timeline.timeline import ImportedAction as ImportedAction
+from loopline.timeline.timeline import Timeline as Timeline
+from loopline.timeline.timeline import child_action as child_action
+from loopline.timeline.timeline import repository_action as repository_action
+from loopline.timeline.timeline import unknown_names as unknown_names
+from loopline.timeline.turn_state import Batch as Batch
+from loopline.timeline.turn_state import PendingCall as PendingCall
+from loopline.timeline.turn_state import Turn as Turn
+from loopline.timeline.turn_state import TurnResult as TurnResult
+from loopline.timeline.verification import CitedSentence as CitedSentence
+from loopline.timeline.verification import Overlap as Overlap
+from loopline.timeline.verification import Support as Support
+from loopline.timeline.verification import Verification as Verification
+from loopline.timeline.verification import verify as verify
