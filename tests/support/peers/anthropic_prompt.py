@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from loopline.models.json import Json, JsonObject
-from loopline.prompt.caching.rules import PartKind
+from loopline.prompt.caching import PartKind
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
