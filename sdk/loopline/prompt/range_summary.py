@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -23,47 +23,22 @@ from loopline.prompt.truncation import (
 from loopline.timeline import (
     ArtifactKept,
     Block,
-    Checkpoint,
+    BodyUnion,
     Completion,
-    CustomEvent,
-    Decision,
     Draft,
-    Exit,
     Feedback,
-    Hide,
-    Imported,
     LedgerLine,
-    ModelOverflowed,
-    ModelSwitched,
     Notes,
-    Notice,
-    Plan,
-    PlanAck,
-    PlanHistory,
     RangeSummary,
-    RoundStart,
-    RunChild,
-    SourceAdded,
     SummaryHint,
-    SystemMessage,
-    TextKept,
-    Thinking,
     Timeline,
     ToolCalled,
-    ToolPending,
     ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    TurnHeader,
-    Unknown,
-    UserAnswer,
     UserAttachment,
     UserFollowup,
     UserInput,
     UserPrompt,
-    UserRecalled,
     UserSteer,
-    UserStop,
     attachments,
     memory_notes,
     plan,
@@ -83,6 +58,20 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
     (36, 2),
 )
 """Characters of a line's words, and the lowest rank of a line, tried in this order until all lines fit."""
+
+
+LedgerBody = (
+    UserInput
+    | UserAttachment
+    | ToolCalled
+    | ToolResult
+    | Notes
+    | Completion
+    | Draft
+    | ArtifactKept
+    | Feedback
+)
+_LEDGER = BodyUnion[LedgerBody](LedgerBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,94 +100,55 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
     known_words: set[str] = set()
     turn = 0
     entries = list[LedgerEntry]()
-    for block in blocks:
+    for block, body in _LEDGER.among(blocks):
         if block.turn != turn:
             turn, known_words = block.turn, set[str]()
-        if isinstance(block.body, ToolCalled):
-            calls[block.body.call_id] = block.body
-            arguments = block.body.arguments.items()
+        if isinstance(body, ToolCalled):
+            calls[body.call_id] = body
+            arguments = body.arguments.items()
             values = " ".join(f"{name}={value} {value}" for name, value in arguments)
             known_words |= set(map(normalized, values.split()))
-        for entry in _entries_of(block, calls):
-            words = entry.text.split()
-            new = {normalized(token) for token in words} - known_words
-            strong = any(
-                normalized(token) in new and is_strong(token, first=index == 0)
-                for index, token in enumerate(words)
-            )
-            if strong or entry.rank or 3 * len(new) > len(words):
-                entries.append(replace(entry, rank=2) if strong else entry)
-            known_words |= new
+        entry = _entry(block, body, calls)
+        words = entry.text.split()
+        new = {normalized(token) for token in words} - known_words
+        strong = any(
+            normalized(token) in new and is_strong(token, first=index == 0)
+            for index, token in enumerate(words)
+        )
+        if strong or entry.rank or 3 * len(new) > len(words):
+            entries.append(replace(entry, rank=2) if strong else entry)
+        known_words |= new
     return entries
 
 
-def _entries_of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
-    match block.body:
-        case (
-            UserPrompt()
-            | UserFollowup()
-            | UserSteer()
-            | UserAttachment()
-            | ArtifactKept()
-            | Feedback()
-        ) as body:
-            yield LedgerEntry(block.seq, block.ref, _entry_text(body))
+def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> LedgerEntry:
+    """Return the block's entry; one of rank 0 without a text is not listed."""
+    rank: Rank = 2
+    text = about = ""
+    match body:
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            pass
+        case UserAttachment():
+            text = f"{attachments.describe(body)} {body.text[:TEXT_LIMIT]}"
+        case ArtifactKept(name=name):
+            text = f"{name}: {body.text}"
+        case Feedback(reaction=reaction):
+            text = f"feedback {reaction}: {body.text}"
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
-                yield LedgerEntry(block.seq, block.ref, f"{tool} {values}")
+                text = f"{tool} {values}"
+            else:
+                rank = 0
         case ToolResult(call_id=call_id, tool=tool, text=text):
             call = calls.get(call_id)
             about = f"{tool}({short_arguments(call.arguments) if call else ''})"
-            yield LedgerEntry(block.seq, block.ref, text, 1, about)
+            rank = 1
         case Completion(text=text) | Draft(text=text):
-            yield LedgerEntry(block.seq, block.ref, text, 0)
-        case Notes(text=text):
-            remaining = _other_lines(text)
-            if remaining:
-                yield LedgerEntry(block.seq, block.ref, remaining, 0)
-        case (
-            TurnHeader()
-            | UserStop()
-            | UserAnswer()
-            | UserRecalled()
-            | RoundStart()
-            | Decision()
-            | ModelSwitched()
-            | ModelOverflowed()
-            | Thinking()
-            | ToolStarted()
-            | ToolPending()
-            | RunChild()
-            | ToolsSelected()
-            | Notice()
-            | Plan()
-            | PlanAck()
-            | PlanHistory()
-            | SystemMessage()
-            | Hide()
-            | RangeSummary()
-            | Checkpoint()
-            | Imported()
-            | SourceAdded()
-            | TextKept()
-            | CustomEvent()
-            | Exit()
-            | Unknown()
-        ):
-            pass
-
-
-def _entry_text(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> str:
-    match body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-            return text
-        case UserAttachment(text=text):
-            return f"{attachments.describe(body)} {text[:TEXT_LIMIT]}"
-        case ArtifactKept(name=name, text=text):
-            return f"{name}: {text}"
-        case Feedback(reaction=reaction, text=text):
-            return f"feedback {reaction}: {text}"
+            rank = 0
+        case Notes():
+            text, rank = _other_lines(body.text), 0
+    return LedgerEntry(block.seq, block.ref, text, rank, about)
 
 
 def _other_lines(notes: str) -> str:
