@@ -1,5 +1,6 @@
 """The loop."""
 
+from loopline.react.answers import make_completion, make_fallback
 from loopline.react.context import Context
 from loopline.react.extensions import (
     Allow,
@@ -27,7 +28,6 @@ from loopline.react.guards import (
     rate_limit,
     read_only,
 )
-from loopline.react.journal import make_completion, make_fallback
 from loopline.react.loop_options import (
     GROUPS,
     PRESETS,

@@ -45,9 +45,10 @@ from loopline.prompt import (
     unseen_sources,
 )
 from loopline.react.loop_options import choose_protocol
+from loopline.react.model_requests import MeteredModel
 from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
-from loopline.react.quota import MeteredModel, recount
+from loopline.react.quota import recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (

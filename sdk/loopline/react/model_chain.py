@@ -8,10 +8,15 @@ from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRe
 from loopline.models import Model, Prompt, Reply, Usage, well_formed
 from loopline.prompt import DecodedReply, protocol
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.journal import cut_off_text
 from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
 from loopline.react.quota import OutOfBudget, check_prices
-from loopline.react.replies import ChannelTexts, ReplyFormat, ReplyReader, ReplyStream
+from loopline.react.replies import (
+    ChannelTexts,
+    ReplyFormat,
+    ReplyReader,
+    ReplyStream,
+    cut_off_text,
+)
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import ModelSwitched, SwitchCause, Timeline
 

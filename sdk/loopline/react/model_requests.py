@@ -1,25 +1,44 @@
-"""Requests to a model: each whole or not at all, and repeated where that may help."""
+"""Requests to a model: each paid for from a quota, whole or not at all, and repeated where that may help."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import (
     CassetteError,
+    ModelAccessError,
     ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
     ModelTimedOut,
     ModelUnavailable,
+    ModelUnreachable,
     StoreError,
 )
-from loopline.models import Model, Prompt, Reply, TextDelta
+from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, Usage
+from loopline.models.tokens import cost_of_prompt, estimate
+from loopline.react.quota import Amount, Quota, RequestEstimate
 from loopline.timeline.tasks import LONG_TEXT, text_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
+
+
+_UNBILLED = (
+    ModelRateLimited,
+    ModelOverloaded,
+    ModelUnreachable,
+    ModelRequestError,
+    ModelAccessError,
+    ModelOverflow,
+)
+"""Errors of a request that the provider has not begun to work on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +127,83 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
     if reply is None:
         raise ModelError(f"{model.name}: the stream ended without a reply")
     return reply
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredModel:
+    """A model whose requests reserve from a quota, each attempt of its own.
+
+    `tokens` is the estimated input of a request, where it is known already; `factor` is by how much more the model
+    counts than is estimated.
+    """
+
+    model: Model
+    quota: Quota
+    tokens: int | None = None
+    factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Return the model string."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what the model can do."""
+        return self.model.capabilities
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Stream the reply, with the output capped to what is left.
+
+        Raises:
+            OutOfBudget: too little is left, or no time.
+            ModelError: the model could not be asked, or broke off.
+        """
+        if not self.quota.is_limited:
+            self.quota.check_time()
+            async for piece in self.model.stream(prompt):
+                yield piece
+            return
+        need = self._estimate(prompt)
+        output = await self.quota.reserve(need)
+        capped = replace(prompt, options=replace(prompt.options, output_limit=output))
+        texts, settled = list[str](), False
+        try:
+            async for piece in self.model.stream(capped):
+                match piece:
+                    case TextDelta(text=text):
+                        texts.append(text)
+                    case Reply():
+                        self._settle(need, piece)
+                        settled = True
+                yield piece
+        except _UNBILLED:
+            if not texts and not settled:
+                self.quota.settle(Amount())
+                settled = True
+            raise
+        finally:
+            if not settled:
+                self._settle_estimated(need, estimate("".join(texts)))
+
+    def _estimate(self, prompt: Prompt) -> RequestEstimate:
+        tokens = self.tokens
+        if tokens is None:
+            tokens = int(cost_of_prompt(prompt) * self.factor) + 1
+        return RequestEstimate.of(prompt, tokens, self.capabilities)
+
+    def _settle(self, need: RequestEstimate, reply: Reply) -> None:
+        usage = reply.usage
+        if not usage.input_tokens and not usage.output_tokens:
+            texts = [reply.text, reply.thinking, *map(repr, reply.calls)]
+            self._settle_estimated(need, sum(map(estimate, texts)))
+            return
+        cost = self.capabilities.cost(usage) or 0.0
+        self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
+
+    def _settle_estimated(self, need: RequestEstimate, output: int) -> None:
+        """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
+        usage = Usage(input_tokens=need.input, output_tokens=output)
+        cost = self.capabilities.cost(usage) or 0.0
+        self.quota.settle(Amount(need.input + output, cost))
+        self.quota.estimate(usage, cost)

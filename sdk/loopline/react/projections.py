@@ -36,9 +36,9 @@ from loopline.prompt import (
     summary_tokens,
     truncate,
 )
-from loopline.react.model_requests import RetryPolicy, request_reply
+from loopline.react.model_requests import MeteredModel, RetryPolicy, request_reply
 from loopline.react.offered_tools import ToolOffering
-from loopline.react.quota import MeteredModel, OutOfBudget
+from loopline.react.quota import OutOfBudget
 from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (

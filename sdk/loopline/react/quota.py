@@ -7,21 +7,11 @@ A child's quota stands below its parent's, so a request reserves from every run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from loopline.errors import (
-    LooplineError,
-    ModelAccessError,
-    ModelError,
-    ModelOverflow,
-    ModelOverloaded,
-    ModelRateLimited,
-    ModelRequestError,
-    ModelUnreachable,
-)
-from loopline.models import Capabilities, Model, Price, Prompt, Reply, TextDelta, Usage
-from loopline.models.tokens import cost_of_prompt, estimate
+from loopline.errors import LooplineError, ModelError
+from loopline.models import Capabilities, Model, Price, Prompt, Usage
 from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
@@ -336,94 +326,3 @@ def _prices(price: Price | None, tokens: int) -> tuple[float, float]:
     if price.long is not None and tokens > price.long.over * _LOWEST_ESTIMATE:
         return _prices(price.long.price, 0)
     return max(price.input, price.cache_read, price.cache_write), price.output
-
-
-@dataclass(frozen=True, slots=True)
-class MeteredModel:
-    """A model whose requests reserve from a quota, each attempt of its own.
-
-    `tokens` is the estimated input of a request, where it is known already; `factor` is by how much more the model
-    counts than is estimated.
-    """
-
-    model: Model
-    quota: Quota
-    tokens: int | None = None
-    factor: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """Return the model string."""
-        return self.model.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Return what the model can do."""
-        return self.model.capabilities
-
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Stream the reply, with the output capped to what is left.
-
-        Raises:
-            OutOfBudget: too little is left, or no time.
-            ModelError: the model could not be asked, or broke off.
-        """
-        if not self.quota.is_limited:
-            self.quota.check_time()
-            async for piece in self.model.stream(prompt):
-                yield piece
-            return
-        need = self._estimate(prompt)
-        output = await self.quota.reserve(need)
-        capped = replace(prompt, options=replace(prompt.options, output_limit=output))
-        texts, settled = list[str](), False
-        try:
-            async for piece in self.model.stream(capped):
-                match piece:
-                    case TextDelta(text=text):
-                        texts.append(text)
-                    case Reply():
-                        self._settle(need, piece)
-                        settled = True
-                yield piece
-        except _UNBILLED:
-            if not texts and not settled:
-                self.quota.settle(Amount())
-                settled = True
-            raise
-        finally:
-            if not settled:
-                self._settle_estimated(need, estimate("".join(texts)))
-
-    def _estimate(self, prompt: Prompt) -> RequestEstimate:
-        tokens = self.tokens
-        if tokens is None:
-            tokens = int(cost_of_prompt(prompt) * self.factor) + 1
-        return RequestEstimate.of(prompt, tokens, self.capabilities)
-
-    def _settle(self, need: RequestEstimate, reply: Reply) -> None:
-        usage = reply.usage
-        if not usage.input_tokens and not usage.output_tokens:
-            texts = [reply.text, reply.thinking, *map(repr, reply.calls)]
-            self._settle_estimated(need, sum(map(estimate, texts)))
-            return
-        cost = self.capabilities.cost(usage) or 0.0
-        self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
-
-    def _settle_estimated(self, need: RequestEstimate, output: int) -> None:
-        """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
-        usage = Usage(input_tokens=need.input, output_tokens=output)
-        cost = self.capabilities.cost(usage) or 0.0
-        self.quota.settle(Amount(need.input + output, cost))
-        self.quota.estimate(usage, cost)
-
-
-_UNBILLED = (
-    ModelRateLimited,
-    ModelOverloaded,
-    ModelUnreachable,
-    ModelRequestError,
-    ModelAccessError,
-    ModelOverflow,
-)
-"""Errors of a request that the provider has not begun to work on."""

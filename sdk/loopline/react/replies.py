@@ -35,7 +35,17 @@ from loopline.prompt import (
     Malformed,
     Piece,
 )
-from loopline.timeline import Body, Completion, Draft, Notes, SourcePool, Thinking, citations, plan
+from loopline.timeline import (
+    Body,
+    Completion,
+    Draft,
+    Notes,
+    SourcePool,
+    Thinking,
+    Turn,
+    citations,
+    plan,
+)
 from loopline.timeline.tasks import compute, text_parts
 
 ANSWER_TOOL = "react.answer"
@@ -277,6 +287,20 @@ def decision_text(decided: DecodedReply) -> str:
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
+
+
+EMPTY_REPLY = "(nothing)"
+"""The stored text of an empty reply."""
+
+
+def cut_off_text(turn: Turn) -> str:
+    """Return what was written of a reply that was cut off, so far."""
+    texts = list[str]()
+    for decision in reversed(turn.decisions):
+        if decision.stop_reason != "length" or decision.raw in ("", EMPTY_REPLY):
+            break
+        texts.insert(0, decision.raw)
+    return "".join(texts)
 
 
 class CitationFilter:

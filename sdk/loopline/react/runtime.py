@@ -17,12 +17,11 @@ from typing_extensions import TypeVar
 from loopline.errors import ModelError
 from loopline.models import Model, Reply, ToolCall
 from loopline.prompt import Calls
-from loopline.react.answers import AnswerWriter
+from loopline.react.answers import AnswerWriter, Journal, LoopEnd, notice_bodies, recorded_end
 from loopline.react.context import Context
 from loopline.react.executor import ToolExecutor
 from loopline.react.extensions import Extensions, Reminder, RoundHook, Stop
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.journal import Journal, LoopEnd, notice_bodies, recorded_end
 from loopline.react.middleware import wrap
 from loopline.react.model_chain import ModelChain
 from loopline.react.model_requests import RequestSkipped
