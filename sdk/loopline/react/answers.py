@@ -18,7 +18,13 @@ from loopline.react.context import Context
 from loopline.react.interrupter import Interrupted, Interrupter
 from loopline.react.model_chain import ModelChain
 from loopline.react.model_requests import RequestSkipped
-from loopline.react.replies import EMPTY_REPLY, ChannelTexts, cut_off_text, decision_text
+from loopline.react.replies import (
+    EMPTY_REPLY,
+    ChannelTexts,
+    cut_off_text,
+    decision_text,
+    recorded_texts,
+)
 from loopline.react.router import NEW_INPUT
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.refs import CallRef
@@ -209,7 +215,9 @@ class Journal:
             await self._settle(bodies)
 
     async def _settle(self, bodies: Sequence[Body]) -> None:
-        await self._texts.settle(bodies, self._recorder.timeline.pool)
+        size = sum(len(body.text) for body in bodies if isinstance(body, Completion))
+        resolve = partial(recorded_texts, bodies, self._recorder.timeline.pool)
+        self._texts.settle(await compute(resolve, characters=size))
         await self._recorder.record(*bodies)
 
     async def record_decision(
@@ -244,9 +252,10 @@ class Journal:
         """Record the beginning of a reply that was cut off, and tell the model to continue it."""
         decision = self._context.decision(reply, raw=well_formed(reply.text))
         notice = Notice(code="reply_cut_off", text=CONTINUE)
-        bodies: list[Body] = [decision, *thinking_bodies(reply), notice]
-        await self._texts.settle_partial(bodies, self._recorder.timeline.pool)
-        await self._recorder.record(*bodies)
+        thinking = thinking_bodies(reply)
+        for block in thinking:
+            self._texts.settle_thinking(block.text)
+        await self._recorder.record(decision, *thinking, notice)
 
     async def remind(self, code: str, text: str) -> None:
         """Record a notice for the model, once between two decisions."""

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
-from loopline.models import Model, Prompt, Reply, Usage, well_formed
-from loopline.prompt import DecodedReply, protocol
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelRequestError,
+    ModelUnavailable,
+)
+from loopline.models import Model, Reply, Usage, well_formed
+from loopline.prompt import NATIVE, DecodedReply, protocol
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
 from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.replies import (
     ChannelTexts,
     ReplyFormat,
-    ReplyReader,
     ReplyStream,
     cut_off_text,
 )
 from loopline.react.tool_runtime import ToolRuntime
-from loopline.timeline import ModelSwitched, SwitchCause, Timeline
+from loopline.timeline import ModelSwitched, SwitchCause
+from loopline.timeline.tasks import compute
 
 
 class ModelChain:
@@ -85,13 +92,9 @@ class ModelChain:
 
     async def read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
         """Return the reply with its thinking, what it decides, and the plan marks before its answer."""
-        reader = ReplyReader(
-            protocol=None if traces else self._context.protocol,
-            before=cut_off_text(self._recorder.turn),
-            steps=_plan_steps(self._recorder.timeline),
-            answer=self._context.answer(traces=traces),
-        )
-        return await reader.read(reply)
+        reading = self._format(traces=traces)
+        size = len(reading.before) + len(reply.text)
+        return await compute(partial(reading.read, reply), characters=size)
 
     async def _hand_over(self, position: int, why: SwitchCause, text: str, usage: Usage) -> None:
         self._texts.retract()
@@ -109,31 +112,38 @@ class ModelChain:
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
         """Request the reply and pass its pieces to listeners as they arrive."""
         prompt = self._context.prompt(purpose, longer=self._runtime.state.cut_off)
-        stream = ReplyStream(self._texts, self._format(prompt, traces=traces))
+        reading = self._format(traces=traces)
+        stream = ReplyStream(self._texts, reading)
+
+        async def begin(attempt: int) -> None:
+            await compute(partial(stream.begin, attempt), characters=len(reading.before))
+            stream.open()
+
+        async def retry(attempt: int, error: ModelUnavailable, seconds: float) -> None:
+            stream.retract(error, seconds)
+            await begin(attempt + 1)
+
         retries = RetryPolicy(
             clock=self._runtime.clock,
             retries=self._runtime.options.model_retries,
             has_fallback=has_fallback,
-            on_retry=stream.retry,
+            on_retry=retry,
         )
-        await stream.begin()
+        await begin(1)
         reply = await request_reply(self._context.metered, prompt, stream, retries)
         stream.close()
         return reply
 
-    def _format(self, prompt: Prompt, *, traces: bool) -> ReplyFormat:
+    def _format(self, *, traces: bool) -> ReplyFormat:
         """Return how the reply is read; an answer from the trace continues no reply that was cut off."""
         timeline, synthesizes = self._recorder.timeline, self._runtime.options.synthesizes
+        current = timeline.plans.current
         return ReplyFormat(
-            protocol=protocol(prompt.options.protocol, values=self._runtime.output is not None),
+            protocol=protocol(NATIVE) if traces else self._context.protocol,
             pool=timeline.pool,
-            steps=0 if traces and synthesizes else _plan_steps(timeline),
+            in_prose=traces,
+            steps=0 if current is None or (traces and synthesizes) else len(current.steps),
             before="" if traces else cut_off_text(self._recorder.turn),
             is_draft=synthesizes and not traces,
             answer=self._context.answer(traces=traces),
         )
-
-
-def _plan_steps(timeline: Timeline) -> int:
-    plan = timeline.plans.current
-    return len(plan.steps) if plan else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from loopline.errors import ModelUnavailable, ToolError
@@ -36,7 +35,9 @@ from loopline.prompt import (
     Piece,
 )
 from loopline.timeline import (
+    Block,
     Body,
+    BodyUnion,
     Completion,
     Draft,
     Notes,
@@ -46,7 +47,6 @@ from loopline.timeline import (
     citations,
     plan,
 )
-from loopline.timeline.tasks import compute, text_parts
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""
@@ -207,24 +207,24 @@ def answer_record(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyReader:
-    """How a whole reply is read.
+class ReplyFormat:
+    """How a reply is read, while it is written and once it is whole.
 
-    Without a `protocol` its text is the answer. `before` is its beginning, where an earlier reply was cut off, and
-    `steps` how many steps the current plan has. An `answer` is held to its type.
+    The text of one `in_prose` is the answer. `steps` is how many steps the current plan has. `before` is the beginning
+    of the reply, where an earlier one was cut off. The text `is_draft` where another request writes the answer. An
+    `answer` is held to its type, and its compact JSON is heard.
     """
 
-    protocol: DecisionProtocol | None
-    before: str = ""
+    protocol: DecisionProtocol
+    pool: SourcePool
+    in_prose: bool = False
     steps: int = 0
+    before: str = ""
+    is_draft: bool = False
     answer: TypedAnswer | None = None
 
-    async def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
-        """Return the reply with its thinking, what it decides, and the marks that led its answer."""
-        size = len(self.before) + len(reply.text)
-        return await compute(partial(self._read, reply), characters=size)
-
-    def _read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
+    def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
+        """Return the whole reply with its thinking, what it decides, and the marks that led its answer."""
         read = self._decode(reply)
         decided, marks = self._split_marks(read)
         if self.answer is not None:
@@ -241,21 +241,9 @@ class ReplyReader:
             reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
         return reply, decided, marks
 
-    def _hold_to_type(
-        self, answer: TypedAnswer, reply: Reply, decided: DecodedReply
-    ) -> DecodedReply:
-        """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
-        typed, protocol = answer.read(decided), self.protocol
-        if not isinstance(typed, Malformed) or protocol is None or reply.calls:
-            return typed
-        if self.before:
-            alone = answer.read(protocol.decode(reply))
-            return alone if isinstance(alone, Answer) else typed
-        return typed if protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
-
     def _decode(self, reply: Reply) -> DecodedReply:
         """Return what is decided; what was written before a reply was cut off is the beginning of it."""
-        if self.protocol is None:
+        if self.in_prose:
             return Answer("", well_formed(reply.text))
         if self.before and not reply.calls:
             joined = self.protocol.decode(replace(reply, text=self.before + reply.text))
@@ -263,18 +251,30 @@ class ReplyReader:
                 return joined
         return self.protocol.decode(reply)
 
+    def _hold_to_type(
+        self, answer: TypedAnswer, reply: Reply, decided: DecodedReply
+    ) -> DecodedReply:
+        """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
+        typed = answer.read(decided)
+        if not isinstance(typed, Malformed) or self.in_prose or reply.calls:
+            return typed
+        if self.before:
+            alone = answer.read(self.protocol.decode(reply))
+            return alone if isinstance(alone, Answer) else typed
+        return (
+            typed if self.protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
+        )
+
     def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
         """Return the decision without the marks of the plan's steps that lead its answer, and these."""
-        match decided:
-            case Answer(text=text) if self.steps:
-                marks, answer = plan.split_marks(text, self.steps)
-                if answer.strip():
-                    return replace(decided, text=answer), marks
-                # It only acknowledged: what it is to say is still to come.
-                problem = "The reply held only plan marks: call a tool or answer."
-                return Malformed(text, problem), marks
-            case _:
-                return decided, ""
+        if not isinstance(decided, Answer) or not self.steps:
+            return decided, ""
+        marks, answer = plan.split_marks(decided.text, self.steps)
+        if answer.strip():
+            return replace(decided, text=answer), marks
+        # It only acknowledged: what it is to say is still to come.
+        problem = "The reply held only plan marks: call a tool or answer."
+        return Malformed(decided.text, problem), marks
 
 
 def join_notes(notes: str, marks: str) -> str:
@@ -326,7 +326,7 @@ class CitationFilter:
             case Delta(type="reset", channel="answer"):
                 self._resolver = self._new_resolver()
                 self._listen(event)
-            case _:
+            case Delta() | Block():
                 self._listen(event)
 
     def close(self) -> None:
@@ -357,11 +357,8 @@ class ChannelTexts:
 
     def __call__(self, event: Event) -> None:
         """Pass an event on, and keep the text it adds to a channel."""
-        match event:
-            case Delta(type="delta", channel=channel, text=text):
-                self._texts.setdefault(channel, []).append(text)
-            case _:
-                pass
+        if isinstance(event, Delta) and event.type == "delta":
+            self._texts.setdefault(event.channel, []).append(event.text)
         self._listen(event)
 
     def __contains__(self, channel: str) -> bool:
@@ -382,18 +379,18 @@ class ChannelTexts:
         self.attempt, self.written = attempt, written
         self._align(texts)
 
-    async def settle(self, bodies: Iterable[Body], pool: SourcePool) -> None:
-        """Have each channel hold the text of what is about to be recorded, and nothing else."""
-        self._align(await self._recorded_texts(bodies, pool))
+    def settle(self, recorded: Mapping[str, str]) -> None:
+        """Have each channel hold the text that is about to be recorded of it, and nothing else."""
+        # An answer that was not streamed as a draft is none to listeners.
+        shown = {name: text for name, text in recorded.items() if name != "draft" or name in self}
+        self._align(shown)
         self._texts.clear()
         self.written = []
 
-    async def settle_partial(self, bodies: Iterable[Body], pool: SourcePool) -> None:
-        """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
-        stored = await self._recorded_texts(bodies, pool)
-        if "thinking" in stored:
-            self._align({**self.texts, **stored})
-            self._texts.pop("thinking")
+    def settle_thinking(self, thinking: str) -> None:
+        """Settle the thinking of a reply that was cut off: it is whole, and the next reply goes on with the rest."""
+        self._align({**self.texts, "thinking": thinking})
+        self._texts.pop("thinking")
 
     def _align(self, texts: Mapping[str, str]) -> None:
         shown = self.texts
@@ -408,55 +405,39 @@ class ChannelTexts:
                     Delta(type="delta", channel=channel, text=addition, attempt=self.attempt)
                 )
 
-    async def _recorded_texts(self, bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
-        """Return the texts of bodies by channel; a draft only if it was streamed as one."""
-        texts: dict[str, str] = {}
-        for body in bodies:
-            match body:
-                case Thinking(text=text):
-                    texts["thinking"] = texts.get("thinking", "") + text
-                case Notes(text=text):
-                    texts["notes"] = text
-                case Completion(text=text):
-                    marks = citations.Marks(pool.sources)
-                    shown = partial(citations.resolve, text, marks, newest=pool.newest)
-                    texts["answer"] = await compute(shown, characters=len(text))
-                case Draft(text=text) if "draft" in self:
-                    texts["draft"] = text.strip()
-                case _:
-                    pass
-        return texts
+
+ChannelBody = Thinking | Notes | Completion | Draft
+"""What is streamed before it is recorded, each in a channel of its own."""
+_CHANNELS = BodyUnion[ChannelBody](ChannelBody)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyFormat:
-    """How a reply is read while it is written.
-
-    `steps` is how many steps the current plan has. `before` is the beginning of the reply, where an
-    earlier one was cut off. The text `is_draft` where another request writes the answer. Of an `answer` that is
-    held to a type, the compact JSON of its value is heard.
-    """
-
-    protocol: DecisionProtocol
-    pool: SourcePool
-    steps: int = 0
-    before: str = ""
-    is_draft: bool = False
-    answer: TypedAnswer | None = None
+def recorded_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
+    """Return the texts of bodies by channel, the citations of the answer resolved."""
+    texts: dict[str, str] = {}
+    for body in bodies:
+        if not _CHANNELS.has(body):
+            continue
+        match body:
+            case Thinking(text=text):
+                texts["thinking"] = texts.get("thinking", "") + text
+            case Notes(text=text):
+                texts["notes"] = text
+            case Completion(text=text):
+                marks = citations.Marks(pool.sources)
+                texts["answer"] = citations.resolve(text, marks, newest=pool.newest)
+            case Draft(text=text):
+                texts["draft"] = text.strip()
+    return texts
 
 
 class ReplyStream:
-    """One reply as listeners receive it while it is written.
-
-    It begins with `begin`, which hears what was written before the reply.
-    """
+    """One reply as listeners receive it while it is written: each attempt is begun, opened, and at last closed."""
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
         self._reading = reading
-        self._attempt = 1
         self._target: ChannelTexts = texts
-        self._renew()
+        self._renew(1)
 
     def __call__(self, piece: TextDelta) -> None:
         """Hear the next piece."""
@@ -465,12 +446,21 @@ class ReplyStream:
         else:
             self._feed(self._splitter.feed(piece.text))
 
-    async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
-        """Retract the texts of an attempt that is given up, and begin the next."""
+    def begin(self, attempt: int) -> None:
+        """Read what was written before the reply; listeners hear nothing of it yet."""
+        self._renew(attempt)
+        self._feed(self._splitter.feed(self._reading.before))
+
+    def open(self) -> None:
+        """Have listeners hold what was written before the reply, and hear what comes."""
+        self._texts.begin(self._target.texts, self._written, self._attempt)
+        self._target = self._texts
+
+    def retract(self, error: ModelUnavailable, seconds: float) -> None:
+        """Retract the texts of an attempt that is given up."""
         self._texts.retract()
         text = f"{error}; asked again in {seconds:.1f} s"
-        self._texts(Delta(type="progress", channel="model", text=text, attempt=attempt))
-        await self.begin(attempt + 1)
+        self._texts(Delta(type="progress", channel="model", text=text, attempt=self._attempt))
 
     def close(self) -> None:
         """Emit what is held back, because the reply is complete."""
@@ -478,22 +468,13 @@ class ReplyStream:
         self._emit_all(self._marks.close())
         self._resolved.close()
 
-    async def begin(self, attempt: int = 1) -> None:
-        """Hear what was written before the reply, which listeners may have."""
-        self._attempt = attempt
-        self._renew()
-        async for part in text_parts(self._reading.before):
-            self._feed(self._splitter.feed(part))
-        self._texts.begin(self._target.texts, self._written, attempt)
-        self._target = self._texts
-
-    def _renew(self) -> None:
-        reading = self._reading
+    def _renew(self, attempt: int) -> None:
+        reading, self._attempt = self._reading, attempt
         self._splitter = reading.protocol.splitter()
         self._marks = MarkFilter(reading.steps)
         self._value = reading.answer.splitter() if reading.answer else None
         self._target = ChannelTexts(lambda _: None)
-        self._written = list[str]()
+        self._written: list[str] = []
         self._resolved = CitationFilter(self._receive, reading.pool)
 
     def _feed(self, pieces: Iterable[Piece]) -> None:
