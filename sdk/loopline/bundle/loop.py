@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loopline.bundle.prepared_run import PreparedRun
-from loopline.errors import LooplineError, ToolError
+from loopline.errors import ToolError
 from loopline.knowledge import Passage
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, Preset
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import Skills
-from loopline.tools import KnowledgeSearch, ToolSet
+from loopline.tools import KnowledgeSearch, ToolSet, tool_failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,10 @@ def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
     """Return the search with its failures as errors that the model reads."""
 
     async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
-        try:
+        with tool_failures("the search"):
             passages = await search(query, limit=limit)
             for passage in passages:
                 _check_passage(passage)
-        except LooplineError:
-            raise
-        except Exception as error:
-            raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
         return passages
 
     return guarded
@@ -103,13 +99,9 @@ def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
     """Return the read with its failures as errors that the model reads."""
 
     async def guarded(ref: str) -> Passage:
-        try:
+        with tool_failures(ref):
             passage = await read(ref)
             _check_passage(passage)
-        except LooplineError:
-            raise
-        except Exception as error:
-            raise ToolError(f"{ref} failed: {type(error).__name__}: {error}") from error
         return passage
 
     return guarded

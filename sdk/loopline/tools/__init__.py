@@ -1,8 +1,12 @@
 """Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
 
-from loopline.tools.builtin import (
-    Calculator,
+from loopline.tools.builtin.calculator import Calculator
+from loopline.tools.builtin.knowledge_search import (
+    KnowledgeSearch,
     KnowledgeSearchTool,
+    SearchTool,
+)
+from loopline.tools.builtin.web import (
     MemoryWeb,
     WebFetch,
     WebFetchTool,
@@ -11,7 +15,6 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.builtin.knowledge_search import KnowledgeSearch, SearchTool
 from loopline.tools.invocation import (
     AskUser,
     ChildTask,
@@ -21,7 +24,7 @@ from loopline.tools.invocation import (
     ToolInvocation,
     custom_event,
 )
-from loopline.tools.outcome import Outcome, Output, ResultSection
+from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
 from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
 from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
@@ -77,5 +80,6 @@ __all__ = [
     "requested_tools",
     "select_tools",
     "tool",
+    "tool_failures",
     "tools_in_reply",
 ]

@@ -84,11 +84,6 @@ class Emission:
             yield from finish(self.recorded).__await__()
 
 
-def _unheard(event: CustomEvent, durable: bool) -> Emission:
-    del event, durable
-    return Emission()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
     """What a tool function gets if it has a parameter `ToolContext`.
@@ -107,7 +102,7 @@ class ToolContext(Generic[Deps]):
     scratchpad: MutableMapping[str, Any]
     on_progress: Callable[[str], None]
     on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
-    on_emit: Callable[[CustomEvent, bool], Emission] = _unheard
+    on_emit: Callable[[CustomEvent, bool], Emission] = lambda _event, _durable: Emission()
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
@@ -167,10 +162,6 @@ class ToolContext(Generic[Deps]):
         )
 
 
-def _let_it_run(thread: Future[object]) -> None:
-    del thread
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
     """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
@@ -183,7 +174,7 @@ class ToolInvocation:
     view: View
     reader: Reader
     moment: Moment
-    on_outlived: Callable[[Future[object]], None] = _let_it_run
+    on_outlived: Callable[[Future[object]], None] = lambda _thread: None
 
 
 EVENT_BYTES = 2_000_000

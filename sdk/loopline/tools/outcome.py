@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.timeline import Body, Source
 
@@ -57,6 +59,22 @@ class Output:
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+
+@contextmanager
+def tool_failures(work: str) -> Generator[None]:
+    """Turn a failure of the work, such as `the search`, into an error that the model reads."""
+    try:
+        yield
+    except LooplineError:
+        raise
+    except Exception as error:
+        raise ToolError(f"{work} failed: {type(error).__name__}: {error}") from error
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `no hit`, `1 hit`, `2 hits` and so on."""
+    return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"
 
 
 def as_json(value: object) -> Json:

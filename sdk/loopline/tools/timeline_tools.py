@@ -10,6 +10,7 @@ from loopline.reader import Item, Reading
 from loopline.refs import BlockRef, CallRef, PlanRef, parse
 from loopline.timeline import (
     Block,
+    BodyUnion,
     Completion,
     Draft,
     Effect,
@@ -28,13 +29,15 @@ from loopline.timeline import (
     UserSteer,
     plan,
 )
+from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
 """How far back from the end of the prompt something may be hidden, in tokens."""
-_HIDE_FIELDS = ("path", "replacement")
+HideableBody = ToolCalled | ToolResult | Completion | Draft | Notice | SystemMessage
+_HIDEABLE = BodyUnion[HideableBody](HideableBody)
 
 
 class HideTool(RerunnableTool):
@@ -49,15 +52,14 @@ class HideTool(RerunnableTool):
             "replacement, a line of yours, stands where path, its ref, was. react.read shows it "
             "again. What is older than the cached part of the prompt cannot be hidden."
         ),
-        parameters={
-            "type": "object",
-            "properties": {
+        parameters=object_schema(
+            {
                 "path": {"type": "string", "description": "The ref of what is to be hidden."},
                 "replacement": {"type": "string", "description": "What is shown in its place."},
             },
-            "required": ["path", "replacement"],
-            "additionalProperties": False,
-        },
+            "path",
+            "replacement",
+        ),
     )
 
     def __init__(self, editable_tokens: int = EDITABLE_TAIL_TOKENS) -> None:
@@ -65,10 +67,8 @@ class HideTool(RerunnableTool):
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a path and a replacement."""
-        unknown = sorted(set(arguments) - set(_HIDE_FIELDS))
-        if unknown:
-            raise ToolError(f"react.hide has no field {unknown[0]!r}: it takes path, replacement")
-        for name in _HIDE_FIELDS:
+        check_names(self.spec, arguments, "it takes path, replacement")
+        for name in ("path", "replacement"):
             if not isinstance(arguments.get(name), str):
                 raise ToolError(f"react.hide takes {name}, a string")
 
@@ -85,15 +85,12 @@ class HideTool(RerunnableTool):
     def _check_place(self, block: Block, call: ToolInvocation) -> None:
         now = call.view.rendering
         position = now.position(block.ref)
-        match block.body:
-            case UserPrompt() | UserFollowup() | UserSteer():
-                raise ToolError(f"{block.ref} is what the user said, which is never hidden")
-            case ToolCalled() | ToolResult() | Completion() | Draft() | Notice() | SystemMessage():
-                pass
-            case _:
-                raise ToolError(
-                    f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
-                )
+        if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
+            raise ToolError(f"{block.ref} is what the user said, which is never hidden")
+        if not _HIDEABLE.has(block.body):
+            raise ToolError(
+                f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
+            )
         if position is None:
             raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
         if position < _stable_messages(call.timeline.last_round):
@@ -127,17 +124,11 @@ async def _block_named(path: str, call: ToolInvocation) -> Block:
             raise ToolError(f"nothing here answers to {path!r}")
         return block
     for block in reversed((await call.reader.conversation.full()).blocks):
-        match block.body:
-            case ToolResult(shows=shows) if any(name == path for name, _ in shows):
-                if len({digest for _, digest in shows}) > 1:
-                    raise ToolError(f"{block.ref} shows {path} among others: hide {block.ref}")
-                return block
-            case _:
-                pass
+        if isinstance(block.body, ToolResult) and path in dict(block.body.shows):
+            if len({digest for _, digest in block.body.shows}) > 1:
+                raise ToolError(f"{block.ref} shows {path} among others: hide {block.ref}")
+            return block
     raise ToolError(f"no result shows {path!r}: hide the ref of a result, tc:<turn>.<call>.result")
-
-
-_PLAN_FIELDS = ("mode", "plan_id", "steps")
 
 
 class PlanTool(RerunnableTool):
@@ -154,9 +145,8 @@ class PlanTool(RerunnableTool):
             "✓ [n] done, ✗ [n] failed, … [n] in progress, □ [n] pending, but never in the reply "
             "that calls react.plan."
         ),
-        parameters={
-            "type": "object",
-            "properties": {
+        parameters=object_schema(
+            {
                 "mode": {"type": "string", "enum": ["new", "activate", "replace", "close"]},
                 "plan_id": {"type": "string", "description": "For activate, replace and close."},
                 "steps": {
@@ -165,18 +155,13 @@ class PlanTool(RerunnableTool):
                     "description": "Descriptions, in order; for new and replace.",
                 },
             },
-            "required": ["mode"],
-            "additionalProperties": False,
-        },
+            "mode",
+        ),
     )
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse unknown fields and fields of the wrong type; the mode is checked when it runs."""
-        unknown = sorted(set(arguments) - set(_PLAN_FIELDS))
-        if unknown:
-            raise ToolError(
-                f"react.plan has no field {unknown[0]!r}: it takes {', '.join(_PLAN_FIELDS)}"
-            )
+        check_names(self.spec, arguments, "it takes mode, plan_id, steps")
         _steps(arguments)
         _plan_id(arguments)
 
@@ -260,9 +245,8 @@ class ReadTool(RerunnableTool):
             "fi: attached files, so:sources_pool[1,3-5], sk: skills, ks: knowledge paths; add #L10-L40 for some lines. "
             "The status comes first, then the texts."
         ),
-        parameters={
-            "type": "object",
-            "properties": {
+        parameters=object_schema(
+            {
                 "paths": {
                     "type": "array",
                     "items": {"type": "string"},
@@ -271,13 +255,13 @@ class ReadTool(RerunnableTool):
                     "description": "The refs to read, in the order wanted.",
                 }
             },
-            "required": ["paths"],
-            "additionalProperties": False,
-        },
+            "paths",
+        ),
     )
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a list of refs."""
+        check_names(self.spec, arguments, "it takes paths, a list of refs")
         _paths(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -337,9 +321,6 @@ def _is_recorded(item: Item, call: ToolInvocation) -> bool:
 
 
 def _paths(arguments: JsonObject) -> list[str]:
-    unknown = sorted(set(arguments) - {"paths"})
-    if unknown:
-        raise ToolError(f"react.read has no field {unknown[0]!r}: it takes paths, a list of refs")
     paths = arguments.get("paths")
     items = [paths] if isinstance(paths, str) else paths
     if not isinstance(items, list) or not items or len(items) > MAX_PATHS:

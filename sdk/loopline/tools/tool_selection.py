@@ -18,6 +18,7 @@ from loopline.models import (
 )
 from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
+from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import nearest_first
@@ -138,19 +139,14 @@ class RequestTools(RerunnableTool):
                 "Bring in tools that are not offered yet; they can be called from the next round on."
                 f" There are:\n{catalogue(self._hidden.values())}"
             ),
-            parameters={
-                "type": "object",
-                "properties": {"tool_names": {"type": "array", "items": {"type": "string"}}},
-                "required": ["tool_names"],
-                "additionalProperties": False,
-            },
+            parameters=object_schema(
+                {"tool_names": {"type": "array", "items": {"type": "string"}}}, "tool_names"
+            ),
         )
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a list of names."""
-        unknown = sorted(set(arguments) - {"tool_names"})
-        if unknown:
-            raise ToolError(f"{REQUEST_TOOLS} has no field {unknown[0]!r}: it takes tool_names")
+        check_names(self.spec, arguments, "it takes tool_names")
         _names(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
-from loopline.tools.builtin.arguments import check_names, text_argument
+from loopline.tools.arguments import check_names, object_schema, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.tool import RerunnableTool
@@ -45,12 +45,9 @@ class Calculator(RerunnableTool):
             "are in radians, log(x) is natural and log(x, base) is not, round(x, digits) rounds halves "
             "to even."
         ),
-        parameters={
-            "type": "object",
-            "properties": {"expression": {"type": "string", "description": "What to work out."}},
-            "required": ["expression"],
-            "additionalProperties": False,
-        },
+        parameters=object_schema(
+            {"expression": {"type": "string", "description": "What to work out."}}, "expression"
+        ),
     )
 
     def check(self, arguments: JsonObject) -> None:
@@ -146,7 +143,7 @@ class _Expression:
         token = self._take()
         match token.kind, token.text:
             case "number", text:
-                return self._applied(lambda: _number(text), (), token.at)
+                return self._applied(int if text.isdecimal() else float, (text,), token.at)
             case "name", name if name in _CONSTANTS and self._next.text != "(":
                 return _CONSTANTS[name]
             case "name", name if name in _FUNCTIONS:
@@ -205,7 +202,7 @@ class _Expression:
         return _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
 
     def _applied(
-        self, function: Callable[..., Number], values: tuple[Number, ...], at: int
+        self, function: Callable[..., Number], values: tuple[Number | str, ...], at: int
     ) -> Number:
         """Return the function's value; an error names its position."""
         try:
@@ -238,17 +235,9 @@ def _bounded(value: Number) -> Number:
     return value
 
 
-def _number(text: str) -> Number:
-    return int(text) if text.isdecimal() else float(text)
-
-
 def _quotient(dividend: Number, divisor: Number) -> Number:
-    if (
-        isinstance(dividend, int)
-        and isinstance(divisor, int)
-        and divisor
-        and dividend % divisor == 0
-    ):
+    whole = isinstance(dividend, int) and isinstance(divisor, int)
+    if whole and divisor and dividend % divisor == 0:
         return dividend // divisor
     return dividend / divisor
 
@@ -295,10 +284,6 @@ def _maximum(value: Number, *values: Number) -> Number:
     return max((value, *values))
 
 
-def _absolute(value: Number) -> Number:
-    return abs(value)
-
-
 _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
@@ -309,7 +294,7 @@ _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": _absolute,
+    "abs": abs,
     "round": _rounded,
     "min": _minimum,
     "max": _maximum,

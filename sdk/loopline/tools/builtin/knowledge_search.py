@@ -12,15 +12,18 @@ from loopline.errors import ToolError
 from loopline.knowledge import Passage
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
-from loopline.tools.builtin.arguments import (
+from loopline.tools.arguments import (
+    QUERY,
     check_names,
     fraction_argument,
     integer_argument,
+    limit_schema,
     names_argument,
+    object_schema,
     text_argument,
 )
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.outcome import Outcome, ResultSection, counted
 from loopline.tools.tool import RerunnableTool
 
 DEFAULT_LIMIT = 5
@@ -46,20 +49,9 @@ class SearchTool(RerunnableTool):
             "Search the knowledge space by words. Gives passages with their source number [[S:n]], "
             "title and pinned ks: ref; react.read reads more of a path around a passage."
         ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "query": {"type": "string", "description": "What to look for."},
-                "limit": {
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": LARGEST_LIMIT,
-                    "default": DEFAULT_LIMIT,
-                },
-            },
-            "required": ["query"],
-            "additionalProperties": False,
-        },
+        parameters=object_schema(
+            {"query": QUERY, "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT)}, "query"
+        ),
     )
 
     def __init__(self, search: KnowledgeSearch) -> None:
@@ -67,6 +59,7 @@ class SearchTool(RerunnableTool):
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a query and a limit."""
+        check_names(self.spec, arguments, "query and limit")
         _query(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -74,9 +67,8 @@ class SearchTool(RerunnableTool):
         del call
         query, limit = _query(arguments)
         passages = await self._search(query, limit=limit)
-        count = len(passages) or "no"
         return Outcome(
-            text=f'{count} passage{"s" if len(passages) > 1 else ""} for "{query}"',
+            text=f'{counted(len(passages), "passage")} for "{query}"',
             sections=tuple(map(passage_section, passages)),
             match_count=len(passages),
             shows=shown_refs(passages),
@@ -101,15 +93,8 @@ def passage_section(passage: Passage) -> ResultSection:
 
 
 def _query(arguments: JsonObject) -> tuple[str, int]:
-    unknown = sorted(set(arguments) - {"query", "limit"})
-    if unknown:
-        raise ToolError(f"react.search_knowledge has no field {unknown[0]!r}: query and limit")
-    query, limit = arguments.get("query"), arguments.get("limit", DEFAULT_LIMIT)
-    if not isinstance(query, str) or not query.strip():
-        raise ToolError("query: words to look for")
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_LIMIT:
-        raise ToolError(f"limit: a whole number from 1 to {LARGEST_LIMIT}")
-    return query, limit
+    query = text_argument(arguments, "query", "words to look for")
+    return query, integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
 
 
 MAX_PASSAGES = 20
@@ -139,16 +124,10 @@ class KnowledgeSearchTool(RerunnableTool):
                 "Search the knowledge spaces by words. Gives passages with their source number "
                 "[[S:n]], title, ref, space and score from 0 to 1, best first."
             ),
-            parameters={
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "What to look for."},
-                    "limit": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": MAX_PASSAGES,
-                        "default": DEFAULT_LIMIT,
-                    },
+            parameters=object_schema(
+                {
+                    "query": QUERY,
+                    "limit": limit_schema(DEFAULT_LIMIT, MAX_PASSAGES),
                     "score_threshold": {
                         "type": "number",
                         "minimum": 0,
@@ -162,18 +141,14 @@ class KnowledgeSearchTool(RerunnableTool):
                         "description": "Which to search; all when it is left out.",
                     },
                 },
-                "required": ["query"],
-                "additionalProperties": False,
-            },
+                "query",
+            ),
         )
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse what is no query, limit, threshold or name of a space."""
         check_names(self.spec, arguments)
-        text_argument(arguments, "query")
-        integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES)
-        fraction_argument(arguments, "score_threshold")
-        names_argument(arguments, "spaces", list(self._spaces))
+        self._parsed(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return a section for each of the best passages of all spaces.
@@ -182,21 +157,24 @@ class KnowledgeSearchTool(RerunnableTool):
             ToolError: a search failed.
         """
         del call
-        query = text_argument(arguments, "query")
-        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES)
-        threshold = fraction_argument(arguments, "score_threshold")
-        searched = names_argument(arguments, "spaces", list(self._spaces))
+        query, limit, threshold, searched = self._parsed(arguments)
         answers = await self._answers(searched, query, limit)
         ranked = merge_passages(answers, limit, threshold)
         passages = [passage.passage for passage in ranked]
-        counted = (
-            f"{len(ranked)} passage{'' if len(ranked) == 1 else 's'}" if ranked else "no passage"
-        )
         return Outcome(
-            text=f'{counted} for "{query}" in {", ".join(searched)}',
+            text=f'{counted(len(ranked), "passage")} for "{query}" in {", ".join(searched)}',
             sections=tuple(map(_section, ranked)),
             match_count=len(ranked),
             shows=shown_refs(passages),
+        )
+
+    def _parsed(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
+        """Return the query, the limit, the threshold and the spaces to search."""
+        return (
+            text_argument(arguments, "query"),
+            integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
+            fraction_argument(arguments, "score_threshold"),
+            names_argument(arguments, "spaces", list(self._spaces)),
         )
 
     async def _answers(
@@ -239,11 +217,7 @@ def merge_passages(
 
 
 def _scored(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
-    highest = max(
-        (passage_scored.score for passage_scored in passages if passage_scored.score is not None),
-        default=0.0,
-    )
-    scale = max(highest, 1.0)
+    scale = max([1.0, *(passage.score for passage in passages if passage.score is not None)])
     return [
         SpacePassage(
             passage=passage,

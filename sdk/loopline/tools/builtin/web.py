@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar, runtime_checkable
 
-from loopline.errors import LooplineError, ToolError
+from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Source
-from loopline.tools.builtin.arguments import check_names, integer_argument, text_argument
+from loopline.tools.arguments import (
+    QUERY,
+    check_names,
+    integer_argument,
+    limit_schema,
+    object_schema,
+    text_argument,
+)
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.outcome import Outcome, ResultSection, counted, tool_failures
 from loopline.tools.tool import RerunnableTool
 
 DEFAULT_HITS = 8
@@ -119,20 +126,9 @@ class WebSearchTool(RerunnableTool):
             "Search the web. Gives hits with their source number [[S:n]], title, address and snippet; "
             "web_fetch reads a page."
         ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "query": {"type": "string", "description": "What to look for."},
-                "limit": {
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": MAX_HITS,
-                    "default": DEFAULT_HITS,
-                },
-            },
-            "required": ["query"],
-            "additionalProperties": False,
-        },
+        parameters=object_schema(
+            {"query": QUERY, "limit": limit_schema(DEFAULT_HITS, MAX_HITS)}, "query"
+        ),
     )
 
     def __init__(self, web: WebSearch) -> None:
@@ -141,8 +137,7 @@ class WebSearchTool(RerunnableTool):
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a query and a limit."""
         check_names(self.spec, arguments)
-        text_argument(arguments, "query")
-        integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
+        _query(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return a section for each hit with a web address.
@@ -151,18 +146,18 @@ class WebSearchTool(RerunnableTool):
             ToolError: the search failed.
         """
         del call
-        query = text_argument(arguments, "query")
-        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
-        try:
+        query, limit = _query(arguments)
+        with tool_failures("the search"):
             checked = [_checked(hit, WebHit) for hit in await self._web.search(query, limit)]
-        except LooplineError:
-            raise
-        except Exception as error:
-            raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
         hits = [hit for hit in checked if _is_web(hit.url)][:limit]
         sections = tuple(_section(hit, hit.snippet, SNIPPET_LIMIT) for hit in hits)
-        counted = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if hits else "no hit"
-        return Outcome(text=f'{counted} for "{query}"', sections=sections, match_count=len(hits))
+        text = f'{counted(len(hits), "hit")} for "{query}"'
+        return Outcome(text=text, sections=sections, match_count=len(hits))
+
+
+def _query(arguments: JsonObject) -> tuple[str, int]:
+    limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
+    return text_argument(arguments, "query"), limit
 
 
 class WebFetchTool(RerunnableTool):
@@ -171,14 +166,9 @@ class WebFetchTool(RerunnableTool):
     spec: ToolSpec = ToolSpec(
         name="web_fetch",
         description="Read a page of the web as text, with its source number [[S:n]].",
-        parameters={
-            "type": "object",
-            "properties": {
-                "url": {"type": "string", "description": "An http or https address."},
-            },
-            "required": ["url"],
-            "additionalProperties": False,
-        },
+        parameters=object_schema(
+            {"url": {"type": "string", "description": "An http or https address."}}, "url"
+        ),
     )
 
     def __init__(self, web: WebFetch) -> None:
@@ -197,12 +187,8 @@ class WebFetchTool(RerunnableTool):
         """
         del call
         url = _address(arguments)
-        try:
+        with tool_failures(url):
             page = _checked(await self._web.fetch(url), WebPage)
-        except LooplineError:
-            raise
-        except Exception as error:
-            raise ToolError(f"{url} failed: {type(error).__name__}: {error}") from error
         if not _is_web(page.url):
             raise ToolError(f"{url} led to {page.url[:LONGEST_URL]!r}, which is not of the web")
         section = _section(page, page.text, PAGE_LIMIT)

@@ -1,4 +1,4 @@
-"""What a built-in tool was given, read field by field."""
+"""The arguments of tools that are no functions: their schema, and their values, read field by field."""
 
 from __future__ import annotations
 
@@ -6,29 +6,51 @@ from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, ToolSpec
 from loopline.tools.parameters import nearest_first
 
+QUERY: JsonObject = {"type": "string", "description": "What to look for."}
+"""The schema of a query."""
 
-def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
+
+def object_schema(properties: JsonObject, *required: str) -> JsonObject:
+    """Return the schema of arguments with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+def limit_schema(default: int, limit: int) -> JsonObject:
+    """Return the schema of a whole number from 1 to `limit`."""
+    return {"type": "integer", "minimum": 1, "maximum": limit, "default": default}
+
+
+def check_names(spec: ToolSpec, arguments: JsonObject, hint: str = "") -> None:
     """Refuse fields that the tool does not have.
 
     Raises:
-        ToolError: the message names the field, and those there are.
+        ToolError: the message names the field, and gives the hint, or else the fields there are.
     """
     properties: Json = spec.parameters.get("properties")
     fields = list(properties) if isinstance(properties, dict) else []
     for name in arguments:
         if name not in fields:
-            raise ToolError(f"{spec.name} has no field {name!r}: {nearest_first(name, fields)}")
+            raise ToolError(
+                f"{spec.name} has no field {name!r}: {hint or nearest_first(name, fields)}"
+            )
 
 
-def text_argument(arguments: JsonObject, name: str) -> str:
+def text_argument(
+    arguments: JsonObject, name: str, expected: str = "a text that is not empty"
+) -> str:
     """Return a text that is not empty.
 
     Raises:
-        ToolError: the argument is missing, empty or no text.
+        ToolError: the argument is missing, empty or no text; the message says what was `expected`.
     """
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise ToolError(f"{name}: a text that is not empty")
+        raise ToolError(f"{name}: {expected}")
     return value
 
 
