@@ -17,16 +17,16 @@ def rows(out: str) -> list[list[str]]:
     return [line.split("\t") for line in out.splitlines()]
 
 
-def test_every_policy_of_every_preset_is_shown(tea: Loopline) -> None:
+def test_every_option_of_every_preset_is_shown(tea: Loopline) -> None:
     shown = rows(tea("presets").out)
-    assert shown[0] == ["policy", *PRESETS]
+    assert shown[0] == ["option", *PRESETS]
     assert sorted(row[0] for row in shown[1:]) == sorted(LoopOptions().values)
     assert ["on_exhausted", "force", "force", "summary", "force", "partial", "force"] in shown
 
 
 def test_two_presets_are_shown_where_they_differ(tea: Loopline) -> None:
     assert rows(tea("presets", "diff", "bare", "nadoo").out) == [
-        ["policy", "bare", "nadoo"],
+        ["option", "bare", "nadoo"],
         ["max_iterations", "15", "10"],
         ["protocol", "auto", "thought_action"],
         ["chain", "next", "first"],

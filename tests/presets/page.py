@@ -15,8 +15,9 @@ PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "presets-README.md"
 
 _HEAD = """# Presets
 
-Loopline has one loop. The five systems that it grows from differ in what the loop goes by, so each of them is a *preset*: a
-plain value of every policy. A bundle picks one in `build_react(preset=…)`, and sets any policy otherwise by its keyword.
+Loopline has one loop, with many options. A *preset* is a named set of values for all of them. There is one preset for
+each of the five systems that Loopline grew from, and `bare`, the default. A bundle chooses a preset with
+`build_react(preset=…)`, and sets single options with keywords.
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
@@ -40,27 +41,28 @@ assert (header.preset, header.protocol, header.limits["max_iterations"]) == ("na
 assert presets_diff(PRESETS["bare"], PRESETS["kdcube"])["protocol"] == ("auto", "tagged")
 ```
 
-`turn.header` says which preset a turn goes by and every policy that is not that of `bare`. `loopline presets` prints this
-page's table, `loopline presets diff fim nadoo` the policies in which two of them differ.
+`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints the
+table of this page. `loopline presets diff fim nadoo` prints the options in which two presets differ.
 
-## What is laid over a preset
+## Overriding a preset
 
-Later rows win over earlier ones, policy by policy.
+An option can be set in five places. Where two of them set the same option, the later row of this table wins.
 
-| where | how |
+| place | how |
 |---|---|
 | the preset | `build_react(preset="fim")`, or any `Preset` value |
-| the environment | in `chatcli` alone: `CHATCLI_AGENT_WORKER_MAX_TURNS` (a number of decisions), `CHATCLI_AGENT_WORKER_TIMEOUT` (a duration such as `10m`), `CHATCLI_AGENT_PARALLEL_MODE` (`false` or `0`: one call after the other, and no child runs) |
+| the environment | only in the preset `chatcli`: `CHATCLI_AGENT_WORKER_MAX_TURNS` (a number of decisions), `CHATCLI_AGENT_WORKER_TIMEOUT` (a duration such as `10m`), `CHATCLI_AGENT_PARALLEL_MODE` (`false` or `0`: one call after the other, and no child runs) |
 | the code | keywords of `build_react` |
-| the configuration | properties below `react_config`, by Nadoo's names: `max_iterations`, `early_stop`, and `tools`, a list of tool ids of which an empty one leaves all; then properties below `react`, by the names of the policies, and `react.preset`, which takes the place of the code's |
+| the configuration | properties below `react_config`, by Nadoo's names: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all); then properties below `react`, by the names of the options; `react.preset` replaces the preset that the code chose |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-Nadoo's `agent_mode` may be set to `react` and to nothing else. Junk in any of these is an error that names it: in the
-configuration before the first turn, in a variable when a turn begins.
+Nadoo's property `agent_mode` accepts only `react`. A wrong value anywhere is an error that names it: for a property
+before the first turn, for a variable when a turn begins.
 
-## Policy by policy
+## The options of each preset
 
-What differs from `bare` stands out. What each policy means is told in [limits](flow-README.md#limits); a dash is none.
+Values that differ from `bare` are bold. A dash means that there is no limit or no choice.
+[Limits](flow-README.md#limits) says what each option means.
 """
 
 
@@ -72,7 +74,7 @@ async def page() -> str:
 
 def _tables() -> Iterator[str]:
     bare = PRESETS["bare"].options
-    yield _row(["", "policy", *(f"`{name}`" for name in PRESETS)])
+    yield _row(["", "option", *(f"`{name}`" for name in PRESETS)])
     yield _row(["---"] * (len(PRESETS) + 2))
     for group, names in GROUPS.items():
         title = group
@@ -90,11 +92,12 @@ def _tables() -> Iterator[str]:
 async def _tasks() -> AsyncIterator[str]:
     yield """## One task in five presets
 
-One bundle with a tool that reads and one that writes is asked for two things; the model calls twice at once, then once, then
-answers. This is what is told of the turn in each preset's own [vocabulary](../../events-README.md), and how a model that never
-stops is stopped: at two decisions, in `beakr` at 3,400 tokens.
+This table shows one task in the five presets. The bundle has a tool that reads and a tool that writes. The model makes two calls
+at once, then one call, and then answers. The second column lists the records that a subscriber receives in the preset's own
+[dialect](../../events-README.md). The last two columns show how a turn ends whose model calls tools without end: after two
+decisions, in `beakr` after 3,400 tokens.
 """
-    yield _row(["preset", "records, in their order", "requests", "at the limit", "answer then"])
+    yield _row(["preset", "records, in order", "requests", "exit reason", "answer at the limit"])
     yield _row(["---"] * 5)
     for name in SEEDS:
         done = await told(name, TASK)
@@ -112,8 +115,8 @@ stops is stopped: at two decisions, in `beakr` at 3,400 tokens.
 
 _FLAGS = {
     "": "written by a request of its own",
-    "forced": "asked for without calls",
-    "partial": "what was collected",
+    "forced": "requested without tools",
+    "partial": "the results collected so far",
     "summary": "a summary of the calls",
 }
 

@@ -1,4 +1,4 @@
-"""`loopline presets`: the loop presets, limit by limit, all of them or where two differ."""
+"""`loopline presets`: the options of all loop presets, or those in which two presets differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 def presets_command(
     context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
-    """List every preset, policy by policy."""
+    """List the loop options of every preset."""
     if context.invoked_subcommand is None:
         execute(partial(list_presets, Choices(as_json=as_json)), verbose=verbose)
 
@@ -41,7 +41,7 @@ def diff_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Compare two presets: show the policies in which they differ."""
+    """Show the loop options in which two presets differ."""
     execute(partial(diff, first, second, Choices(as_json=as_json)), verbose=verbose)
 
 
@@ -55,8 +55,8 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
         for preset in presets:
             screen.print(_short(preset))
     else:
-        policies = [name for names in GROUPS.values() for name in names]
-        _print_table(presets, policies, screen)
+        options = [name for names in GROUPS.values() for name in names]
+        _print_table(presets, options, screen)
     for preset in presets:
         for variable in preset.variables:
             screen.note(f"{preset.name} reads the environment variable {variable}")
@@ -64,7 +64,7 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
 
 
 async def diff(first_name: str, second_name: str, choices: Choices, screen: Screen) -> int:
-    """Print the policies in which two presets differ."""
+    """Print the options in which two presets differ."""
     try:
         first, second = named_preset(first_name), named_preset(second_name)
     except LooplineError as error:
@@ -81,7 +81,7 @@ async def diff(first_name: str, second_name: str, choices: Choices, screen: Scre
 
 
 def _short(preset: Preset) -> Text:
-    """Return the preset in a few lines: only what differs from the engine's own values."""
+    """Return the preset in a few lines: only the options that differ from the preset `bare`."""
     bare = PRESETS["bare"].options
     text = Text.assemble((preset.name, "bold"), (f" — {preset.about}", QUIET))
     for name, value in preset.options.differences(bare).items():
@@ -90,8 +90,8 @@ def _short(preset: Preset) -> Text:
 
 
 def _print_table(presets: Sequence[Preset], names: Container[str], screen: Screen) -> None:
-    """Print the named policies, group by group, with a column for each preset."""
-    columns = ["policy", *(preset.name for preset in presets)]
+    """Print the named options, group by group, with a column for each preset."""
+    columns = ["option", *(preset.name for preset in presets)]
     lines = ["\t".join(columns)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("", *columns):

@@ -38,39 +38,40 @@ UnknownEffect = Literal["exclusive", "read"]
 
 
 class Limits(TypedDict, total=False):
-    """What a turn may use, how it goes about it, and what it is shown of the past.
+    """Loop options as keywords. An option that is left out has the value of the preset.
 
-    What is left out is as the preset has it. `max_iterations` counts decisions; None, for as many as there
-    are time and tokens for, needs `deadline_seconds` and `max_tokens`. With `early_stop` False an answer is
-    held until the last of them, with `min_rounds` until so many. `deadline_seconds` count from the turn's
-    beginning; `max_tokens` are those of all its requests, `max_cost` is in US dollars; both stop before the
-    request that would break them; None is no such limit. `on_exhausted` says what stands in for an answer
-    then. `repairs` are requests in a row to write a reply anew that could not be read, None for as many as
-    there are rounds. A reply that was cut off is continued `output_escalations` times, and a request that may
-    be answered later made `model_retries` times more. A reply with more than `max_calls_per_reply` calls is repaired.
+    Ends of a turn: `max_iterations` is the number of decisions; None needs `deadline_seconds` and `max_tokens`, and means
+    as many as these allow. With `early_stop` False an answer is held until the last decision; `min_rounds` holds it until
+    that many. `deadline_seconds` is the running time of the turn. `max_tokens` and `max_cost`, in US dollars, limit all
+    requests of the turn and its child runs; a request that would exceed them is not sent. None is no limit.
+    `on_exhausted` chooses the answer when a limit is reached. `max_depth` is how deep child runs may be nested; 0 allows none.
 
-    So many `stagnation_rounds` in a row, two at least, with the same calls end the turn, and after
-    `cycle_warning_rounds` it is warned; `self_check_rounds` says after how many rounds with calls it is to
-    look up. Each is 0 for never. `failure_reflection` has it think again when every call of a round failed,
-    `completion_check` has it check a short answer that came after much work.
+    Repeated requests: `repairs` is how many unreadable or empty replies in a row the model may write again, None for as
+    many as there are rounds. A reply with more than `max_calls_per_reply` calls counts as unreadable. A reply that was cut
+    off is continued at most `output_escalations` times. A request that failed temporarily is sent again at most
+    `model_retries` times.
 
-    Child runs may stand `max_depth` below a conversation of the user's; with 0 there are none.
+    Round hooks: after `stagnation_rounds` rounds with the same calls, at least 2, the turn ends; after
+    `cycle_warning_rounds` the model is warned. After every `self_check_rounds` rounds with calls the model checks its
+    progress. 0 turns each of them off. `failure_reflection` asks for another way after a round with a failed call.
+    `completion_check` makes the model check one short answer after three rounds with calls.
 
-    `protocol` "auto" goes by what the model can do: its own calls, else `text_protocol`, of which "auto" is
-    "json" where the model can be held to that. At most `parallel_tools` run at once, each for
-    `tool_timeout_seconds`, if that is not None. A tool that declares no effect runs alone, or beside others as a
-    read does, by `unknown_effect`; either way no call of it is begun twice. With `select_tools` a turn with
-    more than 12 tools begins with a choice of them. `answer_mode` "synthesize" has the answer written by a
-    request of its own. With `chain` "next" a model that refuses gives way to the next of the chain for the rest
-    of the turn, one that cannot be asked for this one request; with "first" none does. `reasoning_effort` is passed to models that take it, None leaves it to them.
-    `dialect` is the vocabulary in which the turn is told of elsewhere.
+    Models: `protocol` "auto" uses the model's native calls, else `text_protocol`, where "auto" is "json" if the model has a
+    JSON mode and "tagged" if not. With `chain` "next", a model that refuses is replaced by the next one for the rest of
+    the turn, and one that cannot be asked for one request; with "first" no other model is asked. `reasoning_effort` is
+    passed on to models that accept it; None leaves it to them. `answer_mode` "synthesize" writes the answer with a
+    separate request. `dialect` is the dialect of the records that subscribers receive.
 
-    `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
-    clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
-    keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
-    there are `cache_point_min_rounds`. `editable_tail_size_in_tokens` is how far back `react.hide`
-    reaches. A result is kept up to `result_bytes` and shown up to `result_characters`. `summary_hint` picks what a summary is asked to keep,
-    None by what it covers. `time_zone` is the user's, such as "Europe/Berlin", for the time in ANNOUNCE.
+    Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
+    `unknown_effect` says whether a tool without a declared effect runs alone or, as "read", beside others; it is never
+    started twice. With `select_tools` a model first chooses among more than 12 tools. At most `result_bytes` of a result
+    are stored, and at most `result_characters` are shown.
+
+    Context: `cache_ttl_seconds` is how long the provider keeps an unused prompt in its cache; old turns are clipped after
+    that, and 0 turns this off. The newest `keep_recent_turns` are not clipped, and the newest `keep_recent_intact_turns`
+    keep the results of their reads. One cache point lies `cache_point_offset_rounds` before the tail, from
+    `cache_point_min_rounds` rounds on. `editable_tail_size_in_tokens` is how far back `react.hide` reaches. `summary_hint`
+    chooses what a summary keeps; None depends on what it covers. `time_zone` is the user's, such as "Europe/Berlin".
     """
 
     max_iterations: int | None
@@ -364,7 +365,7 @@ Raises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Policies under a name. `variables` are the environment variables that its users know."""
+    """A named set of loop options. `variables` are the environment variables that set some of them."""
 
     name: str
     about: str
@@ -375,7 +376,7 @@ class Preset:
         """Return the limits that the environment sets.
 
         Raises:
-            LooplineError: a variable holds junk; the message names it and says what it takes.
+            LooplineError: a variable has a wrong value; the message names it and says what it takes.
         """
         limits: Limits = {}
         for name, variable in self.variables.items():
