@@ -348,7 +348,7 @@ async def page() -> str:
     return "\n".join(parts)
 
 
-_COLUMNS = """| what happens | error | the listener hears | the timeline has | the model is asked | the next turn is shown |
+_COLUMNS = """| what happens | error | the subscriber receives | the timeline has | the model is asked | the next turn is shown |
 |---|---|---|---|---|---|
 """
 

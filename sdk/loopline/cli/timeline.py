@@ -148,7 +148,7 @@ def timeline_command(
     dialect: Annotated[
         DialectName | None,
         typer.Option(
-            help="Show the records that a subscriber received in this vocabulary.",
+            help="Show the records that a subscriber received in this dialect.",
             show_default=False,
         ),
     ] = None,

@@ -378,7 +378,7 @@ def _overlap_document(overlap: Overlap) -> JsonObject:
 async def show_records(
     dialect: DialectName, turn: int | None, choices: Choices, screen: Screen
 ) -> int:
-    """Print what a subscriber received of one turn, or of all, in the vocabulary of a dialect."""
+    """Print the records of a dialect that a subscriber received of one turn, or of all."""
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         blocks = await conversation.blocks()

@@ -60,7 +60,8 @@ class Limits(TypedDict, total=False):
     JSON mode and "tagged" if not. With `chain` "next", a model that refuses is replaced by the next one for the rest of
     the turn, and one that cannot be asked for one request; with "first" no other model is asked. `reasoning_effort` is
     passed on to models that accept it; None leaves it to them. `answer_mode` "synthesize" writes the answer with a
-    separate request. `dialect` is the dialect of the records that subscribers receive.
+    separate request. `dialect` is recorded for the
+    server that sends the turn's events.
 
     Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
     `unknown_effect` says whether a tool without a declared effect runs alone or, as "read", beside others; it is never
