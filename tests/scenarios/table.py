@@ -18,8 +18,9 @@ PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "seeds-README.md"
 
 _HEAD = """# Seeds
 
-Loopline grows from five systems. What each of them does is a row here, with the test that holds it; rows of later work
-say what they wait for. Where a seed and a decision differ, the row's test holds the decision. One of them reads like this:
+Loopline grew from five systems, the seeds. Each feature of a seed has a row here with the test that checks it. If Loopline does not
+have the feature yet, the row says "later" and which work it waits for. If a decision of Loopline differs from a seed, the test checks
+the decision. One row is this feature:
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
@@ -33,15 +34,14 @@ async with Harness.open(guide, store="memory:", model=model) as harness:
 assert (result.answer, result.rounds) == ("Third.", 3)
 ```
 
-The page is written by `python -m tests.scenarios.table` from the list of features and the names of the tests. The seeds
-are K (timeline, plans, cache points), F (two phases, JSON actions), N (thought and action), C (workers, quality) and
-B (channels, pauses, handoff). [The last part](#tables-of-the-seed-pages) has a row for each line of the tables on the
-seeds' own pages.
+`python -m tests.scenarios.table` writes this page from the list of features and the names of the tests. The seeds are K (timeline,
+plans, cache points), F (two phases, JSON actions), N (thought and action), C (workers, quality) and B (channels, pauses, handoff). [The
+last part](#tables-of-the-seed-pages) has a row for each line of the tables on the seeds' own pages.
 """
 _TABLES = """## Tables of the seed pages
 
-Each line of a table on the pages of the seeds has a row here: the features above that hold it, a test, a page or a
-measurement. A line that is missing says which later work it waits for.
+Each line of a table on the pages of the seeds has a row here. It names the features above, a test, a page or a measurement that covers
+the line, or the later work that it waits for.
 """
 
 _NAME = re.compile(r"test_(row_\d+|[fncbk]\d+)_(\w+)")
@@ -128,12 +128,12 @@ def page() -> str:
     held = held_by()
     parts = [_HEAD]
     for title, rows in sections().items():
-        lines = ["| row | seeds | what it is | held by |", "|---|---|---|---|"]
+        lines = ["| row | seeds | what it is | covered by |", "|---|---|---|---|"]
         lines += [_line(one, held.get(one.name, [])) for one in rows]
         parts.append("\n".join([f"## {title}\n", *lines]) + "\n")
     parts.append(_TABLES)
     for title, table in tables().items():
-        lines = ["| line | what it is | held by |", "|---|---|---|"]
+        lines = ["| line | what it is | covered by |", "|---|---|---|"]
         lines += [f"| `{one.key}` | {one.text} | {_holds(one)} |" for one in table]
         parts.append("\n".join([f"### {title}\n", *lines]) + "\n")
     return "\n".join(parts)
