@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loopline.adapters.providers.failures import Credentials, response_error
 from loopline.adapters.providers.openai_chunks import ThinkTagParser
-from loopline.adapters.providers.reply_parser import ToolCallParser
+from loopline.adapters.providers.reply_parser import CallPiece, ToolCallParser
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -59,7 +59,7 @@ HABITS: dict[str, list[Piece]] = {
 def read(pieces: Sequence[Piece]) -> ToolCallParser:
     calls = ToolCallParser()
     for index, provider_id, name, arguments in pieces:
-        calls.add(index=index, provider_id=provider_id, name=name, arguments=arguments)
+        calls.add(CallPiece(index, provider_id, name, arguments))
     return calls
 
 

@@ -81,12 +81,10 @@ class ProviderModels:
         facts = arguments.facts or _facts(name, vendor, is_elsewhere=bool(base_url))
         if (facts.api == "messages") != (vendor.api_vendor == "anthropic"):
             raise ModelError(f"{name} is not asked by way of {facts.api}: change api in its facts")
-        from loopline.adapters.providers import http_model
-        from loopline.adapters.providers.failures import Credentials
-        from loopline.adapters.providers.http import HttpTransport
+        from loopline.adapters.providers import HTTP_MODELS, Credentials, HttpTransport
 
         self._http = self._http or HttpTransport(self._make_client)
-        return http_model(
+        return HTTP_MODELS[facts.api](
             name,
             model=name.partition(":")[2],
             url=base_url or vendor.base_url,

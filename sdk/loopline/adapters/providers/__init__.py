@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from loopline.adapters.providers.anthropic_messages import AnthropicMessages
 from loopline.adapters.providers.failures import Credentials
@@ -10,38 +10,13 @@ from loopline.adapters.providers.http import HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chat import OpenAiChat
 from loopline.adapters.providers.openai_responses import OpenAiResponses
-from loopline.models import Api, Capabilities, ModelFacts, ReplyLimits, Timeouts
+from loopline.models import Api
 
-__all__ = ["Credentials", "HttpTransport", "http_model"]
+__all__ = ["HTTP_MODELS", "Credentials", "HttpTransport"]
 
-_CLASSES: Mapping[Api, Callable[..., HttpModel]] = {
+HTTP_MODELS: Mapping[Api, type[HttpModel]] = {
     "chat": OpenAiChat,
     "responses": OpenAiResponses,
     "messages": AnthropicMessages,
 }
-
-
-def http_model(
-    name: str,
-    *,
-    model: str,
-    url: str,
-    credentials: Credentials,
-    facts: ModelFacts,
-    capabilities: Capabilities,
-    http: HttpTransport,
-    timeouts: Timeouts | None,
-    reply_limits: ReplyLimits | None = None,
-) -> HttpModel:
-    """Return the model, which is asked by the API that its facts name."""
-    return _CLASSES[facts.api](
-        name,
-        model=model,
-        url=url,
-        credentials=credentials,
-        capabilities=capabilities,
-        http=http,
-        facts=facts,
-        timeouts=timeouts,
-        reply_limits=reply_limits,
-    )
+"""The class of the models that are asked by each API."""

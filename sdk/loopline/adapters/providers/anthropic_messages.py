@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -15,13 +16,12 @@ from loopline.adapters.providers.json_fields import (
     objects_in,
     text_in,
 )
-from loopline.adapters.providers.reply_parser import PartialObject, ReplyParser
+from loopline.adapters.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.adapters.providers.request_bytes import (
     encoded,
     is_image,
     joined_fields,
     message_bytes,
-    offered_name,
     provider_name,
     replayed_parts,
 )
@@ -59,6 +59,14 @@ _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 """Calls that the server makes itself; their results are blocks of the same reply."""
 _INPUT = " input"
 """Where the pieces of such a call's input are collected; no field has this name."""
+_COUNTS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_input_tokens": "cache_read_tokens",
+    "cache_creation_input_tokens": "cache_write_tokens",
+    "thinking_tokens": "reasoning_tokens",
+}
+"""The fields of a `Usage`, by what the API calls them."""
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -268,89 +276,40 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
         yield {"type": "image" if is_image(attached) else "document", "source": source}
 
 
-class _Tokens(NamedTuple):
-    """The tokens that a message reports; None for a count that it leaves out."""
-
-    input: int | None
-    output: int | None
-    cache_read: int | None
-    cache_write: int | None
-    thinking: int | None
-
-    @classmethod
-    def of(cls, fields: JsonObject) -> _Tokens | None:
-        """Decode a `usage`; None if it says nothing."""
-
-        def count(values: JsonObject, name: str) -> int | None:
-            value = values.get(name)
-            return None if value is None else as_count(value)
-
-        if not fields:
-            return None
-        return cls(
-            input=count(fields, "input_tokens"),
-            output=count(fields, "output_tokens"),
-            cache_read=count(fields, "cache_read_input_tokens"),
-            cache_write=count(fields, "cache_creation_input_tokens"),
-            thinking=count(object_in(fields, "output_tokens_details"), "thinking_tokens"),
-        )
-
-    def after(self, usage: Usage) -> Usage:
-        """Return the usage with these counts in place of earlier ones; its input includes the caches."""
-
-        def latest(count: int | None, earlier: int) -> int:
-            return earlier if count is None else count
-
-        fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
-        read = latest(self.cache_read, usage.cache_read_tokens)
-        write = latest(self.cache_write, usage.cache_write_tokens)
-        return Usage(
-            input_tokens=latest(self.input, fresh) + read + write,
-            output_tokens=latest(self.output, usage.output_tokens),
-            cache_read_tokens=read,
-            cache_write_tokens=write,
-            reasoning_tokens=latest(self.thinking, usage.reasoning_tokens),
-        )
+def _counts(usage: JsonObject) -> Mapping[str, int] | None:
+    """Return the counts that a message reports, by their fields of a `Usage`; None if it says nothing."""
+    if not usage:
+        return None
+    fields = {**usage, **object_in(usage, "output_tokens_details")}
+    return {
+        _COUNTS[name]: as_count(value)
+        for name, value in fields.items()
+        if name in _COUNTS and value is not None
+    }
 
 
 class _BlockStart(NamedTuple):
-    """A content block begins; `block` is what goes back to the provider."""
+    """A content block begins; `block` is what goes back to the provider, a call without name and input."""
 
     number: int
     block: JsonObject
     text: str = ""
     thinking: str = ""
-
-
-class _CallStart(NamedTuple):
-    """A tool call begins; `block` is what goes back to the provider, without name and input."""
-
-    number: int
-    block: JsonObject
-    provider_id: str
-    name: str
-    input: JsonObject
+    call: CallPiece | None = None
 
 
 class _TextPiece(NamedTuple):
-    """A piece of a block's text, thinking or signature."""
+    """A piece of a block's text, thinking or signature, or of a call's input as JSON."""
 
     number: int
-    field: Literal["text", "thinking", "signature"]
+    field: Literal["text", "thinking", "signature", "input"]
     text: str
-
-
-class _InputPiece(NamedTuple):
-    """A piece of a call's input, as JSON."""
-
-    number: int
-    json: str
 
 
 class _Status(NamedTuple):
     """What the message as a whole reports: tokens, and why it ended."""
 
-    tokens: _Tokens | None
+    counts: Mapping[str, int] | None
     stop_reason: str = ""
 
 
@@ -358,7 +317,7 @@ class _End(NamedTuple):
     """The message is over."""
 
 
-_Event: TypeAlias = _BlockStart | _CallStart | _TextPiece | _InputPiece | _Status | _End
+_Event: TypeAlias = _BlockStart | _TextPiece | _Status | _End
 
 
 def _decode(data: str, credentials: Credentials) -> _Event | None:
@@ -374,10 +333,10 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
         case "content_block_start":
             return _decode_block(count_in(event, "index"), object_in(event, "content_block"))
         case "message_start":
-            return _Status(_Tokens.of(object_in(object_in(event, "message"), "usage")))
+            return _Status(_counts(object_in(object_in(event, "message"), "usage")))
         case "message_delta":
             stop_reason = text_in(object_in(event, "delta"), "stop_reason")
-            return _Status(_Tokens.of(object_in(event, "usage")), stop_reason)
+            return _Status(_counts(object_in(event, "usage")), stop_reason)
         case "message_stop":
             return _End()
         case "error":
@@ -395,17 +354,18 @@ def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
         case "signature_delta":
             return _TextPiece(index, "signature", text_in(delta, "signature"))
         case "input_json_delta":
-            return _InputPiece(index, text_in(delta, "partial_json"))
+            return _TextPiece(index, "input", text_in(delta, "partial_json"))
         case _:
             return None
 
 
-def _decode_block(index: int, block: JsonObject) -> _BlockStart | _CallStart:
+def _decode_block(index: int, block: JsonObject) -> _BlockStart:
     match text_in(block, "type"):
         case "tool_use":
             fields = {name: value for name, value in block.items() if name not in ("name", "input")}
-            call = text_in(block, "id"), text_in(block, "name"), object_in(block, "input")
-            return _CallStart(index, fields, *call)
+            provider_id, name = text_in(block, "id"), text_in(block, "name")
+            call = CallPiece(index, provider_id, name, object_in(block, "input") or None)
+            return _BlockStart(index, fields, call=call)
         case "text":
             return _BlockStart(index, block, text=text_in(block, "text"))
         case "thinking":
@@ -420,12 +380,15 @@ class AnthropicReplyParser(ReplyParser):
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._stop_reason = ""
+        self._fresh = Usage()  # the latest counts, whose input does not include the caches
         self._blocks: dict[int, PartialObject] = {}
 
     def feed(self, data: str) -> Sequence[TextDelta]:
         """Decode an event of the stream and return the text it adds."""
         event = _decode(data, self.credentials)
         match event:
+            case _TextPiece(field="input"):
+                self._take_input(event)
             case _TextPiece():
                 self._block(event.number).add(event.field, event.text)
                 if event.field == "text":
@@ -433,9 +396,7 @@ class AnthropicReplyParser(ReplyParser):
                 if event.field == "thinking":
                     return self.add_thinking(event.text)
                 self.count(len(event.text))
-            case _InputPiece():
-                self._take_input(event)
-            case _BlockStart() | _CallStart():
+            case _BlockStart():
                 return self._start(event)
             case _Status():
                 self._update(event)
@@ -453,8 +414,8 @@ class AnthropicReplyParser(ReplyParser):
             raise ModelRequestError(f"{self.credentials.model}: what came is no message")
         starts = (_decode_block(index, block) for index, block in enumerate(blocks))
         deltas = [delta for start in starts for delta in self._start(start)]
-        tokens = _Tokens.of(object_in(message, "usage"))
-        self._update(_Status(tokens, text_in(message, "stop_reason")))
+        counts = _counts(object_in(message, "usage"))
+        self._update(_Status(counts, text_in(message, "stop_reason")))
         self.end()
         return deltas
 
@@ -477,32 +438,26 @@ class AnthropicReplyParser(ReplyParser):
             block = self._blocks[index] = PartialObject()
         return block
 
-    def _start(self, start: _BlockStart | _CallStart) -> Sequence[TextDelta]:
+    def _start(self, start: _BlockStart) -> Sequence[TextDelta]:
         self._blocks[start.number] = PartialObject(start.block)
-        match start:
-            case _CallStart():
-                self.calls.add(
-                    index=start.number,
-                    provider_id=start.provider_id,
-                    name=offered_name(start.name, self.offered),
-                    arguments=start.input or None,
-                )
-                return ()
-            case _BlockStart():
-                return self.add_text(start.text) or self.add_thinking(start.thinking)
+        if start.call is not None:
+            self.calls.add(start.call)
+        return self.add_text(start.text) or self.add_thinking(start.thinking)
 
-    def _take_input(self, piece: _InputPiece) -> None:
+    def _take_input(self, piece: _TextPiece) -> None:
         block = self._block(piece.number)
         if text_in(block.fields, "type") in _SERVER_CALLS:
-            block.add(_INPUT, piece.json)
-            self.count(len(piece.json))
+            block.add(_INPUT, piece.text)
+            self.count(len(piece.text))
         else:
-            self.calls.add(index=piece.number, arguments=piece.json)
+            self.calls.add(CallPiece(piece.number, arguments=piece.text))
 
     def _update(self, status: _Status) -> None:
         self._stop_reason = status.stop_reason or self._stop_reason
-        if status.tokens is not None:
-            self.report(status.tokens.after(self.usage or Usage()))
+        if status.counts is not None:
+            fresh = self._fresh = replace(self._fresh, **status.counts)
+            cached = fresh.cache_read_tokens + fresh.cache_write_tokens
+            self.report(replace(fresh, input_tokens=fresh.input_tokens + cached))
 
 
 def _with_input(block: JsonObject) -> JsonObject:

@@ -68,9 +68,11 @@ class HttpModel(ABC):
         return f"<{self.name} at {public_url(self.url)}>"
 
     @property
-    @abstractmethod
     def headers(self) -> Mapping[str, str]:
-        """The headers of each request; the key is among them."""
+        """The headers of each request; the key, if there is one, is a bearer token."""
+        key = self.credentials.key
+        bearer = {"Authorization": f"Bearer {key}"} if key else {}
+        return {"Content-Type": "application/json", "Accept": "text/event-stream", **bearer}
 
     @abstractmethod
     def body(self, prompt: Prompt) -> bytes:

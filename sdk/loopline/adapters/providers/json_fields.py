@@ -15,11 +15,6 @@ def as_list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def as_text(value: Json) -> str:
-    """Return the value if it is a text, else an empty one."""
-    return value if isinstance(value, str) else ""
-
-
 def as_count(value: Json) -> int:
     """Return the value if it is a whole number, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
@@ -33,10 +28,7 @@ def object_in(fields: JsonObject, name: str) -> JsonObject:
 
 def objects_in(fields: JsonObject, name: str) -> list[JsonObject]:
     """Return the items of the list in a field; an item that is no object is read as an empty one."""
-    value = fields.get(name)
-    if not isinstance(value, list):
-        return []
-    return [item if isinstance(item, dict) else {} for item in value]
+    return [as_object(item) for item in as_list(fields.get(name))]
 
 
 def text_in(fields: JsonObject, name: str) -> str:

@@ -9,7 +9,6 @@ from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    bearer_headers,
     data_url,
     encoded,
     is_image,
@@ -41,11 +40,6 @@ class OpenAiChat(HttpModel):
     """A model behind `/chat/completions`."""
 
     path = "/chat/completions"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The key as a bearer token, if there is one."""
-        return bearer_headers(self.credentials)
 
     @property
     def family(self) -> str:

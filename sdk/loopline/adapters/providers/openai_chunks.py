@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.adapters.providers.json_fields import (
+    as_list,
     as_object,
     count_in,
     object_in,
     objects_in,
     text_in,
 )
-from loopline.adapters.providers.reply_parser import PartialObject, ReplyParser
-from loopline.adapters.providers.request_bytes import offered_name
+from loopline.adapters.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.errors import ModelOverloaded, ModelRequestError
 from loopline.models import Json, JsonObject, ReasoningReplay, Reply, StopReason, TextDelta, Usage
 
@@ -140,27 +140,17 @@ class _ReasoningDetails:
         return "".join(piece.texts.values())
 
 
-class _CallPiece(NamedTuple):
-    """A piece of a tool call; `extra` is what its server wants back with the call."""
-
-    number: int | None
-    provider_id: str
-    name: str
-    arguments: Json
-    extra: JsonObject | None
-
-    @classmethod
-    def of(cls, piece: JsonObject) -> _CallPiece:
-        """Decode a piece."""
-        function = object_in(piece, "function")
-        index, extra = piece.get("index"), piece.get(EXTRA)
-        return cls(
-            index if isinstance(index, int) else None,
-            text_in(piece, "id"),
-            text_in(function, "name"),
-            function.get("arguments"),
-            {EXTRA: extra} if extra else None,
-        )
+def _call_piece(piece: JsonObject) -> CallPiece:
+    """Decode a piece of a call."""
+    function = object_in(piece, "function")
+    index, extra = piece.get("index"), piece.get(EXTRA)
+    return CallPiece(
+        index if isinstance(index, int) else None,
+        text_in(piece, "id"),
+        text_in(function, "name"),
+        function.get("arguments"),
+        {EXTRA: extra} if extra else None,
+    )
 
 
 class _Choice(NamedTuple):
@@ -170,7 +160,7 @@ class _Choice(NamedTuple):
     thinking: str
     texts: Sequence[tuple[str, bool]]
     refusal: str
-    calls: Sequence[_CallPiece]
+    calls: Sequence[CallPiece]
     details: Sequence[_DetailPiece]
     details_size: int
 
@@ -184,9 +174,7 @@ class _Choice(NamedTuple):
             text_in(delta, "reasoning_content") or text_in(delta, "reasoning"),
             _texts(delta["content"]) if "content" in delta else (),
             text_in(delta, "refusal"),
-            [_CallPiece.of(piece) for piece in objects_in(delta, "tool_calls")]
-            if "tool_calls" in delta
-            else (),
+            [_call_piece(piece) for piece in objects_in(delta, "tool_calls")],
             [_DetailPiece.of(piece) for piece in objects_in(delta, DETAILS)] if details else (),
             len(str(details)) if details else 0,
         )
@@ -197,7 +185,7 @@ def _texts(content: Json) -> Sequence[tuple[str, bool]]:
     if isinstance(content, str):
         return ((content, False),)
     texts = list[tuple[str, bool]]()
-    for part in map(as_object, content if isinstance(content, list) else ()):
+    for part in map(as_object, as_list(content)):
         match part:
             case {"type": "text"}:
                 texts.append((text_in(part, "text"), False))
@@ -208,14 +196,18 @@ def _texts(content: Json) -> Sequence[tuple[str, bool]]:
     return texts
 
 
-def _usage(fields: JsonObject) -> Usage:
-    input_details = object_in(fields, "prompt_tokens_details")
-    output_details = object_in(fields, "completion_tokens_details")
-    cached = count_in(input_details, "cached_tokens") or count_in(fields, "prompt_cache_hit_tokens")
+def usage_in(document: JsonObject, sent: str, written: str) -> Usage | None:
+    """Decode a `usage` whose counts are `<sent>_tokens` and `<written>_tokens`; None if it says nothing."""
+    fields = object_in(document, "usage")
+    if not fields:
+        return None
+    input_details = object_in(fields, f"{sent}_tokens_details")
+    output_details = object_in(fields, f"{written}_tokens_details")
+    cached = count_in(input_details, "cached_tokens")
     return Usage(
-        input_tokens=count_in(fields, "prompt_tokens"),
-        output_tokens=count_in(fields, "completion_tokens"),
-        cache_read_tokens=cached,
+        input_tokens=count_in(fields, f"{sent}_tokens"),
+        output_tokens=count_in(fields, f"{written}_tokens"),
+        cache_read_tokens=cached or count_in(fields, f"{sent}_cache_hit_tokens"),
         cache_write_tokens=count_in(input_details, "cache_write_tokens"),
         reasoning_tokens=count_in(output_details, "reasoning_tokens"),
     )
@@ -237,9 +229,8 @@ class _Chunk(NamedTuple):
         chunk = parse_chunk(data, credentials)
         if chunk.get("error"):
             raise stream_error(chunk, credentials)
-        usage = object_in(chunk, "usage")
         choices = [_Choice.of(choice) for choice in objects_in(chunk, "choices")]
-        return cls(choices, _usage(usage) if usage else None)
+        return cls(choices, usage_in(chunk, "prompt", "completion"))
 
 
 class ChatReplyParser(ReplyParser):
@@ -322,13 +313,7 @@ class ChatReplyParser(ReplyParser):
         for choice in chunk.choices:
             self._finish_reason = choice.finish_reason or self._finish_reason
             for call in choice.calls:
-                self.calls.add(
-                    index=call.number,
-                    provider_id=call.provider_id,
-                    name=offered_name(call.name, self.offered) if call.name else "",
-                    arguments=call.arguments,
-                    extra=call.extra,
-                )
+                self.calls.add(call)
             thinking = choice.thinking
             if choice.details:
                 self.count(choice.details_size)

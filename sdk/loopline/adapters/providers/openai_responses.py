@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.json_fields import count_in, object_in, objects_in, text_in
-from loopline.adapters.providers.reply_parser import ReplyParser
+from loopline.adapters.providers.openai_chunks import usage_in
+from loopline.adapters.providers.reply_parser import CallPiece, ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    bearer_headers,
     data_url,
     encoded,
     is_image,
     joined_fields,
     message_bytes,
-    offered_name,
     openai_schema,
     provider_name,
     replayed_parts,
@@ -52,11 +51,6 @@ class OpenAiResponses(HttpModel):
     """A model behind `/responses`; nothing is stored there."""
 
     path = "/responses"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The key as a bearer token, if there is one."""
-        return bearer_headers(self.credentials)
 
     def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
         """Return a parser for the next reply."""
@@ -202,22 +196,6 @@ class _TextPiece(NamedTuple):
     is_refusal: bool = False
 
 
-class _ArgumentsPiece(NamedTuple):
-    """A piece of a call's arguments, as JSON."""
-
-    number: int
-    json: str
-
-
-class _CallStart(NamedTuple):
-    """A tool call begins."""
-
-    number: int
-    provider_id: str
-    name: str
-    arguments: Json
-
-
 class _ItemEnd(NamedTuple):
     """An item is complete; `item` is what goes back to the provider, None if it cannot be sent again."""
 
@@ -259,27 +237,15 @@ class _End(NamedTuple):
             case {"error": error} if error:
                 raise stream_error(response, credentials)
             case _:
-                usage = object_in(response, "usage")
+                pass
         return cls(
             status=text_in(response, "status") or "completed",
             reason=text_in(object_in(response, "incomplete_details"), "reason"),
-            usage=_usage(usage) if usage else None,
+            usage=usage_in(response, "input", "output"),
         )
 
 
-def _usage(fields: JsonObject) -> Usage:
-    input_details = object_in(fields, "input_tokens_details")
-    output_details = object_in(fields, "output_tokens_details")
-    return Usage(
-        input_tokens=count_in(fields, "input_tokens"),
-        output_tokens=count_in(fields, "output_tokens"),
-        cache_read_tokens=count_in(input_details, "cached_tokens"),
-        cache_write_tokens=count_in(input_details, "cache_write_tokens"),
-        reasoning_tokens=count_in(output_details, "reasoning_tokens"),
-    )
-
-
-_Event: TypeAlias = _TextPiece | _ArgumentsPiece | _CallStart | _ItemEnd | _End
+_Event: TypeAlias = _TextPiece | CallPiece | _ItemEnd | _End
 
 
 def _decode(data: str, credentials: Credentials) -> _Event | None:
@@ -297,7 +263,8 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
         case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
             return _TextPiece(text_in(event, "delta"), True)
         case "response.function_call_arguments.delta":
-            return _ArgumentsPiece(count_in(event, "output_index"), text_in(event, "delta"))
+            index = count_in(event, "output_index")
+            return CallPiece(index, arguments=text_in(event, "delta"))
         case "response.output_item.added":
             return _decode_call(count_in(event, "output_index"), object_in(event, "item"))
         case "response.output_item.done":
@@ -310,12 +277,12 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
             return None
 
 
-def _decode_call(index: int, item: JsonObject) -> _CallStart | None:
+def _decode_call(index: int, item: JsonObject) -> CallPiece | None:
     """Decode an item that begins; None if it is no call."""
     match item:
         case {"type": "function_call", **fields}:
             arguments = {"arguments": None, **fields}["arguments"]
-            return _CallStart(index, text_in(fields, "call_id"), text_in(fields, "name"), arguments)
+            return CallPiece(index, text_in(fields, "call_id"), text_in(fields, "name"), arguments)
         case _:
             return None
 
@@ -363,15 +330,8 @@ class ResponsesReplyParser(ReplyParser):
             case _TextPiece():
                 self._refused = self._refused or event.is_refusal
                 return (self.add_thinking if event.is_thinking else self.add_text)(event.text)
-            case _ArgumentsPiece():
-                self.calls.add(index=event.number, arguments=event.json)
-            case _CallStart():
-                self.calls.add(
-                    index=event.number,
-                    provider_id=event.provider_id,
-                    name=offered_name(event.name, self.offered),
-                    arguments=event.arguments,
-                )
+            case CallPiece():
+                self.calls.add(event)
             case _ItemEnd():
                 self.count(event.size)
                 if event.item is not None:

@@ -6,9 +6,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from loopline.adapters.providers.failures import AnsweredError, Credentials
 from loopline.adapters.providers.json_fields import text_in
+from loopline.adapters.providers.request_bytes import offered_name
 from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
     BrokenJson,
@@ -46,6 +48,16 @@ class PartialObject:
         return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
 
 
+class CallPiece(NamedTuple):
+    """A piece of a tool call; `extra` is what its server wants back with the call."""
+
+    number: int | None
+    provider_id: str = ""
+    name: str = ""
+    arguments: Json = None
+    extra: JsonObject | None = None
+
+
 @dataclass(slots=True)
 class _PartialCall:
     """A tool call that is still arriving."""
@@ -69,18 +81,22 @@ class _PartialCall:
         except (ValueError, RecursionError):
             return False
 
-    def differs_from(self, provider_id: str, name: str) -> bool:
-        """Return whether a piece with this id and name begins another call."""
-        if provider_id and self.provider_id:
-            return provider_id != self.provider_id
-        return bool(name) and bool(self.name) and self.is_complete
+    def differs_from(self, piece: CallPiece) -> bool:
+        """Return whether a piece begins another call."""
+        if piece.provider_id and self.provider_id:
+            return piece.provider_id != self.provider_id
+        return bool(piece.name) and bool(self.name) and self.is_complete
 
 
 class ToolCallParser:
-    """Assembles the tool calls of one reply, however its server numbers, names and cuts them."""
+    """Assembles the tool calls of one reply, however its server numbers, names and cuts them.
 
-    def __init__(self) -> None:
+    `offered` are the names of the tools that it may call.
+    """
+
+    def __init__(self, offered: tuple[str, ...] = ()) -> None:
         self.size: int = 0
+        self._offered = offered
         self._calls: list[_PartialCall] = []
         self._latest: dict[int | None, _PartialCall] = {}
 
@@ -100,29 +116,22 @@ class ToolCallParser:
         """What came with calls beside name and arguments, by the provider's ids."""
         return {call.provider_id: call.extra for call in self._calls}
 
-    def add(
-        self,
-        *,
-        index: int | None,
-        provider_id: str = "",
-        name: str = "",
-        arguments: Json,
-        extra: JsonObject | None = None,
-    ) -> None:
-        """Add a piece of a call; `extra` is what its server wants back with the call.
+    def add(self, piece: CallPiece) -> None:
+        """Add a piece of a call.
 
-        The piece belongs to the latest call of its index, unless another id, or a name behind complete
+        The piece belongs to the latest call of its number, unless another id, or a name behind complete
         arguments, shows that a new call has begun.
         """
-        call = self._latest.get(index)
-        if call is None or call.differs_from(provider_id, name):
-            call = self._latest[index] = _PartialCall()
+        call = self._latest.get(piece.number)
+        if call is None or call.differs_from(piece):
+            call = self._latest[piece.number] = _PartialCall()
             self._calls.append(call)
-        call.provider_id = call.provider_id or provider_id
-        call.name = call.name or name
-        if extra:
-            call.extra.update(extra)
-        if arguments is not None:
+        call.provider_id = call.provider_id or piece.provider_id
+        call.name = call.name or piece.name
+        if piece.extra:
+            call.extra.update(piece.extra)
+        if piece.arguments is not None:
+            arguments = piece.arguments
             text = arguments if isinstance(arguments, str) else dumps(arguments)
             call.pieces.append(text)
             self.size += len(text)
@@ -137,17 +146,13 @@ class ToolCallParser:
         if cut and partial_calls and not partial_calls[-1].arguments.strip():
             partial_calls = partial_calls[:-1]
         for partial in partial_calls:
+            name, provider_id = offered_name(partial.name, self._offered), partial.provider_id
             arguments = parse_object(partial.arguments)
-            if isinstance(arguments, BrokenJson) or not partial.name:
+            if isinstance(arguments, BrokenJson) or not name:
                 fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
-                named = partial.name or "a tool"
-                problem = problem or f"The call of {named} cannot be read: {fault}"
+                problem = problem or f"The call of {name or 'a tool'} cannot be read: {fault}"
             else:
-                calls.append(
-                    ToolCall(
-                        name=partial.name, arguments=arguments, provider_id=partial.provider_id
-                    )
-                )
+                calls.append(ToolCall(name=name, arguments=arguments, provider_id=provider_id))
         return tuple(calls), problem
 
 
@@ -155,9 +160,8 @@ class ReplyParser(ABC):
     """A reply that is still arriving; `offered` are the names of the tools that it may call."""
 
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
-        self.offered = offered
         self.credentials = credentials
-        self.calls: ToolCallParser = ToolCallParser()
+        self.calls: ToolCallParser = ToolCallParser(offered)
         self.usage: Usage | None = None
         self.is_over: bool = False
         self.size: int = 0  # in characters, without those of the calls

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from loopline.adapters.providers.failures import Credentials
 from loopline.adapters.providers.json_fields import text_in
 from loopline.models import Attached, Json, JsonForm, JsonObject, Message, ReasoningReplay, dumps
 from loopline.tools import provider_names
@@ -77,9 +76,3 @@ def replayed_parts(
 def openai_schema(form: JsonForm) -> JsonObject:
     """Return a form as OpenAI's APIs take it."""
     return {"name": form.name, "schema": form.schema, "strict": form.strict}
-
-
-def bearer_headers(credentials: Credentials) -> Mapping[str, str]:
-    """Return the headers of a request whose key, if there is one, is a bearer token."""
-    key = {"Authorization": f"Bearer {credentials.key}"} if credentials.key else {}
-    return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}
