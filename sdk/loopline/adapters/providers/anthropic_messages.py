@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
@@ -18,12 +17,12 @@ from loopline.adapters.providers.json_fields import (
 )
 from loopline.adapters.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.adapters.providers.request_bytes import (
+    CallForm,
     encoded,
     is_image,
     joined_fields,
     message_bytes,
     provider_name,
-    replayed_parts,
 )
 from loopline.errors import ModelRequestError
 from loopline.models import (
@@ -36,13 +35,14 @@ from loopline.models import (
     ReasoningReplay,
     StopReason,
     TextDelta,
+    ToolCall,
     ToolMessage,
     ToolSpec,
     Usage,
     UserMessage,
     parse_object,
 )
-from loopline.models.prompt import breaks_off, echo_for, sent_id
+from loopline.models.prompt import breaks_off, sent_id
 
 FAMILY = "anthropic"
 """Replies of this family go back as they came."""
@@ -234,34 +234,20 @@ def _content(message: Message) -> Iterator[JsonObject]:
                 yield {"type": "text", "text": text}
             for attached in attachments:
                 yield from _attached(attached)
-        case AssistantMessage() if blocks := replayed_parts(
-            echo_for(message, FAMILY), _THINKING_TYPES, partial(_complete, message)
-        ):
+        case AssistantMessage() if blocks := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
             yield from blocks
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"type": "text", "text": text.rstrip()}
             for call in calls:
-                yield {
-                    "type": "tool_use",
-                    "id": sent_id(call, FAMILY),
-                    "name": provider_name(call.name),
-                    "input": call.arguments,
-                }
+                yield _CALL.call(call, FAMILY)
 
 
-def _complete(message: AssistantMessage, block: JsonObject) -> JsonObject | None:
-    """Return a block as it goes back: a call with its name and input, None if it was never made."""
-    match block:
-        case {"type": "tool_use", "id": str(provider_id)}:
-            for call in message.calls:
-                if call.provider_id == provider_id:
-                    return {**block, "name": provider_name(call.name), "input": call.arguments}
-            return None
-        case {"type": "tool_use"}:
-            return None
-        case _:
-            return block
+def _call_fields(call: ToolCall) -> JsonObject:
+    return {"name": provider_name(call.name), "input": call.arguments}
+
+
+_CALL = CallForm("tool_use", "id", _call_fields)
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:

@@ -131,21 +131,19 @@ def not_a_stream_error(
 
 def is_error_document(body: str) -> bool:
     """Return whether a document reports an error, whatever its status was."""
-    match extract_json(body):
-        case {"error": error}:
-            return bool(error)
-        case _:
-            return False
+    document = extract_json(body)
+    return document is not None and reports_error(document)
+
+
+def reports_error(document: JsonObject) -> bool:
+    """Return whether the field for an error is there, and not empty."""
+    return bool(document.get("error"))
 
 
 def stream_error(event: JsonObject, credentials: Credentials) -> ModelError:
     """Return the error that an event of a stream reports instead of a piece of the reply."""
     report = _ErrorReport.of(event)
-    match event:
-        case {"error": error} if error:
-            body = dumps(error)
-        case _:
-            body = dumps(event)
+    body = dumps(event["error"] if reports_error(event) else event)
     return _error(report, report.status, body, credentials)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
+from loopline.adapters.providers.failures import (
+    Credentials,
+    parse_chunk,
+    reports_error,
+    stream_error,
+)
 from loopline.adapters.providers.json_fields import (
     as_list,
     as_object,
@@ -227,7 +232,7 @@ class _Chunk(NamedTuple):
             ModelError: it is no JSON object, or reports an error.
         """
         chunk = parse_chunk(data, credentials)
-        if chunk.get("error"):
+        if reports_error(chunk):
             raise stream_error(chunk, credentials)
         choices = [_Choice.of(choice) for choice in objects_in(chunk, "choices")]
         return cls(choices, usage_in(chunk, "prompt", "completion"))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
+from loopline.adapters.providers.failures import (
+    Credentials,
+    parse_chunk,
+    reports_error,
+    stream_error,
+)
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.json_fields import count_in, object_in, objects_in, text_in
 from loopline.adapters.providers.openai_chunks import usage_in
 from loopline.adapters.providers.reply_parser import CallPiece, ReplyParser
 from loopline.adapters.providers.request_bytes import (
+    CallForm,
     data_url,
     encoded,
     is_image,
@@ -19,7 +24,6 @@ from loopline.adapters.providers.request_bytes import (
     message_bytes,
     openai_schema,
     provider_name,
-    replayed_parts,
 )
 from loopline.errors import ModelRequestError
 from loopline.models import (
@@ -32,13 +36,14 @@ from loopline.models import (
     ReasoningReplay,
     StopReason,
     TextDelta,
+    ToolCall,
     ToolMessage,
     ToolSpec,
     Usage,
     UserMessage,
     dumps,
 )
-from loopline.models.prompt import echo_for, sent_id
+from loopline.models.prompt import sent_id
 
 FAMILY = "responses"
 """Replies of this family go back as they came."""
@@ -135,20 +140,20 @@ def _content(message: Message) -> Iterator[JsonObject]:
             yield {"role": "user", "content": parts}
         case ToolMessage(text=text) as result:
             yield _output(result, text)
-        case AssistantMessage() if items := replayed_parts(
-            echo_for(message, FAMILY), _THINKING_TYPES, partial(_complete, message)
-        ):
+        case AssistantMessage() if items := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
             yield from items
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"role": "assistant", "content": text}
             for call in calls:
-                yield {
-                    "type": "function_call",
-                    "call_id": sent_id(call, FAMILY),
-                    "name": provider_name(call.name),
-                    "arguments": dumps(call.arguments),
-                }
+                yield _CALL.call(call, FAMILY)
+
+
+def _call_fields(call: ToolCall) -> JsonObject:
+    return {"name": provider_name(call.name), "arguments": dumps(call.arguments)}
+
+
+_CALL = CallForm("function_call", "call_id", _call_fields)
 
 
 def _output(result: ToolMessage, output: Json) -> JsonObject:
@@ -158,21 +163,6 @@ def _output(result: ToolMessage, output: Json) -> JsonObject:
 def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
     """Return a result with the tail behind it."""
     return _output(result, [{"type": "input_text", "text": text} for text in (result.text, tail)])
-
-
-def _complete(message: AssistantMessage, item: JsonObject) -> JsonObject | None:
-    """Return an item as it goes back: a call with its name and arguments, None if it was never made."""
-    match item:
-        case {"type": "function_call", "call_id": str(provider_id)}:
-            for call in message.calls:
-                if call.provider_id == provider_id:
-                    arguments = dumps(call.arguments)
-                    return {**item, "name": provider_name(call.name), "arguments": arguments}
-            return None
-        case {"type": "function_call"}:
-            return None
-        case _:
-            return item
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:
@@ -233,11 +223,8 @@ class _End(NamedTuple):
         Raises:
             ModelError: it reports an error.
         """
-        match response:
-            case {"error": error} if error:
-                raise stream_error(response, credentials)
-            case _:
-                pass
+        if reports_error(response):
+            raise stream_error(response, credentials)
         return cls(
             status=text_in(response, "status") or "completed",
             reason=text_in(object_in(response, "incomplete_details"), "reason"),

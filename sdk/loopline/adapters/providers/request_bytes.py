@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from loopline.adapters.providers.json_fields import text_in
-from loopline.models import Attached, Json, JsonForm, JsonObject, Message, ReasoningReplay, dumps
+from loopline.models import (
+    AssistantMessage,
+    Attached,
+    Json,
+    JsonForm,
+    JsonObject,
+    Message,
+    ToolCall,
+    dumps,
+)
+from loopline.models.prompt import echo_for, sent_id
 from loopline.tools import provider_names
 
 
@@ -55,22 +66,36 @@ def offered_name(called: str, offered: tuple[str, ...]) -> str:
     return names_by_provider_name(offered).get(called, called.replace("__", "."))
 
 
-def replayed_parts(
-    echo: ReasoningReplay | None,
-    thinking_types: frozenset[str],
-    complete: Callable[[JsonObject], JsonObject | None],
-) -> list[JsonObject]:
-    """Return the parts of a reply as its provider wants them back; none of a reply that only thought.
+class CallForm(NamedTuple):
+    """The form of a call in an API: the type and the field for the id of its parts, and its other fields."""
 
-    Parts of the `thinking_types` must have another part behind them. `complete` returns a call with its name
-    and arguments, any other part as it is, and None for a call that was never made.
-    """
-    if echo is None:
-        return []
-    parts = [part for part in map(complete, echo.parts) if part is not None]
-    while parts and text_in(parts[-1], "type") in thinking_types:
-        parts.pop()
-    return parts
+    type: str
+    id: str
+    fields: Callable[[ToolCall], JsonObject]
+
+    def call(self, call: ToolCall, family: str) -> JsonObject:
+        """Return a call as it is sent to this family."""
+        return {"type": self.type, self.id: sent_id(call, family), **self.fields(call)}
+
+    def replayed(
+        self, message: AssistantMessage, family: str, thinking_types: frozenset[str]
+    ) -> list[JsonObject]:
+        """Return the parts of a reply as this family wants them back; none of a reply that only thought.
+
+        Calls get their names and arguments again, and those that were never made are left out. Parts of
+        the `thinking_types` must have another part behind them.
+        """
+        echo = echo_for(message, family)
+        made = {call.provider_id: call for call in reversed(message.calls) if call.provider_id}
+        parts = list[JsonObject]()
+        for part in echo.parts if echo else ():
+            if text_in(part, "type") != self.type:
+                parts.append(part)
+            elif call := made.get(text_in(part, self.id)):
+                parts.append({**part, **self.fields(call)})
+        while parts and text_in(parts[-1], "type") in thinking_types:
+            parts.pop()
+        return parts
 
 
 def openai_schema(form: JsonForm) -> JsonObject:
