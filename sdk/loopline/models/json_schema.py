@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -23,6 +24,17 @@ class SchemaMismatch(LooplineError):
     """A value does not fit its schema; the message names each field that is wrong."""
 
 
+@contextmanager
+def mismatches() -> Iterator[None]:
+    """Raise as `SchemaMismatch` whatever the code of a type raises."""
+    try:
+        yield
+    except SchemaMismatch:
+        raise
+    except Exception as error:  # the type's own code may raise anything
+        raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+
+
 class ObjectType(Generic[T]):
     """A JSON Schema of an object, and the function that turns an object that fits into a value."""
 
@@ -36,12 +48,8 @@ class ObjectType(Generic[T]):
         Raises:
             SchemaMismatch: it does not fit; the message says why.
         """
-        try:
+        with mismatches():
             return self._read(raw)
-        except SchemaMismatch:
-            raise
-        except Exception as error:
-            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
     def with_conversion(self, convert: Callable[[JsonObject], Any]) -> ObjectType[Any]:
         """Return a type with the same schema, whose values are those of `convert` for an object that fits."""

@@ -28,6 +28,7 @@ from loopline.models.json_schema import (
     adapter_of,
     is_object_schema,
     json_form,
+    mismatches,
     resolved,
     validator_of_adapter,
     validator_of_schema,
@@ -187,11 +188,9 @@ class OutputType(Generic[T_co]):
         """
         if self._adapter is None:
             return self._text(cast("Json", value))
-        try:
+        with mismatches():
             checked = self._adapter.validate_python(value)
             text = self._adapter.dump_json(checked, by_alias=True).decode()
-        except Exception as error:
-            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
         return self._text(cast("Json", json.loads(text)))
 
     def _text(self, value: Json) -> str:
@@ -207,12 +206,8 @@ class OutputType(Generic[T_co]):
         return True
 
     def _validated(self, value: Json) -> T_co:
-        try:
+        with mismatches():
             return self._validate(value)
-        except SchemaMismatch:
-            raise
-        except Exception as error:  # the type's own code may raise anything
-            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
 def output_type_of(kind: object) -> OutputType[Any] | None:

@@ -168,11 +168,7 @@ def _duration(text: str) -> float | None:
 
 
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
-
-
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
-
-
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
@@ -190,14 +186,8 @@ class Overflow:
 
 _OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
 """Statuses that are never about a prompt, however the message is worded."""
-
-
 _COUNT = r"(?P<{}>\d[\d,]{{0,11}})"
-
-
 _WINDOW, _TOKENS = _COUNT.format("window"), _COUNT.format("tokens")
-
-
 _WORDINGS = tuple(
     re.compile(wording, re.ASCII | re.IGNORECASE | re.DOTALL)
     for wording in (

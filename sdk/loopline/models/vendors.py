@@ -12,7 +12,7 @@ The APIs of OpenAI take the key as `Authorization: Bearer`, that of Anthropic as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
@@ -33,52 +33,25 @@ class Vendor:
     api_vendor: ApiVendor = "openai"
 
 
-_ALL = (
-    Vendor(
-        name="openai",
-        base_url="https://api.openai.com/v1",
-        key_variable="OPENAI_API_KEY",
-        url_variable="OPENAI_BASE_URL",
-    ),
-    Vendor(
-        name="openai-chat",
-        base_url="https://api.openai.com/v1",
-        key_variable="OPENAI_API_KEY",
-        url_variable="OPENAI_BASE_URL",
-    ),
-    Vendor(
-        name="anthropic",
-        base_url="https://api.anthropic.com",
-        key_variable="ANTHROPIC_API_KEY",
-        url_variable="ANTHROPIC_BASE_URL",
-        api_vendor="anthropic",
-    ),
-    Vendor(
-        name="groq",
-        base_url="https://api.groq.com/openai/v1",
-        key_variable="GROQ_API_KEY",
-        url_variable="GROQ_BASE_URL",
-    ),
-    Vendor(
-        name="deepseek",
-        base_url="https://api.deepseek.com",
-        key_variable="DEEPSEEK_API_KEY",
-        url_variable="DEEPSEEK_BASE_URL",
-    ),
-    Vendor(
-        name="openrouter",
-        base_url="https://openrouter.ai/api/v1",
-        key_variable="OPENROUTER_API_KEY",
-        url_variable="OPENROUTER_BASE_URL",
-    ),
-    Vendor(
-        name="ollama",
-        base_url="http://localhost:11434/v1",
-        key_variable="",
-        url_variable="OLLAMA_BASE_URL",
-    ),
-)
+def _vendor(name: str, base_url: str, settings: str, *, needs_key: bool = True) -> Vendor:
+    """Return a provider with OpenAI's API, the variables of whose settings begin with `settings`."""
+    return Vendor(
+        name=name,
+        base_url=base_url,
+        key_variable=f"{settings}_API_KEY" if needs_key else "",
+        url_variable=f"{settings}_BASE_URL",
+    )
 
+
+_ALL = (
+    _vendor("openai", "https://api.openai.com/v1", "OPENAI"),
+    _vendor("openai-chat", "https://api.openai.com/v1", "OPENAI"),
+    replace(_vendor("anthropic", "https://api.anthropic.com", "ANTHROPIC"), api_vendor="anthropic"),
+    _vendor("groq", "https://api.groq.com/openai/v1", "GROQ"),
+    _vendor("deepseek", "https://api.deepseek.com", "DEEPSEEK"),
+    _vendor("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER"),
+    _vendor("ollama", "http://localhost:11434/v1", "OLLAMA", needs_key=False),
+)
 VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor in _ALL})
 """The providers by their names."""
 

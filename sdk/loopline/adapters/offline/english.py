@@ -112,7 +112,6 @@ alias nickname synonym
 archive bundle zip tarball
 argument parameter
 async asynchronous asyncio nonblocking
-attach attachment
 authenticate login signin
 automatic implicit
 avoid prevent
@@ -188,7 +187,6 @@ file upload
 filename name
 filter restrict narrow
 finish complete end
-folder directory
 forbid disallow prohibit reject deny
 foreign related relationship
 format layout
@@ -223,7 +221,6 @@ log record
 loop iterate repeat
 memory ram
 message notification
-migrate upgrade
 mistake error typo
 mock stub fake
 move transfer relocate
@@ -274,7 +271,6 @@ shrink compress minify
 silence suppress mute quiet
 size length width
 slow performance
-speed fast performance
 spelling typo
 stop halt abort
 submit upload post send
@@ -329,11 +325,12 @@ def synonyms(term_stem: str) -> tuple[str, ...]:
     return tuple(_SYNONYMS.get(term_stem, {}).values())
 
 
-def _word_set(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text between white space."""
     return frozenset(text.split())
 
 
-STOP_WORDS = _word_set(
+STOP_WORDS = word_set(
     """a about above after again all along also always am an and any are aren't as at away be
     because been before being below between both but by can can't cannot could couldn't did
     didn't do does doesn't doing don't down during each either else even ever every for from
@@ -350,7 +347,7 @@ STOP_WORDS = _word_set(
     means anyone anybody anything everything everyone nothing"""
 )
 # Words of questions about any subject.
-GENERAL = _word_set(
+GENERAL = word_set(
     """actually add able allow allowed another answer appear ask asked available back bad become
     begin behave behaviour behavior best better big bring call called case cause certain change
     come coming concern correct correctly day deal decide describe detail different directly do
@@ -369,7 +366,7 @@ GENERAL = _word_set(
     various want way whole wish work working works write wrong year"""
 )
 # Words of almost every page about software, which narrow a search little.
-COMMON = _word_set(
+COMMON = word_set(
     """action api app application argument attribute base body bool boolean browser bug build byte
     character check class click client code command comment config configuration configure
     content context control copy create data database date default define definition delete

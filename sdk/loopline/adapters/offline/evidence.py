@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from loopline.adapters.offline.english import shares_root, stems
 from loopline.adapters.offline.prompt_turn import PromptCall
@@ -176,13 +176,6 @@ class _PassageIndex:
     all_stems: frozenset[str]
 
 
-@dataclass(slots=True)
-class _Tally:
-    passage: ResultPassage
-    points: float = 0.0
-    queries: set[str] = field(default_factory=set[str])
-
-
 def parse_passages(result: str) -> list[ResultPassage]:
     """Return the citable passages of a result text in order."""
     passages: list[ResultPassage] = []
@@ -211,33 +204,30 @@ def rank_passages(
     searches: Sequence[PromptCall], reads: Sequence[PromptCall]
 ) -> tuple[list[RankedPassage], dict[str, int]]:
     """Return the passages ranked over all searches, and how many passages each search returned."""
-    tallies: dict[int, _Tally] = {}
+    by_sid: dict[int, RankedPassage] = {}
     queries: dict[str, int] = {}
     for search in searches:
         passages = parse_passages(search.text) if search.ok else []
         queries[search.query] = len(passages)
         for index, passage in enumerate(passages):
-            tally = tallies.setdefault(passage.sid, _Tally(passage))
-            tally.points += 1.0 / (RANK_SMOOTHING + index)
-            tally.queries.add(search.query)
+            known = by_sid.get(passage.sid, RankedPassage(passage, 0.0))
+            rank = known.rank + 1.0 / (RANK_SMOOTHING + index)
+            found_by = known.queries | {search.query}
+            by_sid[passage.sid] = RankedPassage(known.passage, rank, found_by)
     for read in reads:
         for passage in parse_passages(read.text) if read.ok else []:
-            _tally_read(tallies, passage)
-    best = max((tally.points for tally in tallies.values()), default=0.0) or 1.0
-    ranked = [
-        RankedPassage(tally.passage, tally.points / best, frozenset(tally.queries))
-        for tally in tallies.values()
-    ]
-    return ranked, queries
+            _rank_read(by_sid, passage)
+    best = max((ranked.rank for ranked in by_sid.values()), default=0.0) or 1.0
+    return [replace(ranked, rank=ranked.rank / best) for ranked in by_sid.values()], queries
 
 
-def _tally_read(tallies: dict[int, _Tally], passage: ResultPassage) -> None:
-    """Count a passage that was read as much as the best passage inside it."""
-    inside = [tally.points for tally in tallies.values() if passage.contains(tally.passage)]
-    points = max(inside, default=0.0)
-    existing = tallies.get(passage.sid)
-    if existing is None or existing.passage.cut or not existing.passage.text:
-        tallies[passage.sid] = _Tally(passage, max(points, existing.points if existing else 0.0))
+def _rank_read(by_sid: dict[int, RankedPassage], passage: ResultPassage) -> None:
+    """Rank a passage that was read as high as the best passage inside it."""
+    inside = [ranked.rank for ranked in by_sid.values() if passage.contains(ranked.passage)]
+    known = by_sid.get(passage.sid)
+    if known is None or known.passage.cut or not known.passage.text:
+        rank = max(*inside, 0.0, known.rank if known else 0.0)
+        by_sid[passage.sid] = RankedPassage(passage, rank)
 
 
 def refs_to_read(evidences: Sequence[Evidence]) -> list[str]:

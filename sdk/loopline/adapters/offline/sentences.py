@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from loopline.adapters.offline.english import word_set
+
 Form = Literal["prose", "item", "row", "code"]
 
 _RULE = re.compile(r"^\s*([=\-~^\"'`#*+.:_])\1{2,}\s*$")
@@ -26,38 +28,10 @@ _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _COLUMNS = re.compile(r"(?<=\S) {2,}(?=\S)")
 _COMMAND = re.compile(r"^\s*(?:\$|>>>|\.\.\.|%)\s")
 _ADMONITIONS = ("note", "warning", "tip", "important", "caution", "attention", "hint")
-_CODE_DIRECTIVES = frozenset(
-    [
-        "code",
-        "code-block",
-        "sourcecode",
-        "console",
-        "parsed-literal",
-        "literalinclude",
-        "highlight",
-        "toctree",
-        "image",
-        "figure",
-        "math",
-        "productionlist",
-        "testcode",
-        "testoutput",
-        "doctest",
-        "index",
-        "raw",
-        "graphviz",
-        "digraph",
-        "graph",
-        "csv-table",
-        "list-table",
-        "only",
-        "automodule",
-        "autoclass",
-        "autofunction",
-        "module",
-        "currentmodule",
-        "contents",
-    ]
+_CODE_DIRECTIVES = word_set(
+    """code code-block sourcecode console parsed-literal literalinclude highlight toctree image
+    figure math productionlist testcode testoutput doctest index raw graphviz digraph graph
+    csv-table list-table only automodule autoclass autofunction module currentmodule contents"""
 )
 _END = re.compile(r"[.!?][\"'”\u2019)\]*`]*(?=\s+[\"'“\u2018(\[*`:\w])")
 _ABBREVIATION = re.compile(

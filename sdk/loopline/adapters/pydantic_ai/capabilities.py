@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic_ai import ModelSettings
 from pydantic_ai.models import Model
@@ -24,54 +24,13 @@ _REPLAYED_AS_SENT = frozenset({"cerebras", "crusoe"})
 """Providers that take plain thinking back in the field in which they sent it, which no profile names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Profile:
-    """What pydantic-ai says of a model, with a default for what it leaves out."""
-
-    window: int
-    tools: bool
-    forced_tool: bool
-    json_object: bool
-    json_schema: bool
-    schema_beside_tools: bool
-    thinking: bool
-    thinking_field: str
-    thinking_tags: bool
-    binds_thinking: bool
-    cache: bool
-
-    @classmethod
-    def of(cls, model: Model) -> _Profile:
-        """Decode the profile of a model; one that asks others in turn has none."""
-        try:
-            profile: Mapping[str, object] = model.profile
-        except NotImplementedError:
-            profile = {}
-
-        def flag(name: str, *, default: bool = False) -> bool:
-            return bool(profile.get(name, default))
-
-        def text(name: str) -> str:
-            return str(profile.get(name) or "")
-
-        match profile:
-            case {"context_window": int(window)} if window:
-                pass
-            case _:
-                window = UNKNOWN.window
-        return cls(
-            window=window,
-            tools=flag("supports_tools", default=True),
-            forced_tool=flag("supports_forced_tool_choice"),
-            json_object=flag("supports_json_object_output"),
-            json_schema=flag("supports_json_schema_output"),
-            schema_beside_tools=flag("google_supports_tool_combination"),
-            thinking=flag("supports_thinking"),
-            thinking_field=text("openai_chat_thinking_field"),
-            thinking_tags=text("openai_chat_send_back_thinking_parts") == "tags",
-            binds_thinking=flag("anthropic_binds_thinking_blocks"),
-            cache=flag("supports_cache"),
-        )
+def _profiled(model: Model, name: str, default: object = None) -> object:
+    """Return what pydantic-ai says of a model; one that asks others in turn has no profile."""
+    try:
+        profile: Mapping[str, object] = model.profile
+    except NotImplementedError:
+        return default
+    return profile.get(name, default)
 
 
 def facts_of(model: Model) -> ModelFacts:
@@ -82,15 +41,15 @@ def facts_of(model: Model) -> ModelFacts:
     facts = find_model_facts(model.model_id)
     if facts is not UNKNOWN and facts is not FAMILIES.get(f"{model.system}:"):
         return facts
-    profile = _Profile.of(model)
+    window = _profiled(model, "context_window")
     return ModelFacts(
-        window=profile.window,
-        tool_call=profile.tools,
-        tool_choice=profile.forced_tool,
-        json_mode=profile.json_object,
-        json_schema=profile.json_schema,
-        schema_beside_tools=profile.schema_beside_tools,
-        thinking="plain" if profile.thinking else "none",
+        window=window if isinstance(window, int) and window else UNKNOWN.window,
+        tool_call=bool(_profiled(model, "supports_tools", default=True)),
+        tool_choice=bool(_profiled(model, "supports_forced_tool_choice")),
+        json_mode=bool(_profiled(model, "supports_json_object_output")),
+        json_schema=bool(_profiled(model, "supports_json_schema_output")),
+        schema_beside_tools=bool(_profiled(model, "google_supports_tool_combination")),
+        thinking="plain" if _profiled(model, "supports_thinking") else "none",
     )
 
 
@@ -99,7 +58,7 @@ def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
 
     pydantic-ai has no way to have a tail cleared, nor to place it inside a tool result.
     """
-    takes_schema = _Profile.of(model).json_schema
+    takes_schema = bool(_profiled(model, "supports_json_schema_output"))
     return replace(
         facts.capabilities(ATTACHMENTS["openai" if model.system == "openai" else "anthropic"]),
         json_schema=facts.json_schema and takes_schema,
@@ -113,7 +72,8 @@ def _binds_thinking(model: Model) -> bool:
     if isinstance(model, FallbackModel):
         return any(map(_binds_thinking, model.models))
     tail = find_model_facts(model.model_id).tail
-    return _Profile.of(model).binds_thinking or tail in ("kept", "cleared")
+    binds = bool(_profiled(model, "anthropic_binds_thinking_blocks"))
+    return binds or tail in ("kept", "cleared")
 
 
 def thinking_fields_of(model: Model) -> frozenset[str]:
@@ -121,11 +81,10 @@ def thinking_fields_of(model: Model) -> frozenset[str]:
 
     `content` is thinking between tags in the text, which goes back between tags.
     """
-    profile = _Profile.of(model)
-    if profile.thinking_tags:
+    if _profiled(model, "openai_chat_send_back_thinking_parts") == "tags":
         return _REASONING | {"content"}
-    if profile.thinking_field:
-        return frozenset({profile.thinking_field})
+    if field := _profiled(model, "openai_chat_thinking_field"):
+        return frozenset({str(field)})
     return _REASONING if model.system in _REPLAYED_AS_SENT else frozenset()
 
 
@@ -183,7 +142,7 @@ def cache_marks_of(model: Model) -> CacheMarks:
 
     OpenRouter takes them only in user messages, and refuses one that stands alone.
     """
-    if not _Profile.of(model).cache:
+    if not _profiled(model, "supports_cache"):
         return "none"
     return "with words" if model.system == "openrouter" else "anywhere"
 

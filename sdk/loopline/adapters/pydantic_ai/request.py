@@ -97,15 +97,6 @@ def _assistant_parts(
     return [*texts, *calls]
 
 
-def _tool_part(message: ToolMessage, names: ProviderNames, family: str) -> ToolReturnPart:
-    return ToolReturnPart(
-        names.provider_name(message.name),
-        message.text,
-        sent_id(message, family),
-        outcome="success" if message.ok else "failed",
-    )
-
-
 class RequestBuilder:
     """Builds the messages for pydantic-ai: neighbouring user messages and tool results are one request.
 
@@ -126,7 +117,13 @@ class RequestBuilder:
             case UserMessage():
                 self.add_user_content(_user_content(message), point=point)
             case ToolMessage():
-                self._request().append(_tool_part(message, self._names, self._family))
+                name, call_id = (
+                    self._names.provider_name(message.name),
+                    sent_id(message, self._family),
+                )
+                outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
+                part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
+                self._request().append(part)
                 self._owes_point |= point
             case AssistantMessage():
                 self._place_point()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -82,49 +82,38 @@ class BridgedReplyParser:
         self._text: list[str] = []
         self._thinking: list[str] = []
 
-    def feed(self, event: ModelResponseStreamEvent) -> Iterator[TextDelta]:
-        """Yield the text that an event adds.
+    def feed(self, event: ModelResponseStreamEvent) -> Sequence[TextDelta]:
+        """Return the text that an event adds.
 
         Raises:
             ModelReplyTooLarge: the reply holds more than is read of one.
         """
-        self._measure(event)
+        deltas = list[TextDelta]()
         match event:
+            case PartStartEvent(part=ToolCallPart(args=args)):  # read when the reply is over
+                self._calls_begun += 1
+                self._size += len(str(args or ""))
+            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
+                self._size += len(str(args or ""))
             case (
                 PartStartEvent(part=TextPart(content=str(text)))
                 | PartDeltaEvent(delta=TextPartDelta(content_delta=str(text)))
             ) if text:
                 self._text.append(text)
-                yield TextDelta(text=text)
+                deltas.append(TextDelta(text=text))
             case (
                 PartStartEvent(part=ThinkingPart(content=str(text)))
                 | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text)))
             ) if text:
                 self._thinking.append(text)
-                yield TextDelta(text=text, channel="thinking")
-            case _:  # calls are read when the reply is over
-                pass
-
-    def _measure(self, event: ModelResponseStreamEvent) -> None:
-        """Count what arrives, and refuse a reply that holds too much."""
-        match event:
-            case PartStartEvent(part=ToolCallPart(args=args)):
-                self._calls_begun += 1
-                self._size += len(str(args or ""))
-            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
-                self._size += len(str(args or ""))
-            case PartStartEvent(part=TextPart(content=text) | ThinkingPart(content=text)):
-                self._size += len(text)
-            case PartDeltaEvent(
-                delta=TextPartDelta(content_delta=str(text))
-                | ThinkingPartDelta(content_delta=str(text))
-            ):
-                self._size += len(text)
+                deltas.append(TextDelta(text=text, channel="thinking"))
             case _:
                 pass
+        self._size += sum(len(delta.text) for delta in deltas)
         if self._calls_begun > LIMITS.calls or self._size > LIMITS.bytes:
             maximum = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
             raise ModelReplyTooLarge(f"{self._model}: at most {maximum} of a reply are read")
+        return deltas
 
     def reply(self, response: ModelResponse) -> Reply:
         """Return the complete reply; a call that the output limit cut in half is no problem.
