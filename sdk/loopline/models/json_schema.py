@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from loopline.errors import LooplineError
 from loopline.models.json import Json, JsonObject, dumps
@@ -33,45 +33,6 @@ def mismatches() -> Iterator[None]:
         raise
     except Exception as error:  # the type's own code may raise anything
         raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
-
-
-class ObjectType(Generic[T]):
-    """A JSON Schema of an object, and the function that turns an object that fits into a value."""
-
-    def __init__(self, schema: JsonObject, read: Callable[[JsonObject], T]) -> None:
-        self.schema = schema
-        self._read = read
-
-    def read(self, raw: JsonObject) -> T:
-        """Return the value that an object stands for.
-
-        Raises:
-            SchemaMismatch: it does not fit; the message says why.
-        """
-        with mismatches():
-            return self._read(raw)
-
-    def with_conversion(self, convert: Callable[[JsonObject], Any]) -> ObjectType[Any]:
-        """Return a type with the same schema, whose values are those of `convert` for an object that fits."""
-
-        def read(raw: JsonObject) -> object:
-            self.read(raw)
-            value: object = convert(raw)
-            if value is None:
-                raise SchemaMismatch("it could not be converted")
-            return value
-
-        return ObjectType(self.schema, read)
-
-
-def shape_of_type(kind: type[T] | TypeAdapter[T]) -> ObjectType[T]:
-    """Return the object type of a dataclass, a TypedDict or a pydantic model.
-
-    Raises:
-        LooplineError: it has no JSON form, or one that is no object.
-    """
-    adapter, schema = adapter_of(kind)
-    return ObjectType(_of_object(schema), validator_of_adapter(adapter))
 
 
 def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObject]:
@@ -106,23 +67,10 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
     return read
 
 
-def shape_of_schema(schema: JsonObject) -> ObjectType[JsonObject]:
-    """Return the object type of a JSON Schema. No reference in it is ever fetched.
-
-    Raises:
-        LooplineError: it is no JSON Schema, or not one of an object.
-    """
-    validate = validator_of_schema(schema)
-
-    def read(raw: JsonObject) -> JsonObject:
-        validate(raw)
-        return raw
-
-    return ObjectType(_of_object(schema), read)
-
-
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
     """Return a function that returns a JSON value that fits the schema, and else raises `SchemaMismatch`.
+
+    No reference in the schema is ever fetched.
 
     Raises:
         LooplineError: it is no JSON Schema.
@@ -151,8 +99,12 @@ def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
     return read
 
 
-def _of_object(schema: JsonObject) -> JsonObject:
-    """Return the schema with its `type` at the top, as providers want it."""
+def object_schema(schema: JsonObject) -> JsonObject:
+    """Return the schema of an object with its `type` at the top, as providers want it.
+
+    Raises:
+        LooplineError: it is not one of an object.
+    """
     schema = resolved(schema)
     if not is_object_schema(schema):
         kind = {"type": "none", **schema}["type"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from loopline.errors import CassetteError, ModelError, StoreError
 from loopline.models.json import (
     BrokenJson,
+    Json,
     JsonObject,
     dumps,
     extract_json,
@@ -22,11 +23,13 @@ from loopline.models.json import (
     well_formed_object,
 )
 from loopline.models.json_schema import (
-    ObjectType,
     SchemaMismatch,
+    adapter_of,
     json_form,
-    shape_of_schema,
-    shape_of_type,
+    mismatches,
+    object_schema,
+    validator_of_adapter,
+    validator_of_schema,
 )
 from loopline.models.model import Capabilities, Model
 from loopline.models.prompt import (
@@ -165,47 +168,42 @@ async def structured_llm_call(
     Raises:
         LooplineError: the schema is none, or its JSON form is no object.
     """
-    shape: ObjectType[Any] = (
-        shape_of_schema(schema) if isinstance(schema, dict) else shape_of_type(schema)
-    )
+    validate: Callable[[Json], object]
+    if isinstance(schema, dict):
+        document, validate = schema, validator_of_schema(schema)
+    else:
+        adapter, document = adapter_of(schema)
+        validate = validator_of_adapter(adapter)
     call = _StructuredCall(
         model=model,
         prompt=prompt,
-        shape=shape.with_conversion(parse_fn) if parse_fn is not None else shape,
-        spec=ToolSpec(name=name, description=description, parameters=shape.schema),
+        spec=ToolSpec(name=name, description=description, parameters=object_schema(document)),
+        validate=validate,
+        parse_fn=parse_fn,
         regex_fallback=regex_fallback,
         timeout_seconds=timeout_seconds,
     )
-    attempts, fit = await call.run()
-    if fit is None:
-        error = _failure(model, attempts)
-        return StructuredCallResult(
-            value=default_value, raw={}, level="plain_text", attempts=tuple(attempts), error=error
-        )
-    return StructuredCallResult(
-        value=fit.value, raw=fit.raw, level=attempts[-1].level, attempts=tuple(attempts)
-    )
+    return await call.run(default_value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit(Generic[T]):
-    value: T
-    raw: JsonObject
+_Fit = tuple[object, JsonObject]
+"""The value that an object stands for, and the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StructuredCall(Generic[T]):
+class _StructuredCall:
     """One structured call: the model, the prompt, and the type of the value."""
 
     model: Model
     prompt: Prompt
-    shape: ObjectType[T]
     spec: ToolSpec
+    validate: Callable[[Json], object]
+    parse_fn: Callable[[JsonObject], object] | None
     regex_fallback: RegexFallback | None
     timeout_seconds: float | None
 
-    async def run(self) -> tuple[list[Attempt], _Fit[T] | None]:
-        """Return every attempt, and the value that fitted at last."""
+    async def run(self, default_value: object) -> StructuredCallResult[object]:
+        """Return the value that fitted at last, with every attempt."""
         attempts = list[Attempt]()
         for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
@@ -213,12 +211,21 @@ class _StructuredCall(Generic[T]):
                 last, fit = await self._attempt(level, last)
                 attempts.append(last)
                 if fit is not None:
-                    return attempts, fit
+                    value, raw = fit
+                    return StructuredCallResult(
+                        value=value, raw=raw, level=level, attempts=tuple(attempts)
+                    )
                 if not last.text.strip():
                     break  # there is nothing to correct, and repeating the request does not help
-        return attempts, None
+        return StructuredCallResult(
+            value=default_value,
+            raw={},
+            level="plain_text",
+            attempts=tuple(attempts),
+            error=_failure(self.model, attempts),
+        )
 
-    async def _attempt(self, level: Level, last: Attempt | None) -> tuple[Attempt, _Fit[T] | None]:
+    async def _attempt(self, level: Level, last: Attempt | None) -> tuple[Attempt, _Fit | None]:
         try:
             reply = await _reply(self.model, self._request(level, last), self.timeout_seconds)
         except ModelError as error:
@@ -231,12 +238,21 @@ class _StructuredCall(Generic[T]):
             text = dumps(well_formed_object(reply.calls[0].arguments))
         try:
             raw = self._object(level, text)
-            fit = _Fit(self.shape.read(raw), raw)
+            fit = self._read(raw), raw
         except SchemaMismatch as unfit:
             cut = "; it was cut off at the output limit" if reply.stop_reason == "length" else ""
             problem = f"{unfit}{cut}"
             return Attempt(level=level, text=text, problem=problem, usage=reply.usage), None
         return Attempt(level=level, text=text, usage=reply.usage), fit
+
+    def _read(self, raw: JsonObject) -> object:
+        with mismatches():
+            value = self.validate(raw)
+            if self.parse_fn is not None:
+                value = self.parse_fn(raw)
+                if value is None:
+                    raise SchemaMismatch("it could not be converted")
+            return value
 
     def _object(self, level: Level, text: str) -> JsonObject:
         extracted = extract_json(text)
