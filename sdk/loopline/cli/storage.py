@@ -497,7 +497,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
         if await store.log.find(conversation.conversation) is None:
             raise no_such_conversation(name, choices)
         timeline = Timeline(await conversation.blocks())
-    numbers = [turn.number for turn in (*timeline.resumable, *timeline.queued)]
+    numbers = [turn.number for turn in timeline.open_turns]
     turns = list[Turn]()
     if numbers:
         screen.note(f"asking {', '.join(map(turn_id, numbers))} of {escape(name)} to stop")

@@ -281,10 +281,9 @@ class Conversation(Generic[T_co]):
         if await self._turns.stop(self.conversation):
             return True
         timeline = await open_timeline(self._log, self.conversation)
-        open_turns = [*timeline.resumable, *timeline.queued]
-        if not open_turns:
+        if not timeline.open_turns:
             return False
-        for turn in open_turns:
+        for turn in timeline.open_turns:
             await self.interrupts.append(UserStop(), turn.number)
         await self._turns.end_stopped(self.conversation)
         return True

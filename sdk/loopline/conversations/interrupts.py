@@ -12,6 +12,7 @@ from loopline.react import Child, ChildAnswer, stored_limits
 from loopline.timeline import (
     Block,
     Body,
+    BodyUnion,
     ConversationKey,
     Entry,
     Feedback,
@@ -30,6 +31,10 @@ from loopline.timeline import (
     parent_name,
     turn_id,
 )
+
+_SETTLING = BodyUnion[UserRecalled | RoundStart](UserRecalled | RoundStart)
+_FILES = BodyUnion[UserAttachment](UserAttachment)
+_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,15 @@ class InterruptQueue:
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
         receipt_of_recall = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
-        for block in await self._log.read(self._conversation, after=receipt.seq):
-            match block.body:
-                case UserRecalled(said=receipt.seq):
-                    return block.seq == receipt_of_recall.seq  # else it was taken back before
-                case RoundStart(takes=takes) if receipt.seq in takes:
-                    return False
-                case _:
-                    pass
+        blocks = await self._log.read(self._conversation, after=receipt.seq)
+        for block, body in _SETTLING.among(blocks):
+            match body:
+                case UserRecalled(said=said):
+                    if said == receipt.seq:
+                        return block.seq == receipt_of_recall.seq  # else it was taken back before
+                case RoundStart(takes=takes):
+                    if receipt.seq in takes:
+                        return False
         return False
 
     async def pending(self) -> Sequence[Block]:
@@ -109,9 +115,7 @@ class InterruptQueue:
             attached = await self._log.read(
                 self._conversation, types=["user.attachment"], turn=turn
             )
-            names = [
-                block.body.name for block in attached if isinstance(block.body, UserAttachment)
-            ]
+            names = [file.name for _, file in _FILES.among(attached)]
             files = with_unique_names(files, names)
         return await self.append(body, turn, files)
 
@@ -192,7 +196,7 @@ def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
     if question is None or not isinstance(question.body, ToolPending):
         return None
     call_id = question.body.call_id
-    for block in timeline.after(question.seq):
-        if isinstance(block.body, UserAnswer) and block.body.call_id == call_id:
-            return None
+    answers = _ANSWERS.among(timeline.after(question.seq))
+    if any(given.call_id == call_id for _, given in answers):
+        return None
     return UserAnswer(call_id=call_id, value=well_formed_json(answer.value))

@@ -102,7 +102,7 @@ class Recoveries:
         status: RecoveryStatus
         try:
             timeline = await open_timeline(self._log, conversation)
-            turn = _oldest_left(timeline)
+            turn = next(iter(timeline.open_turns), None)
             if turn is None:
                 return None
             number = turn.number
@@ -124,27 +124,22 @@ class Recoveries:
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
     ) -> Recovery | None:
         """Return why the turn is not resumed; None if it is to be."""
-        status: RecoveryStatus = "skipped"
-        reason = ""
-        bundle = _bundle(timeline, turn)
+        name = turn_id(turn.number)
         if turn.pending and not turn.answers:
-            status = "waiting"
-        elif bundle != self._bundle:
-            reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
-        else:
+            paused = result(timeline, turn.number, "paused")
+            return Recovery(
+                conversation=conversation, turn_id=name, status="waiting", result=paused
+            )
+        bundle = _bundle(timeline, turn)
+        if bundle == self._bundle:
             return None
-        return Recovery(
-            conversation=conversation,
-            turn_id=turn_id(turn.number),
-            status=status,
-            result=result(timeline, turn.number, "paused") if status == "waiting" else None,
-            reason=reason,
-        )
+        reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
+        return Recovery(conversation=conversation, turn_id=name, status="skipped", reason=reason)
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
             """Return the turn, if it is still unfinished now that the conversation is leased."""
-            turn = _oldest_left(timeline)
+            turn = next(iter(timeline.open_turns), None)
             if (
                 turn is None
                 or turn.number != number
@@ -158,27 +153,14 @@ class Recoveries:
                 )
             return number
 
-        request = Request(
-            conversation=conversation,
-            choose=choose,
-            wait=False,
-            adopted=True,
-        )
+        request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)
         outcome = await self._turns.run(request)
         return Recovery(
             conversation=conversation, turn_id=turn_id(number), status="resumed", result=outcome
         )
 
 
-def _oldest_left(timeline: Timeline) -> Turn | None:
-    """Return the oldest turn that was cut off or is paused, else the oldest that never started."""
-    return next(iter([*timeline.resumable, *timeline.queued]), None)
-
-
 def _bundle(timeline: Timeline, turn: Turn) -> str:
     """Return the bundle that started the turn, else the one that started a turn last."""
-    headers = [
-        turn.header,
-        *(other_turn.header for other_turn in reversed(timeline.turns.values())),
-    ]
-    return next((header.bundle for header in headers if header is not None), "")
+    turns = [turn, *reversed(timeline.turns.values())]
+    return next((turn.header.bundle for turn in turns if turn.header is not None), "")

@@ -14,6 +14,7 @@ from loopline.errors import StoreError
 from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
 from loopline.timeline import (
     Block,
+    BodyUnion,
     ConversationKey,
     Exit,
     Recorder,
@@ -29,6 +30,7 @@ BUSY_SECONDS = 0.5
 """How long a turn waits before its sender is told what for."""
 QUEUE_CHANNEL = "queue"
 
+_ROUNDS = BodyUnion[RoundStart](RoundStart)
 logger: logging.Logger = logging.getLogger("loopline")
 
 
@@ -167,9 +169,7 @@ def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
         return
     blocks = blocks_of(timeline, number)
     seqs = {block.seq for block in (*blocks, *timeline.inputs_for(number))}
-    seqs |= {
-        seq for block in blocks if isinstance(block.body, RoundStart) for seq in block.body.takes
-    }
+    seqs |= {seq for _, start in _ROUNDS.among(blocks) for seq in start.takes}
     for block in timeline.after(min(seqs, default=1) - 1):
         if block.seq in seqs:
             sender.receive(block)

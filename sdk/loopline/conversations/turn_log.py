@@ -6,10 +6,10 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from loopline.timeline import (
     Block,
+    BodyUnion,
     Decision,
     Exit,
     ModelSwitched,
@@ -55,53 +55,38 @@ def in_turn(recorder: Recorder) -> Generator[None, None, None]:
 Values = dict[str, str | int | float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """The text of a block's record, and its values for programs that read records."""
-
-    text: str
-    values: Values
+LoggedBody = TurnHeader | Decision | ModelSwitched | ToolPending | ToolResult | Exit
+"""The bodies whose records are of use to a person."""
+_LOGGED = BodyUnion[LoggedBody](LoggedBody)
 
 
 def log_block(conversation: str, block: Block) -> None:
     """Log the block, if records of its type are of use to a person."""
-    record = _record(block) if logger.isEnabledFor(logging.INFO) else None
-    if record is not None:
-        where: Values = {
-            "conversation": conversation,
-            "turn_id": block.turn_id,
-            "round": block.round,
-        }
-        logger.info(
-            "%s %s %s", conversation, block.turn_id, record.text, extra=where | record.values
-        )
+    body, turn = block.body, block.turn_id
+    if logger.isEnabledFor(logging.INFO) and _LOGGED.has(body):
+        text, values = _record(body, block.round)
+        where: Values = {"conversation": conversation, "turn_id": turn, "round": block.round}
+        logger.info("%s %s %s", conversation, turn, text, extra=where | values)
 
 
-def _record(block: Block) -> _Record | None:
-    match block.body:
+def _record(body: LoggedBody, number: int) -> tuple[str, Values]:
+    """Return the text of a record, and its values for programs that read records."""
+    match body:
         case TurnHeader(bundle=bundle, model=model):
-            return _Record(f"begins: {bundle} with {model}", {"bundle": bundle, "model": model})
+            return f"begins: {bundle} with {model}", {"bundle": bundle, "model": model}
         case Decision(stop_reason=why, calls=calls, usage=usage, model=model):
             tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
-            values: Values = {"model": model, "stop_reason": why, "calls": calls}
-            return _Record(f"round {block.round}: {why}, {calls} calls, {tokens}", values)
+            text = f"round {number}: {why}, {calls} calls, {tokens}"
+            return text, {"model": model, "stop_reason": why, "calls": calls}
         case ModelSwitched(model=model, to=to, why=why):
-            text = f"round {block.round}: {model} gives way to {to}: {why}"
-            return _Record(text, {"model": model, "to": to, "why": why})
+            text = f"round {number}: {model} gives way to {to}: {why}"
+            return text, {"model": model, "to": to, "why": why}
         case ToolPending(call_id=call_id, kind=kind):
-            return _Record(f"{call_id} waits for the user: {kind}", {"call_id": call_id})
+            return f"{call_id} waits for the user: {kind}", {"call_id": call_id}
         case ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):
-            ran: Values = {
-                "call_id": call_id,
-                "tool": tool,
-                "status": status,
-                "elapsed_ms": elapsed,
-            }
-            return _Record(f"{call_id} {tool}: {status} in {elapsed:.0f} ms", ran)
+            of_call: Values = {"call_id": call_id, "tool": tool, "status": status}
+            text = f"{call_id} {tool}: {status} in {elapsed:.0f} ms"
+            return text, of_call | {"elapsed_ms": elapsed}
         case Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
-            values_of_exit: Values = {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
-            return _Record(
-                f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms", values_of_exit
-            )
-        case _:
-            return None
+            text = f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms"
+            return text, {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}

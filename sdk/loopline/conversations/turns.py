@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,6 @@ from loopline.react import (
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.timeline import (
     NEW_TURN,
-    Block,
     ConversationKey,
     ConversationSummary,
     Entry,
@@ -50,7 +49,6 @@ from loopline.timeline import (
     Recorder,
     Timeline,
     TimelineLog,
-    UserAttachment,
     UserPrompt,
     open_timeline,
     reaching,
@@ -276,42 +274,40 @@ class Turns:
 
     async def stop(self, conversation: ConversationKey) -> bool:
         """Stop the running turn and those that wait behind it here; return whether there were any."""
-        stopped = [
-            pending for pending in self._requests if pending.request.conversation == conversation
-        ]
-        await _stop(stopped)
-        return bool(stopped)
+        return await self._stop({conversation})
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
         """Wait until nobody runs the turn that the user has stopped, and end it if it is still open."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation) as term:
-            lease = self._leased(
-                conversation,
-                await self._log.find(conversation),
-                await open_timeline(self._log, conversation),
-                term,
-            )
-            timeline = lease.timeline
-            for turn in [turn for turn in (*timeline.resumable, *timeline.queued) if turn.stopped]:
+            timeline = await open_timeline(self._log, conversation)
+            cached = _CachedConversation(timeline, await self._log.find(conversation))
+            lease = self._leased(conversation, cached, term)
+            for turn in [turn for turn in timeline.open_turns if turn.stopped]:
                 recorder, _ = lease.recorder(turn.number)
                 await lease.stop(recorder)
 
     async def close(self) -> None:
         """Stop every running turn; those that wait stay pending."""
         self._closing = True
-        running = [
-            pending for pending in self._requests if pending.request.conversation in self._running()
-        ]
-        await _stop(running)
+        await self._stop({key for key, lock in self._queues.items() if lock.locked()})
         tasks = [pending.task for pending in self._requests if pending.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _running(self) -> set[ConversationKey]:
-        return {conversation for conversation, lock in self._queues.items() if lock.locked()}
+    async def _stop(self, conversations: Container[ConversationKey]) -> bool:
+        """Stop the requests of these conversations here; return whether there were any."""
+        stopped = [
+            pending for pending in self._requests if pending.request.conversation in conversations
+        ]
+        for pending in stopped:
+            _begin_to_stop(pending)
+        tasks = [pending.task for pending in stopped if pending.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        return bool(stopped)
 
     async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
         conversation = pending.request.conversation
@@ -327,7 +323,7 @@ class Turns:
                 cached.timeline = timeline
                 if cached.summary is None:
                     cached.summary = await self._log.find(conversation)
-                lease = self._leased(conversation, cached.summary, timeline, term)
+                lease = self._leased(conversation, cached, term)
                 return await self._run_chosen(pending, lease, number)
         except asyncio.CancelledError:
             if not pending.stopping:
@@ -370,19 +366,15 @@ class Turns:
         return cached
 
     def _leased(
-        self,
-        conversation: ConversationKey,
-        summary: ConversationSummary | None,
-        timeline: Timeline,
-        term: int,
+        self, conversation: ConversationKey, cached: _CachedConversation, term: int
     ) -> LeasedConversation:
         return LeasedConversation(
             log=self._log,
             clock=self._clock,
             subscriptions=self._subscriptions,
             conversation=conversation,
-            summary=summary,
-            timeline=timeline,
+            summary=cached.summary,
+            timeline=cached.timeline,
             term=term,
         )
 
@@ -487,14 +479,6 @@ class Turns:
         )
 
 
-async def _stop(requests: list[_PendingRequest]) -> None:
-    tasks = [pending.task for pending in requests if pending.task is not None]
-    for pending in requests:
-        _begin_to_stop(pending)
-    if tasks:
-        await asyncio.wait(tasks)
-
-
 def _begin_to_stop(pending: _PendingRequest) -> None:
     if pending.task is not None and not pending.stopping:
         pending.stopping = True
@@ -519,7 +503,7 @@ def turn_to_resume(timeline: Timeline) -> int:
     Raises:
         LooplineError: there is none.
     """
-    waiting = [*timeline.resumable, *timeline.queued]
+    waiting = timeline.open_turns
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
     if not waiting:
@@ -564,23 +548,17 @@ def _ended_result(
 
 def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
     """Return the turn's payload, its limits and the type of its answer, as the log has them."""
-    match recorder.turn.prompt:
-        case Block(body=UserPrompt(text=text, limits=limits, output=output), ts=ts, seq=seq):
-            files = recorder.timeline.attachments(seq)
-            payload = TurnPayload(
-                text=text,
-                conversation=recorder.conversation.name,
-                turn_id=turn_id(recorder.number),
-                ts=ts,
-                tenant=recorder.conversation.tenant,
-                project=recorder.conversation.project,
-                user=recorder.conversation.user,
-                attachments=[
-                    attachment_of(block.body)
-                    for block in files
-                    if isinstance(block.body, UserAttachment)
-                ],
-            )
-            return payload, restore_limits(limits), output
-        case _:
-            raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
+    block, key = recorder.turn.prompt, recorder.conversation
+    if block is None or not isinstance(prompt := block.body, UserPrompt):
+        raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
+    payload = TurnPayload(
+        text=prompt.text,
+        conversation=key.name,
+        turn_id=turn_id(recorder.number),
+        ts=block.ts,
+        tenant=key.tenant,
+        project=key.project,
+        user=key.user,
+        attachments=[*map(attachment_of, recorder.timeline.attachments(block.seq))],
+    )
+    return payload, restore_limits(prompt.limits), prompt.output

@@ -208,7 +208,7 @@ def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
     if parent is not None:
         text = f"its answer is taken by a call of {parent!r}"
         actions.append(ImportedAction(name=child_action(name), text=text))
-    actions += map(_turn_action, [*timeline.resumable, *timeline.queued])
+    actions += map(_turn_action, timeline.open_turns)
     for repository in dict.fromkeys(commit.repository for commit in timeline.knowledge):
         text = "refs of this document are read from it"
         actions.append(ImportedAction(name=repository_action(repository), text=text))

@@ -24,19 +24,12 @@ class FeedbackEntry:
 
     def line(self) -> str:
         """Return the feedback in one line."""
+        origin, confidence = self.feedback.origin, self.feedback.confidence
         text = " ".join(self.feedback.text.split())
         shown = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({self.block.ref})"
-        return f"{self.block.turn_id} {self._verdict} ({self._by}){': ' if shown else ''}{shown}"
-
-    @property
-    def _verdict(self) -> str:
-        by_user = self.feedback.origin == "user"
-        return self.feedback.reaction or ("taken back" if by_user else "no reaction")
-
-    @property
-    def _by(self) -> str:
-        confidence = self.feedback.confidence
-        return self.feedback.origin + ("" if confidence is None else f", {confidence:.2f} sure")
+        verdict = self.feedback.reaction or ("taken back" if origin == "user" else "no reaction")
+        by = origin if confidence is None else f"{origin}, {confidence:.2f} sure"
+        return f"{self.block.turn_id} {verdict} ({by}){': ' if shown else ''}{shown}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +64,6 @@ class Reactions:
     _machines: dict[int, list[FeedbackEntry]] = field(
         default_factory=dict[int, list[FeedbackEntry]]
     )
-
     newest_seq: int = 0
 
     def take(self, block: Block) -> None:
@@ -92,10 +84,8 @@ class Reactions:
     @property
     def user_reactions(self) -> dict[int, FeedbackEntry]:
         """Return the user's reactions in force, by turn."""
-        newest = {turn: entries[-1] for turn, entries in sorted(self._users.items())}
-        return {
-            turn: entry for turn, entry in newest.items() if entry.feedback.reaction is not None
-        }
+        newest = [(turn, entries[-1]) for turn, entries in sorted(self._users.items())]
+        return {turn: entry for turn, entry in newest if entry.feedback.reaction is not None}
 
     @property
     def machine_feedback(self) -> list[FeedbackEntry]:
@@ -119,11 +109,6 @@ class Reactions:
 
     def _after(self, seq: int) -> list[FeedbackEntry]:
         return list(takewhile(lambda entry: entry.block.seq > seq, reversed(self._entries)))
-
-    @property
-    def rate(self) -> float | None:
-        """Return the share of "ok" in the user's reactions in force, None if there are none."""
-        return self.satisfaction.rate
 
     @property
     def satisfaction(self) -> Satisfaction:

@@ -207,8 +207,7 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     target = _open_plan(plans, plan_id)
     if target.current:
         return []
-    woken = replace(target, current=True, last_ts=moment.ts, last_turn_id=moment.turn_id)
-    return [*_demote(plans, moment), woken]
+    return [*_demote(plans, moment), replace(_changed(target, moment), current=True)]
 
 
 def replace_with(
@@ -221,10 +220,8 @@ def replace_with(
     """
     replacement = _new_snapshot(new_id, steps, moment)
     retired = replace(
-        _open_plan(plans, plan_id),
+        _changed(_open_plan(plans, plan_id), moment),
         current=False,
-        last_ts=moment.ts,
-        last_turn_id=moment.turn_id,
         superseded_ts=moment.ts,
         superseded_turn_id=moment.turn_id,
         superseded_by_plan_id=new_id,
@@ -240,10 +237,8 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
         ToolError: no open plan has that id.
     """
     closed = replace(
-        _open_plan(plans, plan_id),
+        _changed(_open_plan(plans, plan_id), moment),
         current=False,
-        last_ts=moment.ts,
-        last_turn_id=moment.turn_id,
         closed_ts=moment.ts,
         closed_turn_id=moment.turn_id,
     )
@@ -274,10 +269,8 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
     if not changed:
         return None
     return replace(
-        plan,
+        _changed(plan, moment),
         step_status={**plan.step_status, **changed},
-        last_ts=moment.ts,
-        last_turn_id=moment.turn_id,
         last_ack_ts=moment.ts,
         last_ack_turn_id=moment.turn_id,
     )
@@ -334,8 +327,9 @@ def plan_line(plan: PlanSnapshot) -> str:
 
 
 def _with_steps(plan: PlanSnapshot) -> str:
-    steps = [f"  {line}" for line in plan.lines()]
-    return "\n".join([_head(plan), *steps, f"  snapshot_ref={PlanRef(plan_id=plan.plan_id)}"])
+    return "\n  ".join(
+        [_head(plan), *plan.lines(), f"snapshot_ref={PlanRef(plan_id=plan.plan_id)}"]
+    )
 
 
 def _head(plan: PlanSnapshot) -> str:
@@ -357,11 +351,13 @@ def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSna
     )
 
 
+def _changed(plan: PlanSnapshot, moment: Moment) -> PlanSnapshot:
+    return replace(plan, last_ts=moment.ts, last_turn_id=moment.turn_id)
+
+
 def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
     current = plans.current
-    if current is None:
-        return []
-    return [replace(current, current=False, last_ts=moment.ts, last_turn_id=moment.turn_id)]
+    return [] if current is None else [replace(_changed(current, moment), current=False)]
 
 
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:

@@ -59,6 +59,7 @@ TimelineBody = (
 _TIMELINE = BodyUnion[TimelineBody](TimelineBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
+_FILES = BodyUnion[UserAttachment](UserAttachment)
 FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan
 """The bodies that have a ref of their own kind."""
 _FOUND = BodyUnion[FoundBody](FoundBody)
@@ -190,10 +191,15 @@ class Timeline:
         turns = [self.turn(prompt.turn) for prompt in prompts]
         return [turn for turn in turns if not turn.header and not turn.exit]
 
+    @property
+    def open_turns(self) -> list[Turn]:
+        """Return the turns that may be run: those to resume and then those to start, oldest first."""
+        return [*self.resumable, *self.queued]
+
     def prompts_after(self, turn: int) -> list[str]:
         """Return the refs of the prompts queued after that turn, oldest first."""
-        later = [turn_state for turn_state in self.queued if turn_state.number > turn]
-        return [turn_state.prompt.ref for turn_state in later if turn_state.prompt is not None]
+        later = [queued.prompt for queued in self.queued if queued.number > turn]
+        return [prompt.ref for prompt in later if prompt is not None]
 
     def has_full_turn(self, number: int) -> bool:
         """Return whether the timeline holds every block of that turn since it started."""
@@ -212,12 +218,11 @@ class Timeline:
         own = block.turn == turn or not isinstance(block.body, UserPrompt)
         return own or self.turn(block.turn).exit is not None
 
-    def attachments(self, seq: int) -> list[Block]:
+    def attachments(self, seq: int) -> list[UserAttachment]:
         """Return the files that came with the input of that seq."""
-        first = _count(self.blocks, seq)
-        return list(
-            takewhile(lambda block: input_seq_of(block) == seq, islice(self.blocks, first, None))
-        )
+        after = islice(self.blocks, _count(self.blocks, seq), None)
+        files = takewhile(lambda block: input_seq_of(block) == seq, after)
+        return [file for _, file in _FILES.among(files)]
 
     def find(self, ref: Ref) -> Block | None:
         """Return the block that a ref names, ignoring its span; None if there is none."""
