@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
@@ -58,6 +57,7 @@ from loopline.timeline import (
     nearest_type,
     open_timeline,
     turn_id,
+    turn_number,
 )
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -66,7 +66,6 @@ Out = TypeVar("Out")
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
-_TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
@@ -298,8 +297,8 @@ class Conversation(Generic[T_co]):
         check_text(text, self._caps)
         summary = await self._log.find(self.conversation)
         turns = summary.turns if summary else 0
-        number = next((n for n in range(1, turns + 1) if turn == turn_id(n)), None)
-        if number is None:
+        number = turn_number(turn)
+        if not 1 <= number <= turns:
             names = f"turn_1 to turn_{turns}" if turns else "none"
             raise LooplineError(f"no turn {turn!r}: turns here are {names}")
         if reaction not in REACTIONS:
@@ -339,7 +338,9 @@ class Conversation(Generic[T_co]):
         kinds_wanted = [types] if isinstance(types, str) else types
         for kind in kinds_wanted:
             await self._check_type(kind)
-        number = None if turn is None else _number(turn)
+        number = None if turn is None else turn_number(turn)
+        if number == 0:
+            raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
         return await self._log.read(
             self.conversation, after=after, limit=limit, types=kinds_wanted, turn=number
         )
@@ -566,15 +567,3 @@ def check_name(kind: str, name: str) -> None:
 def stopped_early(turn: str) -> TurnResult:
     """Return the result of a turn that was stopped while it waited to be run here."""
     return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
-
-
-def _number(turn: str) -> int:
-    """Return 2 for `turn_2`.
-
-    Raises:
-        LooplineError: it names no turn.
-    """
-    match = _TURN_ID.fullmatch(turn)
-    if match is None:
-        raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
-    return int(match[1])

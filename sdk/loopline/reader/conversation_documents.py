@@ -20,6 +20,7 @@ from loopline.timeline import (
     iso_time,
     memory_notes,
     plan,
+    turn_id,
 )
 from loopline.timeline.chain import digests
 
@@ -34,14 +35,9 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
     ]
     turns = timeline.turns.values()
     children: list[Json] = list(dict.fromkeys(name for turn in turns for name in turn.children))
-    first, last = (timeline.blocks[0], timeline.blocks[-1]) if timeline.blocks else (None, None)
+    times = [iso_time(block.ts) for block in (*timeline.blocks[:1], *timeline.blocks[-1:])]
     return {
-        "version": VERSION,
-        "conversation_id": summary.conversation.name if summary else "",
-        "conversation_title": summary.title if summary else "",
-        "conversation_started_at": iso_time(first.ts) if first else "",
-        "last_activity_at": iso_time(last.ts) if last else "",
-        "turn_ids": [f"turn_{number}" for number in timeline.turns],
+        **_heading(summary, times or ["", ""], timeline.turns),
         **({"children_not_included": children} if children else {}),
         "blocks": blocks,
     }
@@ -52,25 +48,29 @@ def page_document(
 ) -> JsonObject:
     """Return some blocks of a conversation, and the seq after which there are more, or None."""
     page: list[Json] = [block_document(block) for block in blocks]
+    times = [iso_time(summary.started_at), iso_time(summary.last_activity_at)]
+    heading = _heading(summary, times, range(1, summary.turns + 1))
+    return {**heading, "blocks": page, "next_after": next_after}
+
+
+def _heading(
+    summary: ConversationSummary | None, times: Sequence[str], turns: Iterable[int]
+) -> JsonObject:
+    """Return the fields before the blocks; `times` are those of the first and the last block."""
     return {
         "version": VERSION,
-        "conversation_id": summary.conversation.name,
-        "conversation_title": summary.title,
-        "conversation_started_at": iso_time(summary.started_at),
-        "last_activity_at": iso_time(summary.last_activity_at),
-        "turn_ids": [f"turn_{number}" for number in range(1, summary.turns + 1)],
-        "blocks": page,
-        "next_after": next_after,
+        "conversation_id": summary.conversation.name if summary else "",
+        "conversation_title": summary.title if summary else "",
+        "conversation_started_at": times[0],
+        "last_activity_at": times[1],
+        "turn_ids": [turn_id(number) for number in turns],
     }
 
 
 def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Return every source by number."""
     rows: list[Json] = [source_row(sid, timeline) for sid in timeline.pool.sources]
-    return {
-        "conversation_id": summary.conversation.name if summary else "",
-        "sources_pool": rows,
-    }
+    return {"conversation_id": summary.conversation.name if summary else "", "sources_pool": rows}
 
 
 def source_row(sid: int, timeline: Timeline) -> JsonObject:

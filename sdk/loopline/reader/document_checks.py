@@ -15,10 +15,9 @@ from loopline.models import Json
 from loopline.timeline import (
     ArtifactKept,
     Block,
-    Body,
+    BodyUnion,
     Checkpoint,
     Completion,
-    KnowledgeCommit,
     Projection,
     RangeSummary,
     RoundStart,
@@ -42,6 +41,14 @@ from loopline.timeline import (
 from loopline.timeline.chain import digests
 
 LARGEST_NUMBER = 2**53
+CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild
+_CALLED = BodyUnion[CalledBody](CalledBody)
+_FILES = BodyUnion[UserAttachment](UserAttachment)
+_HEADERS = BodyUnion[TurnHeader](TurnHeader)
+CountedBody = SourceAdded | Completion | ArtifactKept
+NumberedBody = UserRecalled | RoundStart | RangeSummary | Checkpoint | CountedBody
+"""The bodies with numbers that name blocks, turns, sources or versions."""
+_NUMBERED = BodyUnion[NumberedBody](NumberedBody)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
 """Fields with values of tools, bundles and providers."""
@@ -51,83 +58,84 @@ class DocumentError(LooplineError):
     """A document cannot be imported; the message names the place in it."""
 
 
+def _at(block: Block) -> str:
+    return f"blocks[{block.seq - 1}]"
+
+
 def check_turns(blocks: Sequence[Block]) -> None:
     """Check that turns begin one after the other, each with a prompt."""
     newest, prompted = 0, set[int]()
-    for index, block in enumerate(blocks):
+    for block in blocks:
         if block.turn > newest + 1:
-            raise DocumentError(f"blocks[{index}]: {block.turn_id} begins after turn_{newest}")
+            raise DocumentError(f"{_at(block)}: {block.turn_id} begins after turn_{newest}")
         newest = max(newest, block.turn)
         if isinstance(block.body, UserPrompt):
             prompted.add(block.turn)
         elif block.turn not in prompted and not isinstance(block.body, Unknown):
             # A block of an unknown type may begin a turn: a newer loopline wrote it.
-            raise DocumentError(f"blocks[{index}]: {block.turn_id} begins without a user.prompt")
+            raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 
 def check_order(blocks: Sequence[Block]) -> None:
     """Check that each block is the n-th of its type in its turn, and that the terms never fall."""
     counts, newest = Counter[tuple[int, str]](), 0
-    for index, block in enumerate(blocks):
+    for block in blocks:
         counts[block.turn, block.type] += 1
         if block.n != counts[block.turn, block.type]:
-            raise DocumentError(f"blocks[{index}]: n {block.n} does not number it in its turn")
+            raise DocumentError(f"{_at(block)}: n {block.n} does not number it in its turn")
         if block.term and block.term < newest:
-            raise DocumentError(f"blocks[{index}]: term {block.term} comes after {newest}")
+            raise DocumentError(f"{_at(block)}: term {block.term} comes after {newest}")
         newest = max(newest, block.term)
 
 
 def check_calls(blocks: Sequence[Block]) -> None:
     """Check that every start, child and result follows its call, with one start and one result each."""
     turns, started, finished = dict[str, int](), set[str](), set[str]()
-    for index, block in enumerate(blocks):
-        match block.body:
-            case ToolCalled(call_id=call_id):
+    for block, body in _CALLED.among(blocks):
+        call_id = body.call_id
+        is_valid = turns.get(call_id) == block.turn
+        match body:
+            case ToolCalled():
                 is_valid = call_id not in turns
                 turns.setdefault(call_id, block.turn)
-            case ToolStarted(call_id=call_id):
-                is_valid = turns.get(call_id) == block.turn and call_id not in started | finished
+            case ToolStarted():
+                is_valid = is_valid and call_id not in started | finished
                 started.add(call_id)
-            case ToolResult(call_id=call_id):
-                is_valid = turns.get(call_id) == block.turn and call_id not in finished
+            case ToolResult():
+                is_valid = is_valid and call_id not in finished
                 finished.add(call_id)
-            case RunChild(call_id=call_id, conversation=name):
-                is_valid = turns.get(call_id) == block.turn and is_child_of(name, call_id)
-            case _:
-                continue
+            case RunChild(conversation=name):
+                is_valid = is_valid and is_child_of(name, call_id)
         if not is_valid:
-            raise DocumentError(f"blocks[{index}]: {block.type} of {call_id!r} is out of place")
+            raise DocumentError(f"{_at(block)}: {body.type} of {call_id!r} is out of place")
 
 
 def check_attachments(blocks: Sequence[Block]) -> None:
     """Check that every file belongs to an input of its turn, and has the bytes of its digest."""
-    for index, block in enumerate(blocks):
-        file = block.body
-        if not isinstance(file, UserAttachment):
-            continue
+    for block, file in _FILES.among(blocks):
         seq = input_seq_of(block)
         message = blocks[seq - 1] if 1 <= seq <= len(blocks) else block
         is_input = isinstance(message.body, UserPrompt | UserFollowup | UserSteer)
         if message.turn != block.turn or not is_input:
-            raise DocumentError(f"blocks[{index}]: {file.name!r} came with no input")
+            raise DocumentError(f"{_at(block)}: {file.name!r} came with no input")
         try:
             digest = sha256(attachments.content(file)).hexdigest()
         except ValueError:
             digest = ""
         if digest != file.sha256:
-            raise DocumentError(f"blocks[{index}]: {file.name!r} is not what its sha256 says")
+            raise DocumentError(f"{_at(block)}: {file.name!r} is not what its sha256 says")
 
 
 def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
     """Check that each block has the ref that follows from its position and its body."""
-    for index, (block, ref) in enumerate(blocks):
+    for block, ref in blocks:
         try:
             expected = block.ref
         except LooplineError as error:
-            raise DocumentError(f"blocks[{index}]: it cannot be named: {error}") from error
+            raise DocumentError(f"{_at(block)}: it cannot be named: {error}") from error
         if ref != expected:
             actual = repr(ref) if isinstance(ref, str) else "no text"
-            raise DocumentError(f"blocks[{index}]: its ref is {actual}, and should be {expected!r}")
+            raise DocumentError(f"{_at(block)}: its ref is {actual}, and should be {expected!r}")
 
 
 def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
@@ -145,15 +153,10 @@ def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
 
 def check_commits(blocks: Sequence[Block]) -> None:
     """Check that a commit is a digest, never a text that a command could take for an option."""
-    for index, block in enumerate(blocks):
-        match block.body:
-            case TurnHeader(knowledge=KnowledgeCommit(commit=commit)):
-                if not _COMMIT.fullmatch(commit):
-                    raise DocumentError(
-                        f"blocks[{index}].body.knowledge.commit: {commit!r} is no commit"
-                    )
-            case _:
-                pass
+    for block, header in _HEADERS.among(blocks):
+        commit = header.knowledge.commit if header.knowledge else None
+        if commit is not None and not _COMMIT.fullmatch(commit):
+            raise DocumentError(f"{_at(block)}.body.knowledge.commit: {commit!r} is no commit")
 
 
 @dataclass(slots=True)
@@ -168,20 +171,16 @@ class _Counts:
 def check_numbers(blocks: Sequence[Block]) -> None:
     """Check that the numbers in bodies are possible, and name blocks, turns and sources that exist."""
     counts = _Counts()
-    for index, block in enumerate(blocks):
+    for block in blocks:
+        body = block.body
         counts.turn = max(counts.turn, block.turn)
-        for path, number in _numbers(_fields(block.body), "body"):
+        fields: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
+        for path, number in _numbers(fields, f"{_at(block)}.body"):
             if not 0 <= number <= LARGEST_NUMBER:
-                raise DocumentError(
-                    f"blocks[{index}].{path}: {number} is not from 0 to {LARGEST_NUMBER}"
-                )
-        for fault in _faults(block, counts):
-            raise DocumentError(f"blocks[{index}].{fault}")
-
-
-def _fields(body: Body) -> Json:
-    fields: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
-    return fields
+                raise DocumentError(f"{path}: {number} is not from 0 to {LARGEST_NUMBER}")
+        if _NUMBERED.has(body):
+            for fault in _faults(block, body, counts):
+                raise DocumentError(f"{_at(block)}.{fault}")
 
 
 def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
@@ -194,18 +193,16 @@ def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
         case list():
             for index, item in enumerate(value):
                 yield from _numbers(item, f"{path}[{index}]")
-        case bool():
-            pass
-        case int() | float():
+        case int() | float() if not isinstance(value, bool):
             yield path, value
-        case _:
+        case bool() | int() | float() | str() | None:
             pass
 
 
-def _faults(block: Block, counts: _Counts) -> Iterator[str]:
+def _faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
     """Yield what is wrong with numbers that name other blocks, turns, sources or versions."""
     before = block.seq - 1
-    match block.body:
+    match body:
         case UserRecalled(said=seq):
             yield from _outside("said", [seq], 1, before)
         case RoundStart(saw=saw, takes=takes, window=projection):
@@ -222,8 +219,8 @@ def _faults(block: Block, counts: _Counts) -> Iterator[str]:
             yield from _outside("carries", carries, 1, covers)
             if any(seq >= following for seq, following in pairwise(carries)):
                 yield "body.carries: the numbers are not in order"
-        case _:
-            yield from _kept_faults(block, counts)
+        case SourceAdded() | Completion() | ArtifactKept():
+            yield from _counted_faults(body, block.turn, counts)
 
 
 def _projection_faults(projection: Projection, turn: int, before: int) -> Iterator[str]:
@@ -244,8 +241,8 @@ def _projection_faults(projection: Projection, turn: int, before: int) -> Iterat
         yield from _outside(f"window.{name}", [number], 0, turn + 1)
 
 
-def _kept_faults(block: Block, counts: _Counts) -> Iterator[str]:
-    match block.body:
+def _counted_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
+    match body:
         case SourceAdded(sid=sid):
             yield from _outside("sid", [sid], 1, len(counts.sids) + 1)
             counts.sids.add(sid)
@@ -254,11 +251,9 @@ def _kept_faults(block: Block, counts: _Counts) -> Iterator[str]:
                 if sid not in counts.sids:
                     yield f"body.sources_used: there is no source {sid}"
         case ArtifactKept(name=name, version=version):
-            expected = counts.versions.get((block.turn, name), 0) + 1
+            expected = counts.versions.get((turn, name), 0) + 1
             yield from _outside("version", [version], expected, expected)
-            counts.versions[block.turn, name] = version
-        case _:
-            pass
+            counts.versions[turn, name] = version
 
 
 def _outside(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -36,6 +35,7 @@ from loopline.timeline import (
     parent_name,
     repository_action,
     turn_id,
+    turn_number,
 )
 from loopline.timeline.codec import VERSION as BODY_VERSION
 
@@ -49,7 +49,6 @@ _DOCUMENT_FIELDS = {
     "children_not_included",
     "blocks",
 }
-_TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 _ACTION_CHARACTERS = 200
 
 
@@ -146,10 +145,10 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
 
 
 def _turn(text: str, at: str) -> int:
-    match = _TURN_ID.fullmatch(text)
-    if match is None:
+    number = turn_number(text)
+    if not number:
         raise DocumentError(f"{at}: {text!r} is no turn")
-    return int(match[1])
+    return number
 
 
 def _time(text: str, at: str) -> datetime:
@@ -239,11 +238,9 @@ def _turn_action(turn: Turn) -> ImportedAction:
 
 def _open_calls(turn: Turn) -> Iterator[str]:
     for call_id, call in turn.open_calls.items():
-        text = f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}"
         answer = turn.answers.get(call_id)
-        yield (
-            text if answer is None else f"{text} with the answer {_shortened(dumps(answer.value))}"
-        )
+        given = f" with the answer {_shortened(dumps(answer.value))}" if answer else ""
+        yield f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}{given}"
 
 
 def _shortened(text: str) -> str:

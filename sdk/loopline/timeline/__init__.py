@@ -117,6 +117,7 @@ from loopline.timeline.timeline import ImportedAction as ImportedAction
 from loopline.timeline.timeline import Timeline as Timeline
 from loopline.timeline.timeline import child_action as child_action
 from loopline.timeline.timeline import repository_action as repository_action
+from loopline.timeline.timeline import turn_number as turn_number
 from loopline.timeline.timeline import unknown_names as unknown_names
 from loopline.timeline.turn_state import Batch as Batch
 from loopline.timeline.turn_state import PendingCall as PendingCall

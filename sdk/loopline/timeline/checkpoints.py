@@ -263,10 +263,10 @@ class History:
     async def containing(self, ref: Ref) -> Timeline:
         """Return a timeline that finds the ref if the full one does."""
         match ref:
-            case BlockRef(turn_id=turn_id) | CallRef(turn_id=turn_id):
-                return await self._with(turn_number(turn_id))
             case (
-                ArtifactRef(turn_id=turn_id)
+                BlockRef(turn_id=turn_id)
+                | CallRef(turn_id=turn_id)
+                | ArtifactRef(turn_id=turn_id)
                 | SummaryRef(turn_id=turn_id)
                 | FileRef(turn_id=turn_id)
             ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -82,10 +82,16 @@ class Marks:
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:
     """Return the text with each token replaced by `mark` of its sids."""
+    found = find(text, newest=newest)
+    return replaced(text, ((token.start, token.end, mark(token.sids)) for token in found))
+
+
+def replaced(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
+    """Return the text with new text from one index to another, for each replacement in order."""
     pieces, at = list[str](), 0
-    for citation in find(text, newest=newest):
-        pieces += [text[at : citation.start], mark(citation.sids)]
-        at = citation.end
+    for start, end, replacement in replacements:
+        pieces += [text[at:start], replacement]
+        at = end
     return "".join([*pieces, text[at:]])
 
 
@@ -94,11 +100,8 @@ def prose(text: str) -> str:
     scanner = _Scanner(0)
     scanner.feed(text)
     scanner.close()
-    pieces, at = list[str](), 0
-    for start, end in scanner.fenced:
-        pieces += [text[at:start], _NO_BREAK.sub(" ", text[start:end])]
-        at = end
-    return "".join([*pieces, text[at:]])
+    fenced = scanner.fenced
+    return replaced(text, ((a, b, _NO_BREAK.sub(" ", text[a:b])) for a, b in fenced))
 
 
 class Resolver:
@@ -129,12 +132,11 @@ class Resolver:
         if start == end:
             return ""
         pending = "".join(self._pending)
-        pieces, at = list[str](), start
-        for citation in citations:
-            pieces += [pending[at - start : citation.start - start], self._mark(citation.sids)]
-            at = citation.end
         self._pending, self._from = [pending[end - start :]], end
-        return "".join([*pieces, pending[at - start : end - start]])
+        marks = (
+            (token.start - start, token.end - start, self._mark(token.sids)) for token in citations
+        )
+        return replaced(pending[: end - start], marks)
 
 
 @dataclass(frozen=True, slots=True)

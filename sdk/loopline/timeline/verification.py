@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from loopline.timeline import citations
 from loopline.timeline.citations import Citation
@@ -70,15 +70,8 @@ class Verification:
     @property
     def counts(self) -> dict[Support, int]:
         """Return how many of the cited sentences have each kind of support."""
-        counts: dict[Support, int] = {
-            "supported": 0,
-            "weak": 0,
-            "unsupported": 0,
-            "no text kept": 0,
-        }
-        for sentence in self.cited:
-            counts[sentence.together.support] += 1
-        return counts
+        supports = [sentence.together.support for sentence in self.cited]
+        return {support: supports.count(support) for support in get_args(Support)}
 
 
 def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
@@ -130,7 +123,8 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
     A token after the end of a sentence, on the same line, belongs to that sentence.
     """
     prose, tokens = citations.prose(answer), citations.find(answer, newest=newest)
-    bare = _without(prose, tokens)
+    blanks = ((token.start, token.end, " " * (token.end - token.start)) for token in tokens)
+    bare = citations.replaced(prose, blanks)  # of the same length, so that indexes stay the same
     spans = [(start, end) for start, end in _spans(bare) if _WORD.search(bare, start, end)]
     sids = [list[int]() for _ in spans]
     for token in tokens:
@@ -141,15 +135,6 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
         text = " ".join(bare[lead.end() if lead else start : end].split())
         heading = _HEADING.match(bare, start, end) is not None
         yield _Sentence(_BEFORE_MARK.sub("", text), tuple(dict.fromkeys(named)), heading)
-
-
-def _without(prose: str, tokens: Sequence[Citation]) -> str:
-    """Return the text with blanks in place of its tokens, so that indexes stay the same."""
-    pieces, at = list[str](), 0
-    for token in tokens:
-        pieces += [prose[at : token.start], " " * (token.end - token.start)]
-        at = token.end
-    return "".join([*pieces, prose[at:]])
 
 
 def _spans(bare: str) -> list[tuple[int, int]]:

@@ -1,0 +1,88 @@
+"""A fold over bodies matches the types of a `BodyUnion` one by one, so that a type checker names a forgotten one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from loopline.timeline import Body
+from tests.house.tree import SDK, python_files, tree
+
+BODIES = {kind.__name__ for kind in get_args(Body)}
+
+STILL_TO_COME = {
+    "cli/prompt.py": 1,
+    "cli/timeline.py": 1,
+    "cli/timeline_reports.py": 1,
+    "cli/turn_display.py": 1,
+    "events/events.py": 1,
+    "react/child_runs.py": 1,
+    "react/offered_tools.py": 1,
+    "react/projections.py": 1,
+    "react/replies.py": 1,
+    "react/state.py": 1,
+    "tools/timeline_tools.py": 2,
+}
+"""How many matches over bodies may still have a default arm, by module; each is to take a union of its own."""
+
+
+def body_names(module: ast.Module) -> dict[str, str]:
+    """The body types that a module imports, by the name that they have in it."""
+    imports = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.asname or alias.name: alias.name
+        for node in imports
+        if f"{node.module}.".startswith("loopline.timeline.")
+        for alias in node.names
+        if alias.name in BODIES
+    }
+
+
+def defaults(module: ast.Module) -> Iterator[ast.Match]:
+    """Every match that names a body type and has an arm for all others."""
+    names = body_names(module)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Match) and any(map(takes_all, node.cases)):
+            patterns = [inner for case in node.cases for inner in ast.walk(case.pattern)]
+            classes = [inner.cls for inner in patterns if isinstance(inner, ast.MatchClass)]
+            if any(isinstance(kind, ast.Name) and kind.id in names for kind in classes):
+                yield node
+
+
+def takes_all(case: ast.match_case) -> bool:
+    """Whether an arm takes whatever comes: `case _`, or a name alone."""
+    return isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None and not case.guard
+
+
+def test_no_fold_has_a_default_arm() -> None:
+    paths = [path for path in python_files("sdk") if path.is_relative_to(SDK)]
+    counts = {where(path): len(list(defaults(tree(path)))) for path in paths}
+    assert {path: n for path, n in counts.items() if n > allowed(path)} == {}
+
+
+def allowed(path: str) -> int:
+    return STILL_TO_COME.get(path, 0)
+
+
+def where(path: Path) -> str:
+    return path.relative_to(SDK).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("arms", "found"),
+    [
+        ("case Exit(): pass\n  case _: pass", True),
+        ("case Ended(): pass\n  case _: pass", True),
+        ("case Block(body=Exit()): pass\n  case other: pass", True),
+        ("case Exit(): pass\n  case _ if late: pass", False),
+        ("case Exit() | Notes(): pass", False),
+        ("case Draft(): pass\n  case _: pass", False),
+    ],
+)
+def test_a_default_arm_is_noticed(arms: str, found: bool) -> None:
+    imports = "from loopline.timeline import Block, Exit, Notes, Exit as Ended"
+    assert bool(list(defaults(ast.parse(f"{imports}\nmatch x:\n  {arms}")))) is found
