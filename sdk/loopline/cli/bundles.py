@@ -38,14 +38,8 @@ from loopline.cli.next_commands import Invocation
 from loopline.cli.options import (
     BundleArgument,
     Choices,
-    JsonOption,
-    ModelOption,
-    PropOption,
-    StoreOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
@@ -76,56 +70,6 @@ EXAMPLE_CALL = ("text.statistics", '{"text": "One. Two more words!"}')
 T = TypeVar("T")
 
 
-def check_command(
-    bundle: BundleArgument,
-    store: StoreOption = None,
-    model: ModelOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show what a bundle consists of, and what is wrong with it."""
-    choices = Choices(store=store, model=model, props=tuple(prop or ()), as_json=as_json)
-    execute(partial(check, bundle, choices), verbose=verbose, as_json=as_json)
-
-
-def tool_command(
-    bundle: BundleArgument,
-    name: Annotated[
-        str, typer.Argument(metavar="ALIAS.FUNCTION", help="The tool.", show_default=False)
-    ],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments, as a JSON object.")
-    ] = "{}",
-    user: UserOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Call one tool of a bundle, outside any conversation."""
-    choices = Choices(user=user, props=tuple(prop or ()), as_json=as_json)
-    execute(partial(call_tool, bundle, name, arguments, choices), verbose=verbose, as_json=as_json)
-
-
-def new_command(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="The name of the new package.", show_default=False),
-    ],
-    folder: Annotated[
-        Path, typer.Option("--in", metavar="FOLDER", help="Where to create its folder.")
-    ] = Path(),
-    verbose: VerboseOption = False,
-) -> None:
-    """Create a bundle, with a tool, a skill and a test."""
-    execute(partial(new, name, folder), verbose=verbose)
-
-
-def bundles_command(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """List the bundles that can be opened by name."""
-    execute(partial(list_bundles, Choices(as_json=as_json)), verbose=verbose, as_json=as_json)
-
-
 @dataclass(slots=True)
 class Findings:
     """What a bundle consists of and what is wrong: problems stop the bundle, warnings do not."""
@@ -153,8 +97,8 @@ class Findings:
             self.problems.append(str(error))
 
 
-async def check(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Print what the bundle consists of and every problem; fail if there is one."""
+async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+    """Show what a bundle consists of, and what is wrong with it."""
     try:
         overrides = choices.properties
     except PropertyError as error:
@@ -333,9 +277,15 @@ def _findings_document(findings: Findings) -> JsonObject:
 
 
 async def call_tool(
-    bundle: str, name: str, arguments_json: str, choices: Choices, screen: Screen
+    choices: Choices,
+    screen: Screen,
+    bundle: BundleArgument,
+    name: Annotated[str, typer.Argument(metavar="ALIAS.FUNCTION", help="The tool.")],
+    arguments_json: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments, as a JSON object.")
+    ] = "{}",
 ) -> int:
-    """Call a tool and print its result; fail if the tool raises an error."""
+    """Call one tool of a bundle, outside any conversation."""
     loaded = load(bundle)
     tools = dict[str, Tool]()
     for module in descriptor_modules(loaded, "tools") or [""]:
@@ -437,27 +387,35 @@ def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
         screen.note(Text(f"source: {escape(source.title or source.url)} — {escape(source.url)}"))
 
 
-async def new(name: str, parent: Path, screen: Screen) -> int:
-    """Write a new bundle, and print the commands to try it."""
-    project = create(name, parent, Installation.now())
+async def new(
+    choices: Choices,
+    screen: Screen,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new package.")],
+    folder: Annotated[
+        Path, typer.Option("--in", metavar="FOLDER", help="Where to create its folder.")
+    ] = Path(),
+) -> int:
+    """Create a bundle, with a tool, a skill and a test."""
+    del choices
+    project = create(name, folder, Installation.now())
     for file in sorted(path for path in project.rglob("*") if path.is_file()):
         screen.note(str(file))
     screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
     invocation = Invocation.now()
-    folder = str(project) if project.parts[:-1] else f"./{project}"
+    created = str(project) if project.parts[:-1] else f"./{project}"
     has_pytest = find_spec("pytest") is not None
     test = [*invocation.python, "-m", "pytest"] if has_pytest else [*invocation.program, "check"]
     for words in (
-        [*invocation.program, "run", folder, QUESTION],
-        [*invocation.program, "tool", folder, *EXAMPLE_CALL],
-        [*test, folder],
+        [*invocation.program, "run", created, QUESTION],
+        [*invocation.program, "tool", created, *EXAMPLE_CALL],
+        [*test, created],
     ):
         screen.note_command(shlex.join(words))
     return ANSWERED
 
 
 async def list_bundles(choices: Choices, screen: Screen) -> int:
-    """Print the bundles that can be opened by name."""
+    """List the bundles that can be opened by name."""
     entries = available()
     if choices.as_json:
         screen.write_json([{"name": entry.name, "place": entry.location} for entry in entries])

@@ -22,17 +22,8 @@ from loopline.cli.chat_commands import (
 from loopline.cli.options import (
     BundleArgument,
     Choices,
-    ConversationOption,
-    JsonOption,
-    ModelOption,
-    PropOption,
-    RecordOption,
-    ReplayOption,
-    StoreOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import execute, exit_now, stop_on_signal
+from loopline.cli.process import exit_now, stop_on_signal
 from loopline.cli.run import introduce, show_result, stop, watch
 from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.conversations import Conversation
@@ -43,34 +34,8 @@ from loopline.timeline import Timeline
 _logger = logging.getLogger("loopline")
 
 
-def chat_command(
-    bundle: BundleArgument,
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    model: ModelOption = None,
-    user: UserOption = None,
-    prop: PropOption = None,
-    record: RecordOption = None,
-    replay: ReplayOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+async def chat(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
     """Talk with a bundle; you can type while it works."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        model=model,
-        user=user,
-        props=tuple(prop or ()),
-        record=record,
-        replay=replay,
-        as_json=as_json,
-    )
-    execute(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)
-
-
-async def chat(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Talk until the input ends or the user leaves."""
     async with open_bundle(bundle, choices, screen) as harness:
         name = choices.conversation or await new_name(
             harness.log, harness.bundle.id, choices.user_name

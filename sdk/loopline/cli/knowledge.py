@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,12 +13,8 @@ from loopline.cli.access import open_bundle
 from loopline.cli.options import (
     BundleArgument,
     Choices,
-    JsonOption,
-    PropOption,
-    StoreOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
@@ -28,40 +23,15 @@ from loopline.models import Json
 
 DIGITS = 3
 
-knowledge_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-
-def search_command(
+async def search(
+    choices: Choices,
+    screen: Screen,
     bundle: BundleArgument,
-    query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="The words to look for.", show_default=False)
-    ],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The words to look for.")],
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many passages.")] = 5,
-    store: StoreOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Search a bundle's knowledge space."""
-    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
-    execute(partial(search, bundle, query, limit, choices), verbose=verbose, as_json=as_json)
-
-
-@knowledge_commands.command("build")
-def build_command(
-    bundle: BundleArgument,
-    store: StoreOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Build a knowledge space, and show what is in it."""
-    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
-    execute(partial(build, bundle, choices), verbose=verbose, as_json=as_json)
-
-
-async def search(bundle: str, query: str, limit: int, choices: Choices, screen: Screen) -> int:
-    """Print the passages that best match the query; fail if there are none."""
     if not query.strip():
         raise UsageError("the query is empty: give words to look for")
     async with open_bundle(bundle, choices, screen) as harness:
@@ -77,8 +47,8 @@ async def search(bundle: str, query: str, limit: int, choices: Choices, screen: 
     return ANSWERED if passages else FAILED
 
 
-async def build(bundle: str, choices: Choices, screen: Screen) -> int:
-    """Build the knowledge space if it is not up to date, and print what is in it."""
+async def build(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+    """Build a knowledge space, and show what is in it."""
     async with open_bundle(bundle, choices, screen) as harness:
         state = _space(harness).state
     if choices.as_json:

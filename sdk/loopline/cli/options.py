@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Concatenate, Literal
 
 import typer
 
 from loopline.bundle import Setting, parse_setting
-from loopline.cli.process import UsageError
+from loopline.cli.process import UsageError, execute
+from loopline.cli.terminal import Screen
 from loopline.harness import Cassette
 from loopline.timeline import DEFAULT_USER, Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 ReactionName = Literal["ok", "not_ok", "neutral", "none"]
+OWN = "..."
+"""Where a command's own options stand among the shared ones."""
 REACTIONS: Mapping[str, Reaction | None] = {
     "ok": "ok",
     "not_ok": "not_ok",
@@ -24,15 +29,9 @@ REACTIONS: Mapping[str, Reaction | None] = {
 }
 """The reactions to a turn by the name that is typed; `none` takes a reaction back."""
 
-BundleArgument = Annotated[
-    str,
-    typer.Argument(metavar="BUNDLE", help="A bundle's folder or name.", show_default=False),
-]
+BundleArgument = Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's folder or name.")]
 ConversationArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="CONVERSATION", help="Its name; the latest if omitted.", show_default=False
-    ),
+    str | None, typer.Argument(metavar="CONVERSATION", help="Its name; the latest if omitted.")
 ]
 ConversationOption = Annotated[
     str | None,
@@ -40,54 +39,33 @@ ConversationOption = Annotated[
         "-c",
         "--conversation",
         help="The conversation; if omitted, run and chat begin one, others take the latest.",
-        show_default=False,
     ),
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE.",
-        show_default=False,
-    ),
+    typer.Option(help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE."),
 ]
 ModelOption = Annotated[
-    str | None,
-    typer.Option(help="The model, such as openai:gpt-5; else LOOPLINE_MODEL.", show_default=False),
+    str | None, typer.Option(help="The model, such as openai:gpt-5; else LOOPLINE_MODEL.")
 ]
-UserOption = Annotated[
-    str | None, typer.Option(help="The user of the conversation.", show_default=False)
-]
-ProjectOption = Annotated[
-    str | None, typer.Option(help="The project of the conversation.", show_default=False)
-]
-TenantOption = Annotated[
-    str | None, typer.Option(help="The tenant of the conversation.", show_default=False)
-]
+UserOption = Annotated[str | None, typer.Option(help="The user of the conversation.")]
+ProjectOption = Annotated[str | None, typer.Option(help="The project of the conversation.")]
+TenantOption = Annotated[str | None, typer.Option(help="The tenant of the conversation.")]
 PropOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--prop", metavar="A.B=VALUE", help="Set a property of the bundle.", show_default=False
-    ),
+    typer.Option("--prop", metavar="A.B=VALUE", help="Set a property of the bundle."),
 ]
 RecordOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Record the replies of a provider's model.", show_default=False
-    ),
+    Path | None, typer.Option(metavar="FILE", help="Record the replies of a provider's model.")
 ]
 ReplayOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Answer from a recording, without network.", show_default=False
-    ),
+    Path | None, typer.Option(metavar="FILE", help="Answer from a recording, without network.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
 PagerOption = Annotated[
     bool,
     typer.Option(
-        "--pager/--no-pager",
-        help="Show long output in PAGER, else in less.",
-        show_default=False,
+        "--pager/--no-pager", help="Show long output in PAGER, else in less.", show_default=False
     ),
 ]
 VerboseOption = Annotated[
@@ -136,3 +114,60 @@ class Choices:
         if self.record is not None:
             return Cassette(self.record, mode="record")
         return None if self.replay is None else Cassette(self.replay)
+
+
+def command(
+    work: Callable[Concatenate[Choices, Screen, ...], Coroutine[None, None, int]], *shared: str
+) -> Callable[..., None]:
+    """Return a command that does the `work`, with its own parameters and the `shared` ones of `call`.
+
+    Its own ones, which have other names than all of `call`, stand before the shared ones, or where these have OWN.
+    The help is the first line of its docstring.
+    """
+
+    def call(
+        conversation: ConversationOption = None,
+        conversation_argument: ConversationArgument = None,
+        store: StoreOption = None,
+        model: ModelOption = None,
+        user: UserOption = None,
+        project: ProjectOption = None,
+        tenant: TenantOption = None,
+        prop: PropOption = None,
+        record: RecordOption = None,
+        replay: ReplayOption = None,
+        pager: PagerOption = True,
+        as_json: JsonOption = False,
+        verbose: VerboseOption = False,
+        **own: object,
+    ) -> None:
+        choices = Choices(
+            conversation=conversation_argument if conversation is None else conversation,
+            store=store,
+            model=model,
+            user=user,
+            project=project,
+            tenant=tenant,
+            props=tuple(prop or ()),
+            record=record,
+            replay=replay,
+            as_json=as_json,
+        )
+        execute(
+            partial(work, choices, **own),
+            verbose=verbose,
+            as_json=as_json,
+            paged=pager and "pager" in shared,
+        )
+
+    options = inspect.signature(call, eval_str=True).parameters
+    _, _, *own = inspect.signature(work, eval_str=True).parameters.values()
+    names = [*shared, "verbose"] if OWN in shared else [OWN, *shared, "verbose"]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name in names
+        for parameter in (own if name == OWN else [options[name]])
+    ]
+    vars(call)["__signature__"] = inspect.Signature(parameters)
+    call.__doc__ = (work.__doc__ or "").partition("\n")[0]
+    return call

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from functools import partial
 from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.options import Choices, JsonOption, VerboseOption
-from loopline.cli.process import ANSWERED, UsageError, execute
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import QUIET, Screen, format_limit
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
@@ -21,32 +20,11 @@ TABLE_WIDTH = 108
 """The columns that the table of all presets takes."""
 DIFFERENT = "yellow"
 """The style of a value that is not that of the first preset shown."""
-
-preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
-
-
-@preset_commands.callback(invoke_without_command=True)
-def presets_command(
-    context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
-) -> None:
-    """List the loop options of every preset."""
-    if context.invoked_subcommand is None:
-        execute(partial(list_presets, Choices(as_json=as_json)), verbose=verbose)
-
-
-@preset_commands.command("diff")
-def diff_command(
-    first: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
-    second: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show the loop options in which two presets differ."""
-    execute(partial(diff, first, second, Choices(as_json=as_json)), verbose=verbose)
+PresetArgument = Annotated[str, typer.Argument(metavar="PRESET")]
 
 
 async def list_presets(choices: Choices, screen: Screen) -> int:
-    """Print every preset."""
+    """List the loop options of every preset."""
     presets = list(PRESETS.values())
     if choices.as_json:
         screen.write_json([_document(preset) for preset in presets])
@@ -63,8 +41,10 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def diff(first_name: str, second_name: str, choices: Choices, screen: Screen) -> int:
-    """Print the options in which two presets differ."""
+async def diff(
+    choices: Choices, screen: Screen, first_name: PresetArgument, second_name: PresetArgument
+) -> int:
+    """Show the loop options in which two presets differ."""
     try:
         first, second = named_preset(first_name), named_preset(second_name)
     except LooplineError as error:

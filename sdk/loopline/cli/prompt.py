@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -13,15 +12,8 @@ from rich.text import Text
 from loopline.cli.access import chosen_conversation, no_such_conversation, open_store
 from loopline.cli.options import (
     Choices,
-    ConversationArgument,
-    ConversationOption,
-    JsonOption,
-    PagerOption,
-    StoreOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
@@ -63,60 +55,6 @@ DIGITS = 12
 """How much of a digest is shown to people."""
 
 
-def prompt_command(
-    conversation: ConversationOption = None,
-    turn: Annotated[
-        int | None,
-        typer.Option(min=1, help="The turn; the last one if omitted.", show_default=False),
-    ] = None,
-    number: Annotated[
-        int | None,
-        typer.Option(
-            "--round",
-            min=1,
-            help="The round of the turn; its last one if omitted.",
-            show_default=False,
-        ),
-    ] = None,
-    cache: Annotated[
-        CacheName | None,
-        typer.Option(
-            help="Show what this provider's cache would have read of every round.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="With --cache: use the prices of this model.", show_default=False),
-    ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    pager: PagerOption = True,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show exactly what a round sent to its model."""
-    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
-    if cache is not None:
-        work = partial(show_cache, cache, model, choices)
-    else:
-        work = partial(show_prompt, turn, number, model, choices)
-    execute(work, verbose=verbose, as_json=as_json, paged=pager)
-
-
-def replay_command(
-    conversation: ConversationArgument = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    pager: PagerOption = True,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Render every prompt again, and show where one diverges."""
-    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
-    execute(partial(replay, choices), verbose=verbose, as_json=as_json, paged=pager)
-
-
 async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
@@ -126,12 +64,30 @@ async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
     return Timeline(blocks)
 
 
-async def show_prompt(
-    turn: int | None, number: int | None, model: str | None, choices: Choices, screen: Screen
+async def prompt(
+    choices: Choices,
+    screen: Screen,
+    turn: Annotated[
+        int | None, typer.Option(min=1, help="The turn; the last one if omitted.")
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option("--round", min=1, help="The round of the turn; its last one if omitted."),
+    ] = None,
+    cache: Annotated[
+        CacheName | None,
+        typer.Option(help="Show what this provider's cache would have read of every round."),
+    ] = None,
+    priced_as: Annotated[
+        str | None,
+        typer.Option("--model", help="With --cache: use the prices of this model."),
+    ] = None,
 ) -> int:
-    """Print the request of a round; of the last round if none is named."""
+    """Show exactly what a round sent to its model."""
     timeline = await _chosen_timeline(choices, screen)
-    if model is not None:
+    if cache is not None:
+        return _show_cache(timeline, cache, priced_as, choices, screen)
+    if priced_as is not None:
         raise UsageError("--model prices what a cache would have read: use it with --cache")
     last = timeline.last_request
     if last is None:
@@ -277,10 +233,12 @@ class CacheSimulation:
         ]
 
 
-async def show_cache(name: CacheName, model: str | None, choices: Choices, screen: Screen) -> int:
+def _show_cache(
+    timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
+) -> int:
     """Print what a provider's cache would have read of every round, priced as `model` or as it was asked."""
     rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
-    sent = list(past_requests(await _chosen_timeline(choices, screen)))
+    sent = list(past_requests(timeline))
     simulation = CacheSimulation(
         requests=sent,
         report=simulate((request.as_sent for request in sent), rules),
@@ -373,7 +331,7 @@ def _cache_document(simulation: CacheSimulation) -> JsonObject:
 
 
 async def replay(choices: Choices, screen: Screen) -> int:
-    """Print a line for each round; fail if one of them is not what was recorded."""
+    """Render every prompt again, and show where one diverges."""
     rounds = list(replayed_rounds(await _chosen_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")

@@ -22,18 +22,9 @@ from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
 from loopline.cli.options import (
     BundleArgument,
     Choices,
-    ConversationOption,
-    JsonOption,
-    ModelOption,
-    PropOption,
     Protocol,
-    RecordOption,
-    ReplayOption,
-    StoreOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, FAILED, UsageError, execute, exit_now, stop_on_signal
+from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on_signal
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import TurnDisplay
 from loopline.conversations import Conversation, Recovery
@@ -53,7 +44,9 @@ _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
 
-def run_command(
+async def run(
+    choices: Choices,
+    screen: Screen,
     bundle: BundleArgument,
     text: Annotated[
         str | None,
@@ -61,124 +54,34 @@ def run_command(
             metavar="TEXT",
             help="Your message; - reads it from stdin. Without it the turn that was cut off "
             "is continued.",
-            show_default=False,
         ),
     ] = None,
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    model: ModelOption = None,
-    user: UserOption = None,
-    prop: PropOption = None,
-    record: RecordOption = None,
-    replay: ReplayOption = None,
     max_iterations: Annotated[
-        int | None, typer.Option(min=1, help="Run at most this many rounds.", show_default=False)
+        int | None, typer.Option(min=1, help="Run at most this many rounds.")
     ] = None,
     protocol: Annotated[
-        Protocol | None,
-        typer.Option(help="How the model states its decisions.", show_default=False),
+        Protocol | None, typer.Option(help="How the model states its decisions.")
     ] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CALL=VALUE", help="Answer a call of the paused turn.", show_default=False
-        ),
+        typer.Option(metavar="CALL=VALUE", help="Answer a call of the paused turn."),
     ] = None,
     attach: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Attach a file; may be repeated.", show_default=False),
+        list[Path] | None, typer.Option(metavar="FILE", help="Attach a file; may be repeated.")
     ] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Save the screen as a picture.")
     ] = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Ask a bundle; without TEXT continue its cut turn."""
     limits: Limits = {}
     if max_iterations is not None:
         limits["max_iterations"] = max_iterations
     if protocol is not None:
         limits["protocol"] = protocol
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        model=model,
-        user=user,
-        props=tuple(prop or ()),
-        record=record,
-        replay=replay,
-        as_json=as_json,
-    )
-    work = partial(
-        run,
-        bundle,
-        text,
-        choices,
-        limits=limits,
-        answers=answer or (),
-        attachments=attach or (),
-        picture=svg,
-    )
-    execute(work, verbose=verbose, as_json=as_json)
-
-
-def resume_command(
-    bundle: BundleArgument,
-    conversation: ConversationOption = None,
-    all_turns: Annotated[
-        bool, typer.Option("--all", help="Continue every cut turn of the store instead.")
-    ] = False,
-    at_once: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
-    ] = 4,
-    store: StoreOption = None,
-    model: ModelOption = None,
-    user: UserOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Continue the turn that was cut off, or all of the store."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        model=model,
-        user=user,
-        props=tuple(prop or ()),
-        as_json=as_json,
-    )
-    if all_turns:
-        work = partial(resume_all, bundle, at_once, choices)
-    else:
-        work = partial(run, bundle, None, choices)
-    execute(work, verbose=verbose, as_json=as_json)
-
-
-async def run(
-    bundle: str,
-    text: str | None,
-    choices: Choices,
-    screen: Screen,
-    *,
-    limits: Limits | None = None,
-    answers: Sequence[str] = (),
-    attachments: Sequence[Path] = (),
-    picture: Path | None = None,
-) -> int:
-    """Run one turn and show it; return the exit code.
-
-    Without a text the turn that was cut off or paused continues, with `answers` to its pending calls.
-    """
     text = sys.stdin.read() if text == STDIN else text
-    if text is not None and not text.strip():
-        raise UsageError("the text is empty: ask something, or omit it to continue a cut turn")
-    answers_by_call = dict(map(_parse_answer, answers))
-    if answers_by_call and text is not None:
-        raise UsageError("--answer continues a paused turn: omit the text")
-    if attachments and text is None:
-        raise UsageError("--attach adds a file to a message: give a text with it")
+    answers = dict(map(_parse_answer, answer or ()))
+    _check_message(text, answers, attach or ())
     async with open_bundle(bundle, choices, screen) as harness:
         if choices.conversation is None and text is not None:
             name = await new_name(harness.log, harness.bundle.id, choices.user_name)
@@ -188,12 +91,7 @@ async def run(
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
             finished = await watch(
-                conversation,
-                text,
-                screen,
-                limits=limits or {},
-                answers=answers_by_call,
-                attachments=attachments,
+                conversation, text, screen, limits=limits, answers=answers, attachments=attach or ()
             )
         show_result(finished, name, screen, as_json=choices.as_json)
         summary = FinishedRun(
@@ -207,12 +105,23 @@ async def run(
         )
         for line in next_commands(summary, finished.blocks, Invocation.now()):
             screen.note_command(line)
-    if picture is not None:
-        screen.save_picture(picture, _typed_command(sys.argv[1:]))
+    if svg is not None:
+        screen.save_picture(svg, _typed_command(sys.argv[1:]))
     code = ANSWERED if finished.result.ok else FAILED
     if request.stop is not None or finished.result.exit_reason not in ("complete", "paused"):
         exit_now(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
     return code
+
+
+def _check_message(
+    text: str | None, answers: Mapping[str, str], attachments: Sequence[Path]
+) -> None:
+    if text is not None and not text.strip():
+        raise UsageError("the text is empty: ask something, or omit it to continue a cut turn")
+    if answers and text is not None:
+        raise UsageError("--answer continues a paused turn: omit the text")
+    if attachments and text is None:
+        raise UsageError("--attach adds a file to a message: give a text with it")
 
 
 def _parse_answer(written: str) -> tuple[str, str]:
@@ -450,8 +359,20 @@ def _source_document(numbered: NumberedSource) -> Json:
     }
 
 
-async def resume_all(bundle: str, at_once: int, choices: Choices, screen: Screen) -> int:
-    """Continue every cut turn of the bundle, print a line when each ends, and return the exit code."""
+async def resume(
+    choices: Choices,
+    screen: Screen,
+    bundle: BundleArgument,
+    all_turns: Annotated[
+        bool, typer.Option("--all", help="Continue every cut turn of the store instead.")
+    ] = False,
+    at_once: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
+    ] = 4,
+) -> int:
+    """Continue the turn that was cut off, or all of the store."""
+    if not all_turns:
+        return await run(choices, screen, bundle)
     async with open_bundle(bundle, choices, screen) as harness:
         show = None if choices.as_json else partial(_show_recovery, screen)
         with stop_on_signal(screen):

@@ -7,7 +7,6 @@ import shlex
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,17 +25,9 @@ from loopline.cli.access import (
 from loopline.cli.options import (
     REACTIONS,
     Choices,
-    ConversationArgument,
-    ConversationOption,
-    JsonOption,
-    ProjectOption,
     ReactionName,
-    StoreOption,
-    TenantOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, FAILED, UsageError, execute
+from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, Keyboard, Screen, escape, quantity, restored_terminal
 from loopline.errors import LooplineError
 from loopline.harness import Store
@@ -53,35 +44,14 @@ from loopline.timeline import ConversationKey, Timeline, Turn, turn_id
 from loopline.timeline.chain import Audit, Head
 
 
-def read_command(
+async def read(
+    choices: Choices,
+    screen: Screen,
     refs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="REF...", help="Refs, as other commands print them.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="REF...", help="Refs, as other commands print them.")
     ],
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Read anything that has a ref."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        user=user,
-        project=project,
-        tenant=tenant,
-        as_json=as_json,
-    )
-    execute(partial(read, refs, choices), verbose=verbose, as_json=as_json)
-
-
-async def read(refs: Sequence[str], choices: Choices, screen: Screen) -> int:
-    """Print what the refs name; fail if a ref names nothing."""
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         reading = await conversation.read(refs)
@@ -129,61 +99,31 @@ def _item_document(item: Item) -> Json:
     }
 
 
-def export_command(
-    conversation: ConversationArgument = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Print a conversation as a JSON document."""
-    choices = Choices(
-        conversation=conversation, store=store, user=user, project=project, tenant=tenant
-    )
-    execute(partial(export, choices), verbose=verbose)
-
-
 async def export(choices: Choices, screen: Screen) -> int:
-    """Print the document of a conversation."""
+    """Print a conversation as a JSON document."""
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         screen.write_json(await conversation.export())
     return ANSWERED
 
 
-def import_command(
+async def import_document(
+    choices: Choices,
+    screen: Screen,
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="What export printed; - reads stdin.", show_default=False
-        ),
+        Path, typer.Argument(metavar="FILE", help="What export printed; - reads stdin.")
     ],
-    name: Annotated[
-        str,
-        typer.Option("--as", help="Its name here, instead of its own.", show_default=False),
-    ] = "",
+    name: Annotated[str, typer.Option("--as", help="Its name here, instead of its own.")] = "",
     confirm: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ACTION",
             help="Allow an action that the import lists as inert; may be repeated.",
-            show_default=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Store an exported conversation; its actions stay inert."""
-    choices = Choices(store=store, user=user)
-    execute(partial(import_document, file, name, confirm or (), choices), verbose=verbose)
-
-
-async def import_document(
-    file: Path, name: str, confirmed: Sequence[str], choices: Choices, screen: Screen
 ) -> int:
-    """Store an exported conversation block by block as it was, and list the actions that stay inert."""
+    """Store an exported conversation; its actions stay inert."""
+    confirmed = confirm or ()
     document = await read_object(file)
     async with Store.open(choices.store) as store:
         conversation = await store.load(
@@ -200,71 +140,30 @@ async def import_document(
     return ANSWERED
 
 
-def audit_command(
-    conversation: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CONVERSATION", help="Its name; all if omitted.", show_default=False
-        ),
-    ] = None,
-    document: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Audit an exported document instead.", show_default=False
-        ),
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Compare with heads that were saved.", show_default=False
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the current heads.", show_default=False),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The key that signs the heads.", show_default=False),
-    ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Find blocks that are not as they were written."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        user=user,
-        project=project,
-        tenant=tenant,
-        as_json=as_json,
-    )
-    work = partial(audit, choices, document=document, heads_file=head, save=save, key_file=key)
-    execute(work, verbose=verbose, as_json=as_json)
-
-
 async def audit(
     choices: Choices,
     screen: Screen,
-    *,
-    document: Path | None,
-    heads_file: Path | None,
-    save: Path | None,
-    key_file: Path | None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="CONVERSATION", help="Its name; all if omitted.")
+    ] = None,
+    document: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Audit an exported document instead.")
+    ] = None,
+    head: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare with heads that were saved.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the current heads.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key that signs the heads.")
+    ] = None,
 ) -> int:
-    """Print what is not as it was written; fail if there is any.
-
-    Audits the `document` if there is one, else the chosen conversation, else every conversation of the store.
-    """
-    key = b"" if key_file is None else await asyncio.to_thread(_read_key, key_file)
+    """Find blocks that are not as they were written."""
+    secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
     heads = dict[ConversationKey, Head]()
-    if heads_file is not None:
-        heads = read_heads(await asyncio.to_thread(_read_text, heads_file), key)
-    name = choices.conversation
+    if head is not None:
+        heads = read_heads(await asyncio.to_thread(_read_text, head), secret)
     if document is not None:
         exported = await read_object(document)
         name = name or str(exported.get("conversation_id") or document)
@@ -279,7 +178,7 @@ async def audit(
             for result in audits
             if result.head.seq and not result.faults
         }
-        await asyncio.to_thread(save.write_text, heads_text(current, key), "utf-8")
+        await asyncio.to_thread(save.write_text, heads_text(current, secret), "utf-8")
     if choices.as_json:
         rows: list[Json] = [_audit_document(result) for result in audits]
         screen.write_json({"conversations": rows})
@@ -332,47 +231,28 @@ def _audit_document(result: Audit) -> JsonObject:
     }
 
 
-def backup_command(
-    target: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A file that does not exist yet.", show_default=False),
-    ],
-    store: StoreOption = None,
-    verbose: VerboseOption = False,
-) -> None:
+async def backup(
+    choices: Choices,
+    screen: Screen,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
+) -> int:
     """Copy the store, with its blobs, while it is in use."""
-    execute(partial(backup, target, Choices(store=store)), verbose=verbose)
-
-
-async def backup(target: Path, choices: Choices, screen: Screen) -> int:
-    """Copy the store while it is in use."""
     async with Store.open(choices.store) as store:
         await store.backup(target)
     screen.note(f"backed up to {target}")
     return ANSWERED
 
 
-def forget_command(
-    conversation: Annotated[
-        str, typer.Argument(metavar="CONVERSATION", help="Its name.", show_default=False)
-    ],
+async def forget(
+    choices: Choices,
+    screen: Screen,
+    name: Annotated[str, typer.Argument(metavar="CONVERSATION", help="Its name.")],
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Forget the forks that show parts of it too.")
     ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")] = False,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Remove a conversation for good, after asking."""
-    choices = Choices(conversation=conversation, store=store, user=user)
-    execute(partial(forget, conversation, cascade, yes, choices), verbose=verbose)
-
-
-async def forget(
-    name: str, cascade: bool, confirmed: bool, choices: Choices, screen: Screen
 ) -> int:
-    """Remove a conversation for good, once the user has confirmed it.
+    """Remove a conversation for good, after asking.
 
     Raises:
         LooplineError: there is no such conversation.
@@ -390,7 +270,7 @@ async def forget(
                 )
             screen.note(f"{shown} was forgotten before")
             return ANSWERED
-        if not confirmed and not await _confirm(f"{shown}, {quantity(summary.turns, 'turn')}"):
+        if not yes and not await _confirm(f"{shown}, {quantity(summary.turns, 'turn')}"):
             screen.note(f"{shown} is kept")
             return FAILED
         await store.forget(name, cascade=cascade, user=choices.user_name)
@@ -408,26 +288,15 @@ async def _confirm(subject: str) -> bool:
     return (line or "").strip().lower() in ("y", "yes")
 
 
-def fork_command(
+async def fork(
+    choices: Choices,
+    screen: Screen,
     seq: Annotated[int, typer.Option(min=1, metavar="SEQ", help="The last block that both share.")],
-    conversation: Annotated[
-        str | None, typer.Argument(help="Its name; the latest if omitted.", show_default=False)
-    ] = None,
     name: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The name of the new conversation.", show_default=False),
+        str, typer.Option(metavar="NAME", help="The name of the new conversation.")
     ] = "",
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Begin another conversation from a block of this one."""
-    choices = Choices(conversation=conversation, store=store, user=user)
-    execute(partial(fork, seq, name, choices), verbose=verbose)
-
-
-async def fork(seq: int, name: str, choices: Choices, screen: Screen) -> int:
-    """Begin another conversation with the blocks of one up to a seq."""
     async with Store.open(choices.store) as store:
         source = await chosen_conversation(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
@@ -435,22 +304,14 @@ async def fork(seq: int, name: str, choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-def feedback_command(
+async def feedback(
+    choices: Choices,
+    screen: Screen,
     turn: Annotated[str, typer.Argument(metavar="TURN", help="The turn, such as turn_2.")],
     reaction: Annotated[ReactionName, typer.Argument(help="Your reaction; none takes it back.")],
-    text: Annotated[str, typer.Option(help="Your reason.", show_default=False)] = "",
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
+    text: Annotated[str, typer.Option(help="Your reason.")] = "",
+) -> int:
     """Rate a turn; the newest reaction counts."""
-    choices = Choices(conversation=conversation, store=store, user=user)
-    execute(partial(rate, turn, reaction, text, choices), verbose=verbose)
-
-
-async def rate(turn: str, reaction: str, text: str, choices: Choices, screen: Screen) -> int:
-    """Record the user's reaction to a turn; `none` takes it back."""
     async with Store.open(choices.store) as store:
         conversation = await chosen_conversation(store, choices, screen)
         await conversation.feedback(turn, REACTIONS[reaction], text=text)
@@ -458,35 +319,16 @@ async def rate(turn: str, reaction: str, text: str, choices: Choices, screen: Sc
     return ANSWERED
 
 
-def stop_command(
-    conversation: ConversationOption = None,
+async def stop(
+    choices: Choices,
+    screen: Screen,
     wait: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How long to wait until it has ended."),
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait until it has ended.")
     ] = 30.0,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Stop the running turn, in any process, and queued turns."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        user=user,
-        project=project,
-        tenant=tenant,
-        as_json=as_json,
-    )
-    execute(partial(stop, wait, choices), verbose=verbose, as_json=as_json)
+) -> int:
+    """Stop the running turn, in any process, and queued turns.
 
-
-async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
-    """Stop the turns of a conversation that run or wait, and print how each ended.
-
-    Waits at most so many `seconds` for the process that runs them; fails if one still runs then.
+    Fails if one still runs after the wait.
 
     Raises:
         LooplineError: there is no such conversation.
@@ -504,7 +346,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
         async with Store.open(choices.store) as store:
             conversation = conversation_in(store, name, choices)
             with suppress(TimeoutError):
-                await asyncio.wait_for(conversation.stop(), seconds)
+                await asyncio.wait_for(conversation.stop(), wait)
             timeline = Timeline(await conversation.blocks())
             turns = [timeline.turn(number) for number in numbers]
     if choices.as_json:
@@ -514,7 +356,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
     for turn in turns:
         if turn.exit is None:
             screen.error(
-                f"{turn_id(turn.number)} still runs after {seconds:g} s: it ends as soon as its process "
+                f"{turn_id(turn.number)} still runs after {wait:g} s: it ends as soon as its process "
                 f"looks again; loopline timeline {shlex.quote(escape(name))} shows when"
             )
         elif not choices.as_json:

@@ -15,16 +15,8 @@ from rich.text import Text
 from loopline.cli.access import chosen_conversation, no_such_conversation, open_store
 from loopline.cli.options import (
     Choices,
-    ConversationArgument,
-    JsonOption,
-    PagerOption,
-    ProjectOption,
-    StoreOption,
-    TenantOption,
-    UserOption,
-    VerboseOption,
 )
-from loopline.cli.process import ANSWERED, UsageError, execute
+from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import (
     QUIET,
     Columns,
@@ -122,11 +114,10 @@ class BlockSelection:
         return page, page[-1].seq if page and len(blocks) > len(page) else None
 
 
-def timeline_command(
-    conversation: ConversationArgument = None,
-    turn: Annotated[
-        int | None, typer.Option(min=1, help="Only this turn.", show_default=False)
-    ] = None,
+async def timeline(
+    choices: Choices,
+    screen: Screen,
+    turn: Annotated[int | None, typer.Option(min=1, help="Only this turn.")] = None,
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,23 +125,17 @@ def timeline_command(
             "--type",
             metavar="TYPE,…",
             help="Only these types and those below them: user,react.tool",
-            show_default=False,
         ),
     ] = None,
     after: Annotated[int, typer.Option(min=0, help="Only blocks after this seq.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="At most this many lines.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many lines.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the answers with the sources they cite.")
     ] = False,
     cost: Annotated[bool, typer.Option("--cost", help="Show what each request cost.")] = False,
     dialect: Annotated[
         DialectName | None,
-        typer.Option(
-            help="Show the records that a subscriber received in this dialect.",
-            show_default=False,
-        ),
+        typer.Option(help="Show the records that a subscriber received in this dialect."),
     ] = None,
     listed: Annotated[
         bool, typer.Option("--list", "--all", help="List the conversations instead.")
@@ -161,56 +146,14 @@ def timeline_command(
     active_before: Annotated[
         str | None, typer.Option(metavar="TIME", help="With --list: only those not active since.")
     ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    pager: PagerOption = True,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show a conversation block by block, or list them all."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        user=user,
-        project=project,
-        tenant=tenant,
-        as_json=as_json,
-    )
-    kinds = tuple(kind.strip() for item in types or () for kind in item.split(","))
-    work = partial(
-        show,
-        BlockSelection(turn=turn, types=kinds, after=after, limit=limit),
-        choices,
-        listed=listed,
-        active_after=active_after,
-        active_before=active_before,
-        verify=verify,
-        cost=cost,
-        dialect=dialect,
-    )
-    execute(work, verbose=verbose, as_json=as_json, paged=pager)
-
-
-async def show(
-    selection: BlockSelection,
-    choices: Choices,
-    screen: Screen,
-    *,
-    listed: bool,
-    active_after: str | None,
-    active_before: str | None,
-    verify: bool,
-    cost: bool,
-    dialect: DialectName | None,
 ) -> int:
-    """Show blocks, one report instead of them, or the list of conversations.
+    """Show a conversation block by block, or list them all.
 
     Raises:
         UsageError: some options belong to another thing to show.
     """
-    turn, limit = selection.turn, selection.limit
+    kinds = tuple(kind.strip() for item in types or () for kind in item.split(","))
+    selection = BlockSelection(turn=turn, types=kinds, after=after, limit=limit)
     reports = {
         "--verify": ("shows answers", partial(show_verification, turn) if verify else None),
         "--cost": ("shows requests", partial(show_costs, turn) if cost else None),
