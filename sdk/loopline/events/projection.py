@@ -9,26 +9,20 @@ from datetime import UTC, datetime
 from loopline.events.events import Delta, Event
 from loopline.events.turn_events import (
     AnswerGiven,
-    AnswerHeldBack,
     AnswerStarted,
     CallFinished,
     CallStarted,
     ChildFinished,
     ChildStarted,
     CitedSource,
-    ContextCompacted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     EventsMissed,
     InputAccepted,
-    InputKind,
     InputRequested,
     InputTaken,
-    ModelChanged,
     ProgressReported,
     RoundStarted,
-    SelectionFinished,
     SelectionStarted,
     TextReset,
     TextStreamed,
@@ -40,7 +34,6 @@ from loopline.events.turn_events import (
 from loopline.timeline import (
     ArtifactKept,
     Block,
-    BodyUnion,
     Checkpoint,
     Completion,
     CustomEvent,
@@ -88,8 +81,6 @@ StampedEvent = tuple[EventMeta, TurnEvent]
 
 _START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
-_BodyBeforeFold = TurnHeader | ToolCalled | RunChild | UserInput | UserRecalled
-_BEFORE_FOLD = BodyUnion[_BodyBeforeFold](_BodyBeforeFold)
 
 
 @dataclass(slots=True)
@@ -98,6 +89,7 @@ class TurnProjection:
 
     turn: Turn
     limit: int = 0
+    has_started: bool = False
     calls: dict[str, CallStarted] = field(default_factory=dict[str, CallStarted])
     child_starts: dict[str, EventMeta] = field(default_factory=dict[str, EventMeta])
 
@@ -131,15 +123,23 @@ class TurnProjection:
         """Return the call; only its id and tool if its block was not received."""
         return self.calls.get(call_id) or CallStarted(call_id=call_id, tool=tool)
 
+    def start(self, bundle: str) -> Iterator[TurnStarted]:
+        """Yield the start of the turn, once."""
+        if not self.has_started:
+            self.has_started = True
+            prompt = self.turn.prompt and self.turn.prompt.body
+            text = prompt.text if isinstance(prompt, UserPrompt) else ""
+            yield TurnStarted(prompt=text, bundle=bundle)
+
     def start_call(self, called: ToolCalled) -> CallStarted:
-        """Return the call with its position in its decision; its block is not folded yet."""
+        """Return the call with its position in its decision."""
         turn = self.turn
         call = self.calls[called.call_id] = CallStarted(
             call_id=called.call_id,
             tool=called.tool,
             arguments=called.arguments,
             iteration=turn.rounds,
-            index=len(turn.batches[-1].calls) if turn.batches else 0,
+            index=len(turn.batches[-1].calls) - 1 if turn.batches else 0,
             total=turn.decisions[-1].calls if turn.decisions else 1,
         )
         return call
@@ -253,69 +253,36 @@ class TurnEventFold:
     def _take_block(self, block: Block) -> list[StampedEvent]:
         meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
-        events = list(self._events_before(block, projection, meta))
         projection.turn.take(block)
         if projection.is_running:
             self._running, self._is_open = block.turn, True
-        events += self._events_after(block, projection, meta)
-        return [(meta, event) for event in events]
+        return [(meta, event) for event in self._events(block, projection, meta)]
 
-    def _events_before(
+    def _events(
         self, block: Block, projection: TurnProjection, meta: EventMeta
     ) -> Iterator[TurnEvent]:
-        """Yield the events that need the turn as it was before the block."""
-        body = block.body
-        if not _BEFORE_FOLD.has(body):
-            return
-        match body:
-            case TurnHeader(bundle=bundle):
-                if projection.turn.header is None:
-                    prompt = projection.turn.prompt and projection.turn.prompt.body
-                    text = prompt.text if isinstance(prompt, UserPrompt) else ""
-                    yield TurnStarted(prompt=text, bundle=bundle)
-            case ToolCalled():
-                yield projection.start_call(body)
-            case RunChild():
-                yield projection.child(body, meta)
-            case UserRecalled(said=seq):
-                self._inputs.pop(seq, None)
-            case UserPrompt():
-                self._inputs[block.seq] = block, body
-            case UserFollowup(text=text) | UserSteer(text=text):
-                self._inputs[block.seq] = block, body
-                yield InputAccepted(kind=_kind(body), text=text)
-
-    def _events_after(
-        self, block: Block, projection: TurnProjection, meta: EventMeta
-    ) -> Iterator[TurnEvent]:
-        """Yield the events that need the turn as it is with the block."""
+        """Yield the events of a block, which the turn has already taken."""
         match block.body:
+            case TurnHeader(bundle=bundle):
+                yield from projection.start(bundle)
             case RoundStart() as start:
                 yield from self._start_round(start, projection)
             case Decision() as decision:
                 self._pending = _PendingDecision(meta, projection.decision(decision))
-            case ToolPending() | ToolResult() as body:
-                yield from self._update_call(body, projection)
+            case ToolCalled() | RunChild() | ToolPending() | ToolResult() as body:
+                yield from self._update_call(body, projection, meta)
             case Completion() as completion:
                 yield self._answer(completion, projection)
             case Exit() as end:
                 yield self._finish(end, projection)
-            case SourceAdded(sid=sid, source=source):
-                self._sources[sid] = source
+            case (
+                UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | SourceAdded()
+            ) as body:
+                yield from self._note(block, body)
             case (
                 RangeSummary() | ToolsSelected() | ModelSwitched() | Draft() | CustomEvent()
             ) as body:
-                yield _state_event(body)
-            case (
-                TurnHeader()
-                | ToolCalled()
-                | RunChild()
-                | UserPrompt()
-                | UserFollowup()
-                | UserSteer()
-                | UserRecalled()
-            ):
-                pass  # their events come before the fold
+                yield body
             case (
                 UserStop()
                 | UserAttachment()
@@ -339,6 +306,21 @@ class TurnEventFold:
             ):
                 pass  # no turn event
 
+    def _note(
+        self, block: Block, body: UserInput | UserRecalled | SourceAdded
+    ) -> Iterator[TurnEvent]:
+        """Note what later blocks refer to."""
+        match body:
+            case SourceAdded(sid=sid, source=source):
+                self._sources[sid] = source
+            case UserRecalled(said=seq):
+                self._inputs.pop(seq, None)
+            case UserPrompt():
+                self._inputs[block.seq] = block, body
+            case UserFollowup(text=text) | UserSteer(text=text):
+                self._inputs[block.seq] = block, body
+                yield InputAccepted(kind=_kind(body), text=text)
+
     def _start_round(self, start: RoundStart, projection: TurnProjection) -> Iterator[TurnEvent]:
         inputs = [(seq, *self._inputs.pop(seq)) for seq in start.takes if seq in self._inputs]
         for seq, block, body in inputs:
@@ -351,9 +333,18 @@ class TurnEventFold:
             yield RoundStarted(iteration=projection.turn.rounds + 1, limit=start.limit)
 
     def _update_call(
-        self, body: ToolPending | ToolResult, projection: TurnProjection
+        self,
+        body: ToolCalled | RunChild | ToolPending | ToolResult,
+        projection: TurnProjection,
+        meta: EventMeta,
     ) -> Iterator[TurnEvent]:
         match body:
+            case ToolCalled():
+                yield projection.start_call(body)
+                return
+            case RunChild():
+                yield projection.child(body, meta)
+                return
             case ToolPending(call_id=call_id, kind=kind, question=question):
                 yield InputRequested(call=projection.call(call_id), kind=kind, question=question)
             case ToolResult():
@@ -402,37 +393,15 @@ def _delta_events(delta: Delta) -> Iterator[TurnEvent]:
         case "progress" | "compaction":
             yield ProgressReported(channel=delta.channel, text=delta.text, call_id=delta.call_id)
         case "custom":
-            yield CustomEmitted(name=delta.name, data=delta.data, call_id=delta.call_id)
+            yield CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
         case "missed":
             yield EventsMissed(after=delta.after, through=delta.through)
         case "pending":
             pass  # the block before it gave the event
 
 
-def _state_event(
-    body: RangeSummary | ToolsSelected | ModelSwitched | Draft | CustomEvent,
-) -> TurnEvent:
-    match body:
-        case RangeSummary(messages_before=before, messages_after=after, usage=usage):
-            return ContextCompacted(before=before, after=after, usage=usage)
-        case ToolsSelected(usage=usage):
-            return SelectionFinished(usage=usage)
-        case ModelSwitched(usage=usage):
-            return ModelChanged(usage=usage)
-        case Draft(reason=reason):
-            return AnswerHeldBack(reason=reason)
-        case CustomEvent(name=name, data=data, call_id=call_id):
-            return CustomEmitted(name=name, data=data, call_id=call_id)
-
-
-def _kind(body: UserInput) -> InputKind:
-    match body:
-        case UserPrompt():
-            return "prompt"
-        case UserFollowup():
-            return "followup"
-        case UserSteer():
-            return "steer"
+def _kind(body: UserInput) -> str:
+    return body.type.removeprefix("user.")
 
 
 def _resolved(completion: Completion) -> str:

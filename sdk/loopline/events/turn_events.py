@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import AnswerFlag, ExitReason, ResultStatus, Source, turn_id
+from loopline.models import JsonObject, Usage
+from loopline.timeline import (
+    AnswerFlag,
+    CustomEvent,
+    Draft,
+    ExitReason,
+    ModelSwitched,
+    RangeSummary,
+    ResultStatus,
+    Source,
+    ToolsSelected,
+    turn_id,
+)
 
 UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "interrupted"})
 """The exit reasons of a run without an answer."""
-InputKind = Literal["prompt", "followup", "steer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +63,6 @@ class RoundStarted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStarted:
     """The model is asked for the answer alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChanged:
-    """The model gave no answer, so the next of its chain is asked. `usage` is that of the attempt."""
-
-    usage: Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +158,10 @@ class SelectionStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionFinished:
-    """The tools of the turn are selected; `usage` is that of the selection."""
-
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InputAccepted:
-    """A followup or a steer was recorded; no round has taken it yet."""
+    """An input of the kind `followup` or `steer` was recorded; no round has taken it yet."""
 
-    kind: InputKind
+    kind: str
     text: str
 
 
@@ -173,25 +169,9 @@ class InputAccepted:
 class InputTaken:
     """A round took an input at `input_seq` that is not the turn's own prompt."""
 
-    kind: InputKind
+    kind: str
     text: str
     input_seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextCompacted:
-    """The older blocks were summarized: the prompt went from `before` messages to `after`."""
-
-    before: int
-    after: int
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerHeldBack:
-    """An answer was held back."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,15 +196,6 @@ class ProgressReported:
     channel: str
     text: str
     call_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomEmitted:
-    """A tool, by its call, or the workflow emitted an event of its own."""
-
-    name: str
-    data: Json
-    call_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +263,6 @@ TurnEvent = (
     TurnStarted
     | RoundStarted
     | AnswerStarted
-    | ModelChanged
     | DecisionMade
     | CallStarted
     | CallFinished
@@ -300,17 +270,19 @@ TurnEvent = (
     | ChildStarted
     | ChildFinished
     | SelectionStarted
-    | SelectionFinished
     | InputAccepted
     | InputTaken
-    | ContextCompacted
-    | AnswerHeldBack
     | TextStreamed
     | TextReset
     | ProgressReported
-    | CustomEmitted
     | AnswerGiven
     | EventsMissed
     | TurnPaused
     | TurnFinished
+    | ToolsSelected
+    | ModelSwitched
+    | RangeSummary
+    | Draft
+    | CustomEvent
 )
+"""What happens in a turn; the bodies among them say all of it themselves."""

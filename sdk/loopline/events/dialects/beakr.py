@@ -11,14 +11,10 @@ from loopline.events.turn_events import (
     CallFinished,
     CallStarted,
     ChildFinished,
-    ContextCompacted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     InputRequested,
     InputTaken,
-    ModelChanged,
-    SelectionFinished,
     TextReset,
     TextStreamed,
     TurnEvent,
@@ -27,6 +23,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
+from loopline.timeline import CustomEvent, ModelSwitched, RangeSummary, ToolsSelected
 
 GraphNode = Literal["prepare", "call_llm", "route_after", "execute_tools", "handoff", "finalize"]
 Reducer = Literal["append", "replace", "add"]
@@ -49,9 +46,9 @@ class Beakr:
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
-            case TurnStarted() | InputTaken() | SelectionFinished() | ContextCompacted():
+            case TurnStarted() | InputTaken() | ToolsSelected() | RangeSummary():
                 yield from self._prepare(meta, event)
-            case ModelChanged(usage=usage):
+            case ModelSwitched(usage=usage):
                 yield from _Channels(meta, "call_llm").spend(usage)
             case DecisionMade():
                 yield from _decision(_Channels(meta, "call_llm"), event)
@@ -69,7 +66,7 @@ class Beakr:
             case TextReset(channel=channel) if channel in self._streamed:
                 self._streamed.remove(channel)
                 yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
-            case CustomEmitted():
+            case CustomEvent():
                 yield RecordDraft("custom", {**custom_data(event), "turn_id": meta.turn_id})
             case InputRequested() | TurnPaused() | TurnFinished():
                 yield _stop(meta, event)
@@ -79,7 +76,7 @@ class Beakr:
     def _prepare(
         self,
         meta: EventMeta,
-        event: TurnStarted | InputTaken | SelectionFinished | ContextCompacted,
+        event: TurnStarted | InputTaken | ToolsSelected | RangeSummary,
     ) -> Iterator[RecordDraft]:
         channels = _Channels(meta, "prepare")
         match event:
@@ -89,9 +86,9 @@ class Beakr:
                 yield channels.message("user", prompt)
             case InputTaken(text=text):
                 yield channels.message("user", text)
-            case SelectionFinished(usage=usage):
+            case ToolsSelected(usage=usage):
                 yield from channels.spend(usage)
-            case ContextCompacted(usage=usage):
+            case RangeSummary(usage=usage):
                 yield from channels.spend(usage)
                 yield RecordDraft("notice", compaction_data(event))
 

@@ -15,7 +15,6 @@ from loopline.events.turn_events import (
     CallStarted,
     ChildFinished,
     ChildStarted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     InputRequested,
@@ -28,7 +27,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import ExitReason
+from loopline.timeline import CustomEvent, ExitReason
 
 AgentEventType = Literal["Started", "Completed", "Failed"]
 _OPTIONAL = ("duration", "error")
@@ -190,7 +189,7 @@ def _stateless(event: TurnEvent) -> Iterator[RecordDraft]:
                     "status": status,
                 },
             )
-        case CustomEmitted():
+        case CustomEvent():
             yield _log("event", custom_data(event))
         case InputTaken(text=text, kind=kind):
             yield RecordDraft("mailbox", {"content": text, "kind": kind})

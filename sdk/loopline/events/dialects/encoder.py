@@ -11,13 +11,12 @@ from loopline.errors import LooplineError
 from loopline.events.events import Event
 from loopline.events.projection import StampedEvent, TurnEventFold
 from loopline.events.turn_events import (
-    ContextCompacted,
-    CustomEmitted,
     EventMeta,
     EventsMissed,
     TurnEvent,
 )
 from loopline.models import JsonObject
+from loopline.timeline import CustomEvent, RangeSummary
 
 START = (0, 0)
 """The position before every record."""
@@ -127,11 +126,11 @@ class DialectEncoder:
         return f"{self._seq}.{self._k}"
 
 
-def custom_data(event: CustomEmitted) -> JsonObject:
+def custom_data(event: CustomEvent) -> JsonObject:
     """Return the data of a custom event, as most dialects have it."""
     return {"name": event.name, "data": event.data, "call_id": event.call_id}
 
 
-def compaction_data(event: ContextCompacted) -> JsonObject:
+def compaction_data(event: RangeSummary) -> JsonObject:
     """Return the sizes of a compaction, as most dialects have them."""
-    return {"original_messages": event.before, "kept_messages": event.after}
+    return {"original_messages": event.messages_before, "kept_messages": event.messages_after}

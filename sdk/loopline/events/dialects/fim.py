@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
 from loopline.events.turn_events import (
     AnswerGiven,
-    AnswerHeldBack,
     AnswerStarted,
     CallFinished,
     CallStarted,
-    ContextCompacted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     InputRequested,
@@ -27,6 +24,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject
+from loopline.timeline import CustomEvent, Draft, RangeSummary
 
 UNREADABLE = "(could not parse LLM output as JSON)"
 """The reasoning of a reply that could not be parsed and became the answer as it was."""
@@ -47,7 +45,7 @@ class Fim:
                 self._announced = self._streaming = self._streamed = False
             case AnswerStarted() | AnswerGiven():
                 yield from self._answer(event)
-            case AnswerHeldBack(reason="synthesis"):
+            case Draft(reason="synthesis"):
                 yield from self._announce()
             case TextStreamed() | TextReset():
                 yield from self._text(event)
@@ -147,9 +145,9 @@ def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
             yield RecordDraft("phase", {"phase": "selecting_tools", "total_tools": total})
         case InputTaken(text=text, input_seq=seq):
             yield RecordDraft("inject", {"type": "inject", "content": text, "id": seq})
-        case CustomEmitted():
+        case CustomEvent():
             yield RecordDraft("step", {"type": "custom", **custom_data(event)})
-        case ContextCompacted():
+        case RangeSummary():
             yield RecordDraft("compact", compaction_data(event))
         case _:
             pass

@@ -16,8 +16,6 @@ from loopline.events.turn_events import (
     ChildFinished,
     ChildStarted,
     CitedSource,
-    ContextCompacted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     InputAccepted,
@@ -34,7 +32,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import ConversationKey, ResultStatus, iso_time
+from loopline.timeline import ConversationKey, CustomEvent, RangeSummary, ResultStatus, iso_time
 
 Route = Literal[
     "chat_start",
@@ -381,7 +379,7 @@ def _usage(usage: Usage) -> JsonObject:
 
 def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
-        case CustomEmitted():
+        case CustomEvent():
             yield _custom(event)
         case InputAccepted(kind=kind, text=text):
             yield KdCubeEvent(
@@ -393,7 +391,7 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
             )
         case InputTaken(kind=kind, text=text, input_seq=seq):
             yield _step(kind, "completed", "", {"text": text, "said": seq})
-        case ContextCompacted(before=before, after=after):
+        case RangeSummary(messages_before=before, messages_after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
         case SelectionStarted(total=total):
@@ -405,7 +403,7 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
             pass
 
 
-def _custom(event: CustomEmitted) -> KdCubeEvent:
+def _custom(event: CustomEvent) -> KdCubeEvent:
     """Return a custom event as its `ChatCommunicator` sent it, or else a step with its name.
 
     It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.

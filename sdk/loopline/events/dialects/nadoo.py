@@ -10,8 +10,6 @@ from loopline.events.turn_events import (
     AnswerStarted,
     CallFinished,
     CallStarted,
-    ContextCompacted,
-    CustomEmitted,
     DecisionMade,
     EventMeta,
     InputRequested,
@@ -24,6 +22,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import JsonObject
+from loopline.timeline import CustomEvent, RangeSummary
 
 _CHANNELS = {"answer": "answer", "thinking": "thought", "notes": "thought", "draft": "thought"}
 _STATUSES = {
@@ -57,14 +56,14 @@ class Nadoo:
             case DecisionMade(purpose="decision"):
                 yield self._iteration(event)
                 yield from self._release()
-            case ContextCompacted():
+            case RangeSummary():
                 data: JsonObject = {"node_id": self._node, **compaction_data(event)}
                 yield RecordDraft("context_trimmed", data)
             case CallStarted() | CallFinished() | InputRequested():
                 yield self._call(event)
             case TextStreamed() | TextReset() | AnswerGiven():
                 yield from self._text(event)
-            case CustomEmitted():
+            case CustomEvent():
                 yield RecordDraft("custom", {"node_id": self._node, **custom_data(event)})
             case TurnPaused() | TurnFinished():
                 yield self._finish(event)
