@@ -28,7 +28,6 @@ from loopline.prompt.cache_points import (
 from loopline.prompt.model_requests import (
     Divergence,
     ModelRequest,
-    ReplayedPart,
     ReplayedRound,
     messages_digest,
     past_requests,
@@ -36,22 +35,19 @@ from loopline.prompt.model_requests import (
     request_of_round,
     tools_text,
 )
-from loopline.prompt.protocols import (
-    NATIVE,
+from loopline.prompt.protocols import NATIVE, protocol, protocol_named
+from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    ChannelSplitter,
     DecisionProtocol,
     DecodedReply,
-    JsonAction,
     Malformed,
-    Native,
     Piece,
-    ProtocolName,
-    protocol,
-    protocol_named,
 )
+from loopline.prompt.protocols.json_action import JsonAction
+from loopline.prompt.protocols.native import Native
+from loopline.prompt.protocols.tags import ChannelSplitter
 from loopline.prompt.range_summary import (
     HISTORY_SHARE,
     LEDGER_SHARE,
@@ -97,10 +93,8 @@ __all__ = [
     "ModelRequest",
     "Native",
     "Piece",
-    "ProtocolName",
     "RenderState",
     "Rendering",
-    "ReplayedPart",
     "ReplayedRound",
     "SummaryRange",
     "SummaryReply",

@@ -24,7 +24,7 @@ from loopline.models import (
 from loopline.models.prompt import count_named_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
-from loopline.prompt.protocols import DecisionProtocol
+from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef

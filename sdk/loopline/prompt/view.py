@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import ceil
 
 from loopline.models import Message
-from loopline.prompt.protocols import DecisionProtocol
+from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
 from loopline.timeline import Block, Projection, RangeSummary, RoundStart, input_seq_of

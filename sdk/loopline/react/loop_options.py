@@ -12,14 +12,13 @@ from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
 from loopline.events import DialectName
-from loopline.models import Capabilities, Model
+from loopline.models import Capabilities, Model, ProtocolName
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     MIN_ROUNDS,
     OFFSET_ROUNDS,
     DecisionProtocol,
-    ProtocolName,
     protocol,
 )
 from loopline.timeline import RESULT_CHARACTERS, LimitValue

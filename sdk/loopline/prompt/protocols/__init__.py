@@ -6,44 +6,13 @@ from typing import get_args
 
 from loopline.errors import LooplineError
 from loopline.models import ProtocolName
-from loopline.prompt.protocols.decision import (
-    Answer,
-    Calls,
-    Channel,
-    DecisionProtocol,
-    DecodedReply,
-    Malformed,
-    Piece,
-    Splitter,
-)
+from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.protocols.json_action import JsonAction
 from loopline.prompt.protocols.native import Native
 from loopline.prompt.protocols.tagged import Tagged
-from loopline.prompt.protocols.tags import ChannelSplitter
-from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
+from loopline.prompt.protocols.thought_action import ThoughtAction
 
 NATIVE: ProtocolName = "native"
-
-__all__ = [
-    "NATIVE",
-    "Answer",
-    "Calls",
-    "Channel",
-    "ChannelSplitter",
-    "DecisionProtocol",
-    "DecodedReply",
-    "JsonAction",
-    "Malformed",
-    "Native",
-    "Piece",
-    "ProtocolName",
-    "Splitter",
-    "Tagged",
-    "ThoughtAction",
-    "ThoughtSplitter",
-    "protocol",
-    "protocol_named",
-]
 
 
 def protocol(name: ProtocolName, *, values: bool = False) -> DecisionProtocol:

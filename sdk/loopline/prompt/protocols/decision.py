@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,6 +17,7 @@ from loopline.models import (
     ToolCall,
     ToolMessage,
     ToolSpec,
+    UserMessage,
     dumps,
 )
 from loopline.prompt.truncation import escape_frame
@@ -151,22 +153,30 @@ class DecisionProtocol(Protocol):
         ...
 
 
-def result_text(message: ToolMessage, escape: Callable[[str], str]) -> str:
-    """Return a result as a message of the user shows it.
+class TextProtocol(ABC):
+    """A protocol in which decisions and results are text; `forms` says how a reply is written."""
 
-    The first line is ours. In the rest nothing reads as another part of the prompt or, once escaped, as a decision.
-    """
-    head, line_end, text = message.text.partition("\n")
-    return f"{head}{line_end}{escape(escape_frame(text))}"
+    stop: tuple[str, ...] = ()
+    forms: str
+    before_result: str = ""
 
+    def manual(self, tools: Sequence[ToolSpec]) -> str:
+        """Return the forms of a reply, and every tool with its schema."""
+        specs = [f"- {spec.name}: {spec.description}\n  {dumps(spec.parameters)}" for spec in tools]
+        return "\n".join([self.forms, *(specs or ["(no tools)"])])
 
-def tool_list(tools: Sequence[ToolSpec]) -> str:
-    """Return every tool with its schema, for the manual of a text protocol."""
-    if not tools:
-        return "(no tools)"
-    return "\n".join(
-        f"- {spec.name}: {spec.description}\n  {dumps(spec.parameters)}" for spec in tools
-    )
+    def render_result(self, message: ToolMessage) -> Message:
+        """Return the result as a message of the user.
+
+        The first line is ours. In the rest nothing reads as another part of the prompt or, once escaped, as a decision.
+        """
+        head, line_end, text = message.text.partition("\n")
+        escaped = self.escape(escape_frame(text))
+        return UserMessage(text=f"{self.before_result}{head}{line_end}{escaped}")
+
+    @abstractmethod
+    def escape(self, text: str) -> str:
+        """Return the text with a mark before all that would read as a decision."""
 
 
 def as_arguments(value: Json) -> JsonObject | None:

@@ -10,12 +10,8 @@ from loopline.models import (
     AssistantMessage,
     BrokenJson,
     JsonObject,
-    Message,
     Reply,
     ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
     dumps,
     parse_object_at,
     scan_json,
@@ -32,9 +28,8 @@ from loopline.prompt.protocols.decision import (
     Malformed,
     Piece,
     Splitter,
+    TextProtocol,
     as_arguments,
-    result_text,
-    tool_list,
 )
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
@@ -57,14 +52,14 @@ _OUTSIDE = re.compile(r'[^{}\[\],:"]*+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-class JsonAction:
+class JsonAction(TextProtocol):
     """The JSON protocol: one object a reply; if several are written, all count.
 
     With `values` the answer is any JSON value, and the text of the answer is its JSON.
     """
 
     name: Literal["json"] = "json"
-    stop: tuple[str, ...] = ()
+    forms = _MANUAL
 
     def __init__(self, *, values: bool = False) -> None:
         self._values = values
@@ -72,10 +67,6 @@ class JsonAction:
     def splitter(self) -> Splitter:
         """Return a splitter that reads `notes` and `answer` from an unfinished object."""
         return JsonSplitter(values=self._values)
-
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the forms of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """Return one object for each call."""
@@ -90,18 +81,13 @@ class JsonAction:
         """Return the answer object."""
         return AssistantMessage(text=dumps({"action": "final_answer", "answer": text}))
 
-    def render_result(self, message: ToolMessage) -> Message:
-        """Return the result as a message of the user."""
-        return UserMessage(text=result_text(message, _escaped))
+    def escape(self, text: str) -> str:
+        """Return the text with a backslash before the quote of each action."""
+        return _ACTION.sub(r'\\"', text)
 
     def decode(self, reply: Reply) -> DecodedReply:
         """Decode the JSON objects of the reply; calls come before an answer."""
         return decode_actions(well_formed(reply.text), values=self._values)
-
-
-def _escaped(text: str) -> str:
-    """Escape what would read as an action."""
-    return _ACTION.sub(r'\\"', text)
 
 
 def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:

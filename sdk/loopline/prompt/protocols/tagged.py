@@ -13,12 +13,8 @@ from loopline.models import (
     BrokenJson,
     Json,
     JsonObject,
-    Message,
     Reply,
     ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
     dumps,
     json_objects,
     parse_object_at,
@@ -34,9 +30,8 @@ from loopline.prompt.protocols.decision import (
     Malformed,
     Piece,
     Splitter,
+    TextProtocol,
     as_arguments,
-    result_text,
-    tool_list,
 )
 from loopline.prompt.protocols.json_action import JsonSplitter, decode_actions
 from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escape_tags
@@ -73,19 +68,15 @@ _NAMES = ("name", "tool", "function", "action")
 _ARGUMENTS = ("args", "arguments", "parameters", "input")
 
 
-class Tagged:
+class Tagged(TextProtocol):
     """The tagged protocol, for models that follow a form but have no tool calls; its answer can be streamed."""
 
     name: Literal["tagged"] = "tagged"
-    stop: tuple[str, ...] = ()
+    forms = _MANUAL
 
     def splitter(self) -> Splitter:
         """Return a splitter for answer, notes and thinking."""
         return TaggedSplitter()
-
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the tags of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """Return the notes, and a tag for each call."""
@@ -96,9 +87,9 @@ class Tagged:
         """Return the answer channel."""
         return AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
 
-    def render_result(self, message: ToolMessage) -> Message:
-        """Return the result as a message of the user."""
-        return UserMessage(text=result_text(message, escape_tags))
+    def escape(self, text: str) -> str:
+        """Return the text with its tags escaped."""
+        return escape_tags(text)
 
     def decode(self, reply: Reply) -> DecodedReply:
         """Return the calls, with the text outside of tags as notes, else the answer.

@@ -10,12 +10,8 @@ from loopline.models import (
     AssistantMessage,
     BrokenJson,
     JsonObject,
-    Message,
     Reply,
     ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
     dumps,
     parse_object_at,
     well_formed,
@@ -30,8 +26,7 @@ from loopline.prompt.protocols.decision import (
     Malformed,
     Piece,
     Splitter,
-    result_text,
-    tool_list,
+    TextProtocol,
 )
 
 _MANUAL = """Reply with these lines, to call a tool:
@@ -65,19 +60,17 @@ _BEFORE_INPUT = re.compile(r"\s*(?:```\w*\s*)?")
 _NO_INPUT = re.compile(r"(?:null|None)\b")
 
 
-class ThoughtAction:
+class ThoughtAction(TextProtocol):
     """The protocol of Thought, Action and Observation lines, for models that follow nothing else."""
 
     name: Literal["thought_action"] = "thought_action"
-    stop: tuple[str, ...] = ("\nObservation:",)
+    stop = ("\nObservation:",)
+    forms = _MANUAL
+    before_result = "Observation: "
 
     def splitter(self) -> Splitter:
         """Return a splitter that separates the final answer from the thoughts before it."""
         return ThoughtSplitter()
-
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the lines of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """Return the lines of thought, action and input."""
@@ -92,18 +85,13 @@ class ThoughtAction:
         """Return the line of the final answer."""
         return AssistantMessage(text=f"Final Answer: {text}")
 
-    def render_result(self, message: ToolMessage) -> Message:
-        """Return the result as an observation of the user."""
-        return UserMessage(text=f"Observation: {result_text(message, _escaped)}")
+    def escape(self, text: str) -> str:
+        """Return the text with a backslash before each line that begins like a mark."""
+        return _PLAIN.sub(r"\1\\\2", text)
 
     def decode(self, reply: Reply) -> DecodedReply:
         """Decode the actions before the first invented observation, else the final answer."""
         return _LineDecoder(well_formed(reply.text)).decided()
-
-
-def _escaped(text: str) -> str:
-    """Return the text with a backslash before each line that begins like a mark."""
-    return _PLAIN.sub(r"\1\\\2", text)
 
 
 class _LineDecoder:
