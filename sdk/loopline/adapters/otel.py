@@ -58,14 +58,14 @@ class Otlp:
         self._content = content
         self._drain_seconds = drain_seconds
         self._outlets: list[_Spans | _Metrics] = []
-        once, resource = _Once(), _resource()
+        self._failure = _FailureReport()
+        resource = _resource()
         for exporter in (OTLPSpanExporter, OTLPMetricExporter):
             logging.getLogger(exporter.__module__).addFilter(_not_sending)
         if traces:
-            self._outlets.append(_Spans(resource, once))
+            self._outlets.append(_Spans(resource, self._failure))
         if metrics:
-            self._outlets.append(_Metrics(resource, once))
-        self._once = once
+            self._outlets.append(_Metrics(resource, self._failure))
 
     def begin(self, turn: ObservedTurn, blocks: Sequence[Block]) -> Callable[[Block], None]:
         """Send the spans of the turn that end from now on."""
@@ -73,20 +73,21 @@ class Otlp:
         for block in blocks:
             spans.take(block)
 
-        def heard(block: Block) -> None:
+        def send(block: Block) -> None:
             for span in spans.take(block):
                 for outlet in self._outlets:
                     outlet.take(span)
 
-        return heard
+        return send
 
     async def close(self) -> None:
         """Send what is left, for a bounded time; what a receiver does not take by then is lost."""
         loop, drained = asyncio.get_running_loop(), asyncio.Event()
 
         def drain() -> None:
-            for outlet in self._outlets:
-                outlet.drain()
+            with _quiet():
+                for outlet in self._outlets:
+                    outlet.provider.shutdown()
             with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
                 loop.call_soon_threadsafe(drained.set)
 
@@ -95,20 +96,21 @@ class Otlp:
         try:
             await asyncio.wait_for(drained.wait(), self._drain_seconds)
         except TimeoutError:
-            self._once.tell()
-            for outlet in self._outlets:
-                outlet.give_up()
+            self._failure.report()
+            with _quiet():
+                for outlet in self._outlets:
+                    outlet.exporter.shutdown()
 
 
-class _Once:
-    """Says once that the receiver takes nothing."""
+class _FailureReport:
+    """The warning that the receiver takes nothing, which is logged once."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._is_logged = False
 
-    def tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def report(self) -> None:
+        if not self._is_logged:
+            self._is_logged = True
             _logger.warning(
                 "telemetry cannot be sent, and what cannot be sent is lost: no OTLP receiver takes it "
                 "at OTEL_EXPORTER_OTLP_ENDPOINT (http://localhost:4318 by default)"
@@ -133,29 +135,24 @@ def _not_sending(record: logging.LogRecord) -> bool:
 class _SpanExporter(OTLPSpanExporter):
     """An exporter of spans that reports its first failure."""
 
-    def __init__(self, once: _Once) -> None:
+    def __init__(self, failure: _FailureReport) -> None:
         super().__init__()
-        self._once = once
+        self._failure = failure
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         with _quiet():
             sent = super().export(spans)
         if sent is not SpanExportResult.SUCCESS:
-            self._once.tell()
+            self._failure.report()
         return sent
-
-    def shutdown(self) -> None:
-        sdk: Any = super()
-        with _quiet():
-            sdk.shutdown()
 
 
 class _MetricExporter(OTLPMetricExporter):
-    """Sends metrics, and says once if it cannot."""
+    """An exporter of metrics that reports its first failure."""
 
-    def __init__(self, once: _Once) -> None:
+    def __init__(self, failure: _FailureReport) -> None:
         super().__init__()
-        self._once = once
+        self._failure = failure
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
@@ -164,17 +161,12 @@ class _MetricExporter(OTLPMetricExporter):
         with _quiet():
             sent: MetricExportResult = sdk.export(metrics_data, timeout_millis, **kwargs)
         if sent is not MetricExportResult.SUCCESS:
-            self._once.tell()
+            self._failure.report()
         return sent
 
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        sdk: Any = super()
-        with _quiet():
-            sdk.shutdown(timeout_millis, **kwargs)
 
-
-class _Given(IdGenerator):
-    """Gives each span the ids that it was made with."""
+class _FinishedIds(IdGenerator):
+    """The ids of the span that is sent next, which it already has."""
 
     trace_id = 0
     span_id = 0
@@ -187,61 +179,54 @@ class _Given(IdGenerator):
 
 
 class _Spans:
-    """Where spans go."""
+    """The spans that wait to be sent: `exporter` sends what `provider` has."""
 
-    def __init__(self, resource: Resource, once: _Once) -> None:
-        self._ids = _Given()
-        self._exporter = _SpanExporter(once)
-        self._provider = TracerProvider(
+    def __init__(self, resource: Resource, failure: _FailureReport) -> None:
+        self._ids = _FinishedIds()
+        self.exporter = _SpanExporter(failure)
+        self.provider = TracerProvider(
             resource=resource, id_generator=self._ids, shutdown_on_exit=False
         )
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
-        self._tracer = self._provider.get_tracer(SCOPE)
+        self.provider.add_span_processor(BatchSpanProcessor(self.exporter))
+        self._tracer = self.provider.get_tracer(SCOPE)
 
-    def take(self, made: FinishedSpan) -> None:
+    def take(self, finished: FinishedSpan) -> None:
         """Put the span into the queue of what is to be sent."""
-        self._ids.trace_id, self._ids.span_id = int(made.trace_id, 16), int(made.span_id, 16)
+        self._ids.trace_id = int(finished.trace_id, 16)
+        self._ids.span_id = int(finished.span_id, 16)
         span = self._tracer.start_span(
-            made.name,
-            context=self._above(made),
-            kind=_KINDS[made.kind],
-            attributes=made.attributes,
-            start_time=_nanoseconds(made.start),
+            finished.name,
+            context=self._parent_context(finished),
+            kind=_KINDS[finished.kind],
+            attributes=finished.attributes,
+            start_time=_nanoseconds(finished.start),
         )
-        if made.failed:
+        if finished.failed:
             span.set_status(trace.StatusCode.ERROR)
-        span.end(end_time=_nanoseconds(made.end))
+        span.end(end_time=_nanoseconds(finished.end))
 
-    def drain(self) -> None:
-        """Send what is in the queue."""
-        self._provider.shutdown()
-
-    def give_up(self) -> None:
-        """Try no more."""
-        self._exporter.shutdown()
-
-    def _above(self, made: FinishedSpan) -> Context:
+    def _parent_context(self, finished: FinishedSpan) -> Context:
         """Return the context of a span: its parent, sampled if its trace is."""
-        if made.parent_id is None:
+        if finished.parent_id is None:
             return Context()
-        trace_id = int(made.trace_id, 16)
-        sampled = self._provider.sampler.should_sample(None, trace_id, made.name)
+        trace_id, parent_id = int(finished.trace_id, 16), int(finished.parent_id, 16)
+        sampled = self.provider.sampler.should_sample(None, trace_id, finished.name)
         dropped = sampled.decision is Decision.DROP
         flags = trace.TraceFlags.DEFAULT if dropped else trace.TraceFlags.SAMPLED
         parent = trace.SpanContext(
-            trace_id, int(made.parent_id, 16), is_remote=False, trace_flags=trace.TraceFlags(flags)
+            trace_id, parent_id, is_remote=False, trace_flags=trace.TraceFlags(flags)
         )
         return trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
 
 
 class _Metrics:
-    """Where measurements go."""
+    """The measurements that wait to be sent: `exporter` sends what `provider` has."""
 
-    def __init__(self, resource: Resource, once: _Once) -> None:
-        self._exporter = _MetricExporter(once)
-        reader = PeriodicExportingMetricReader(self._exporter)
-        self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
-        self._meter = self._provider.get_meter(SCOPE)
+    def __init__(self, resource: Resource, failure: _FailureReport) -> None:
+        self.exporter = _MetricExporter(failure)
+        reader = PeriodicExportingMetricReader(self.exporter)
+        self.provider = MeterProvider([reader], resource, shutdown_on_exit=False)
+        self._meter = self.provider.get_meter(SCOPE)
         self._tokens = self._histogram(genai.TOKEN_USAGE, "{token}", genai.TOKENS)
         self._rounds = self._histogram(genai.ROUNDS, "{round}", genai.CALLS)
         self._operations = self._histogram(genai.OPERATION_DURATION, "s", genai.SECONDS)
@@ -249,21 +234,21 @@ class _Metrics:
 
     def take(self, span: FinishedSpan) -> None:
         """Measure the span."""
-        said = span.attributes
-        dimensions = {name: said[name] for name in _DIMENSIONS if name in said}
+        attributes = span.attributes
+        dimensions = {name: attributes[name] for name in _DIMENSIONS if name in attributes}
         self._operations.record((span.end - span.start).total_seconds(), dimensions)
-        match said[genai.OPERATION]:
+        match attributes[genai.OPERATION]:
             case genai.CHAT:
-                self._take_used(span, dimensions)
+                self._record_usage(span, dimensions)
             case genai.INVOKE_AGENT:
-                ended = {**dimensions, genai.EXIT_REASON: said[genai.EXIT_REASON]}
-                self._rounds.record(_number(span, genai.ROUNDS), ended)
+                exit_reason = {genai.EXIT_REASON: attributes[genai.EXIT_REASON]}
+                self._rounds.record(_number(span, genai.ROUNDS), {**dimensions, **exit_reason})
             case _:
                 pass
 
-    def _take_used(self, span: FinishedSpan, dimensions: dict[str, Any]) -> None:
+    def _record_usage(self, span: FinishedSpan, dimensions: dict[str, Any]) -> None:
         if genai.INPUT_TOKENS not in span.attributes:
-            return  # nobody told what it used
+            return  # its usage is unknown
         for kind, name in (("input", genai.INPUT_TOKENS), ("output", genai.OUTPUT_TOKENS)):
             self._tokens.record(_number(span, name), {**dimensions, genai.TOKEN_TYPE: kind})
         if genai.COST in span.attributes:
@@ -273,14 +258,6 @@ class _Metrics:
         return self._meter.create_histogram(
             name, unit, explicit_bucket_boundaries_advisory=list(bounds)
         )
-
-    def drain(self) -> None:
-        """Send what was measured."""
-        self._provider.shutdown()
-
-    def give_up(self) -> None:
-        """Try no more."""
-        self._exporter.shutdown()
 
 
 _DIMENSIONS = (
