@@ -222,7 +222,10 @@ class Rendering:
         interrupts = list[tuple[str, Block]]()
         files, load = list[Attached](), self._load
         for block in blocks:
-            attached, load = self._attached_files(block, load)
+            attached = list[Attached]()
+            for file_block, file in self._state.attached.get(block.seq, ()):
+                shown_file, load = attached_files.show_file(file_block, file, self.window, load)
+                attached.append(shown_file)
             body = block.body
             if isinstance(body, UserPrompt):
                 full_text = f"[{block.ref}]\n{self._text(block, body.text)}"
@@ -239,16 +242,6 @@ class Rendering:
             shown = UserMessage(text=full_text, attachments=tuple(files))
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
-
-    def _attached_files(
-        self, input_block: Block, load: attached_files.FileLoad
-    ) -> tuple[list[Attached], attached_files.FileLoad]:
-        """Return the files that came with an input, in order, and the load with them."""
-        files = list[Attached]()
-        for block, file in self._state.attached.get(input_block.seq, ()):
-            attached, load = attached_files.show_file(block, file, self.window, load)
-            files.append(attached)
-        return files, load
 
     def input_cost(self, blocks: Iterable[Block]) -> int:
         """Return what these user inputs will cost once they are taken, in tokens."""
@@ -280,16 +273,12 @@ class Rendering:
         if summary.split:
             self.turn = summary.last_turn
             self.turn_start = len(self.messages)
-            self._repeat_inputs(summary.last_turn)
-
-    def _repeat_inputs(self, turn: int) -> None:
-        """Repeat, word for word, the inputs of a turn whose beginning is summarized."""
-        state = self._state
-        self._add_inputs(
-            state.inputs[seq]
-            for seq in state.taken_by.get(turn, ())
-            if state.taken_at[seq] <= self.window.start
-        )
+            state = self._state  # the turn's inputs are repeated, word for word
+            self._add_inputs(
+                state.inputs[seq]
+                for seq in state.taken_by.get(summary.last_turn, ())
+                if state.taken_at[seq] <= self.window.start
+            )
 
     def _begin_decision(self, block: Block, decision: Decision) -> None:
         start, self._round_start = self._round_start, None
@@ -374,7 +363,15 @@ class Rendering:
     def _close_round(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
         calls = self._with_provider_ids(
-            [self._tool_call(block, call) for block, call in current.calls]
+            [
+                ToolCall(
+                    name=call.tool,
+                    arguments=self._arguments(block, call),
+                    call_id=call.call_id,
+                    provider_id=call.provider_id,
+                )
+                for block, call in current.calls
+            ]
         )
         for block, _ in current.calls:
             self._positions.setdefault(block.ref, len(self.messages))
@@ -382,8 +379,15 @@ class Rendering:
         self._add(message, current.calls[0][0].ref)
         for call, (_, call_body) in zip(calls, current.calls, strict=True):
             block, result = current.results[call.call_id]
-            tool_message = replace(
-                self._tool_message(block, result, call_body), echoed_on=call.echoed_on
+            text = self._result_text(block, result, call_body)
+            self.named_sources.update(truncation.source_numbers(text))
+            tool_message = ToolMessage(
+                call_id=result.call_id,
+                provider_id=call.provider_id,
+                name=result.tool,
+                text=f"[{block.ref}]\n{text}",
+                ok=result.status == "ok",
+                echoed_on=call.echoed_on,
             )
             self._add(self._protocol.render_result(tool_message), block.ref)
         self._round = None
@@ -470,14 +474,6 @@ class Rendering:
         self.shown_in_full.discard(block.ref)
         return _replaced(hidden.replacement, block.ref)
 
-    def _tool_call(self, block: Block, call: ToolCalled) -> ToolCall:
-        return ToolCall(
-            name=call.tool,
-            arguments=self._arguments(block, call),
-            call_id=call.call_id,
-            provider_id=call.provider_id,
-        )
-
     def _arguments(self, block: Block, call: ToolCalled) -> JsonObject:
         hidden = self._state.hidden(block.ref, self.window.hides)
         if hidden is not None:
@@ -492,20 +488,7 @@ class Rendering:
             self.shown_in_full.add(block.ref)
         return shown
 
-    def _tool_message(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
-        text = self._result_text(
-            block, result, f"of {call.tool}({truncation.short_arguments(call.arguments)})"
-        )
-        self.named_sources.update(truncation.source_numbers(text))
-        return ToolMessage(
-            call_id=result.call_id,
-            provider_id=call.provider_id,
-            name=result.tool,
-            text=f"[{block.ref}]\n{text}",
-            ok=result.status == "ok",
-        )
-
-    def _result_text(self, block: Block, result: ToolResult, call: str) -> str:
+    def _result_text(self, block: Block, result: ToolResult, call: ToolCalled) -> str:
         window, ref = self.window, block.ref
         hidden = self._state.hidden(ref, window.hides)
         if hidden is not None:
@@ -515,8 +498,9 @@ class Rendering:
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
+            named = f"of {call.tool}({truncation.short_arguments(call.arguments)})"
             return self._state.cleared_text(
-                block.seq, lambda: truncation.cleared_result(text, ref, call, result.shows)
+                block.seq, lambda: truncation.cleared_result(text, ref, named, result.shows)
             )
         if block.turn < window.old_before or spent:
             return truncation.old_result(text, ref, spanned=text == result.text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import ceil
 
 from loopline.models import Message
 from loopline.prompt.protocols.decision import DecisionProtocol
@@ -45,16 +44,6 @@ class View:
     def window(self) -> Projection:
         """Return what the present epoch shows of the blocks before it."""
         return self.rendering.window
-
-    @property
-    def tokens(self) -> int:
-        """Return the estimated cost of the messages, corrected by what the model has reported."""
-        return ceil(self.rendering.tokens * self.state.factor)
-
-    @property
-    def sha256(self) -> str:
-        """Return the digest of all messages, in hexadecimal."""
-        return self.rendering.sha256
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks; skip those taken before."""

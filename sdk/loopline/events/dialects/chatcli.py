@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -84,16 +84,7 @@ class AgentEvent:
     @property
     def data(self) -> JsonObject:
         """Return the data of its record: every field but an empty `duration` and `error`."""
-        fields: JsonObject = {
-            "type": self.type,
-            "call_id": self.call_id,
-            "agent": self.agent,
-            "task": self.task,
-            "duration": self.duration,
-            "error": self.error,
-            "index": self.index,
-            "total": self.total,
-        }
+        fields: JsonObject = asdict(self)
         return {key: value for key, value in fields.items() if value or key not in _OPTIONAL}
 
 
