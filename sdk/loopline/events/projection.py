@@ -151,10 +151,7 @@ class TurnProjection:
         return CallFinished(
             call=call,
             ran_with=call.arguments if result.ran_with is None else result.ran_with,
-            status=result.status,
-            text=result.text,
-            elapsed_ms=result.elapsed_ms,
-            artifact=result.artifact,
+            result=result,
             open_calls=tuple(self.turn.open_calls),
             has_children=any(child.call_id == result.call_id for child in children),
         )
@@ -168,9 +165,7 @@ class TurnProjection:
         elapsed = meta.ts - self.child_starts.get(name, meta).ts
         return ChildFinished(
             call=call,
-            conversation=name,
-            reason=child.reason,
-            usage=child.usage,
+            child=child,
             elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
@@ -179,14 +174,7 @@ class TurnProjection:
         return DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
             limit=self.limit,
-            purpose=decision.purpose,
-            thought="",
-            notes="",
-            raw=decision.raw,
-            model=decision.model,
-            stop_reason=decision.stop_reason,
-            usage=decision.usage,
-            calls=decision.calls,
+            decision=decision,
         )
 
 

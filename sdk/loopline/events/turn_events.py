@@ -10,12 +10,14 @@ from loopline.models import JsonObject, Usage
 from loopline.timeline import (
     AnswerFlag,
     CustomEvent,
+    Decision,
     Draft,
     ExitReason,
     ModelSwitched,
     RangeSummary,
-    ResultStatus,
+    RunChild,
     Source,
+    ToolResult,
     ToolsSelected,
     turn_id,
 )
@@ -69,26 +71,20 @@ class AnswerStarted:
 class DecisionMade:
     """The model replied. A reply of the purpose "answer" is no iteration: its number is 0.
 
-    `thought` is the reply's notes or, without notes, its thinking. `raw` is the text of a reply that could not be used
-    as it was. `flag` is that of the answer which the reply became.
+    `thought` is the reply's notes or, without notes, its thinking. `flag` is that of the answer which the reply became.
     """
 
     iteration: int
     limit: int
-    purpose: Literal["decision", "answer"]
-    thought: str
-    notes: str
-    raw: str
-    model: str
-    stop_reason: str
-    usage: Usage
-    calls: int
+    decision: Decision
+    thought: str = ""
+    notes: str = ""
     flag: AnswerFlag = ""
 
     @property
     def is_unreadable(self) -> bool:
         """Return whether the reply could not be parsed, for another reason than its length."""
-        return bool(self.raw) and self.stop_reason != "length"
+        return bool(self.decision.raw) and self.decision.stop_reason != "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +105,9 @@ class CallFinished:
 
     call: CallStarted
     ran_with: JsonObject
-    status: ResultStatus
-    text: str
-    elapsed_ms: float
-    artifact: str
+    result: ToolResult
     open_calls: tuple[str, ...]
     has_children: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Return whether the call succeeded."""
-        return self.status == "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +132,7 @@ class ChildFinished:
     """A child run ended; `elapsed_ms` is the time from block to block."""
 
     call: CallStarted
-    conversation: str
-    reason: ExitReason
-    usage: Usage
+    child: RunChild
     elapsed_ms: float
 
 

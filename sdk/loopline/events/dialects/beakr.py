@@ -101,14 +101,14 @@ class Beakr:
                 channels = _Channels(meta, "route_after")
                 pending = channels.put("pending_tools", "replace", self._open_calls)
                 yield RecordDraft(pending.event, {**pending.data, "call": _call_data(call)})
-            case CallFinished(call=call, text=text, open_calls=open_calls):
+            case CallFinished(call=call, result=result, open_calls=open_calls):
                 channels = _Channels(meta, "handoff" if event.has_children else "execute_tools")
                 self._open_calls = [*open_calls]
                 names: JsonObject = {"name": call.tool, "call_id": call.call_id}
-                yield channels.message("tool", text, names)
+                yield channels.message("tool", result.text, names)
                 yield channels.put("pending_tools", "replace", self._open_calls)
-            case ChildFinished(usage=usage):
-                yield from _Channels(meta, "handoff").spend(usage)
+            case ChildFinished(child=child):
+                yield from _Channels(meta, "handoff").spend(child.usage)
 
 
 class _Channels:
@@ -144,14 +144,15 @@ class _Channels:
 
 
 def _decision(channels: _Channels, event: DecisionMade) -> Iterator[RecordDraft]:
-    yield from channels.add(event.usage)
-    if event.purpose == "answer":
+    decision = event.decision
+    yield from channels.add(decision.usage)
+    if decision.purpose == "answer":
         return
-    text = event.raw or event.notes
-    if text or event.calls:
-        yield channels.message("assistant", text, {"calls": event.calls})
+    text = decision.raw or event.notes
+    if text or decision.calls:
+        yield channels.message("assistant", text, {"calls": decision.calls})
     yield channels.put("turn", "replace", event.iteration)
-    stop_reason = _STOP_REASONS.get(event.stop_reason, event.stop_reason)
+    stop_reason = _STOP_REASONS.get(decision.stop_reason, decision.stop_reason)
     yield channels.put("stop_reason", "replace", stop_reason)
     yield channels.put("llm_response", "replace", text)
 

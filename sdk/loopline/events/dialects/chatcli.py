@@ -27,7 +27,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import CustomEvent, ExitReason
+from loopline.timeline import CustomEvent, Decision
 
 AgentEventType = Literal["Started", "Completed", "Failed"]
 _OPTIONAL = ("duration", "error")
@@ -106,7 +106,9 @@ class ChatCli:
                 yield _agent(self._run)
             case ChildStarted() | ChildFinished():
                 yield _child(event)
-            case DecisionMade(purpose="decision", iteration=iteration, usage=usage):
+            case DecisionMade(
+                decision=Decision(purpose="decision", usage=usage), iteration=iteration
+            ):
                 tokens = usage.input_tokens + usage.output_tokens
                 agent = self._run.agent
                 yield _log("agent turn", {"agent": agent, "turn": iteration, "tokens": tokens})
@@ -143,7 +145,7 @@ def _agent(event: AgentEvent) -> RecordDraft:
     return RecordDraft("AgentEvent", event.data)
 
 
-def _finish(started: AgentEvent, reason: ExitReason, error: str, elapsed_ms: float) -> AgentEvent:
+def _finish(started: AgentEvent, reason: str, error: str, elapsed_ms: float) -> AgentEvent:
     duration = go_duration(elapsed_ms)
     if reason in UNANSWERED:
         return replace(started, type="Failed", duration=duration, error=error or reason)
@@ -161,7 +163,7 @@ def _child(event: ChildStarted | ChildFinished) -> RecordDraft:
         total=call.total,
     )
     if isinstance(event, ChildFinished):
-        agent = _finish(agent, event.reason, "", event.elapsed_ms)
+        agent = _finish(agent, event.child.reason, "", event.elapsed_ms)
     return _agent(agent)
 
 
@@ -169,15 +171,15 @@ def _stateless(event: TurnEvent) -> Iterator[RecordDraft]:
     match event:
         case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             yield _log("tool_call", {"name": tool, "args": dumps(arguments), "call_id": call_id})
-        case CallFinished(call=call, text=text, status=status, elapsed_ms=elapsed_ms):
+        case CallFinished(call=call, result=result):
             yield _log(
                 "tool result",
                 {
-                    "lines": len(text.splitlines()),
-                    "duration": go_duration(elapsed_ms),
+                    "lines": len(result.text.splitlines()),
+                    "duration": go_duration(result.elapsed_ms),
                     "name": call.tool,
                     "call_id": call.call_id,
-                    "status": status,
+                    "status": result.status,
                 },
             )
         case CustomEvent():

@@ -24,7 +24,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject
-from loopline.timeline import CustomEvent, Draft, RangeSummary
+from loopline.timeline import CustomEvent, Decision, Draft, RangeSummary
 
 UNREADABLE = "(could not parse LLM output as JSON)"
 """The reasoning of a reply that could not be parsed and became the answer as it was."""
@@ -96,7 +96,7 @@ def _step(event: RoundStarted | DecisionMade | CallStarted | CallFinished) -> It
         case RoundStarted(iteration=iteration, limit=limit):
             thinking: JsonObject = {"type": "thinking", "status": "start", "iteration": iteration}
             yield RecordDraft("step", {**thinking, "max_iterations": limit})
-        case DecisionMade(purpose="decision", iteration=iteration):
+        case DecisionMade(decision=Decision(purpose="decision"), iteration=iteration):
             reasoning = UNREADABLE if event.flag == "unparsed" else event.thought
             decided: JsonObject = {"type": "thinking", "status": "done", "iteration": iteration}
             yield RecordDraft("step", {**decided, "reasoning": reasoning})
@@ -105,18 +105,18 @@ def _step(event: RoundStarted | DecisionMade | CallStarted | CallFinished) -> It
         case CallStarted() as call:
             arguments: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
             yield RecordDraft("step", {**_iteration(call, "start"), **arguments})
-        case CallFinished(call=call, text=text):
-            result: JsonObject = {
+        case CallFinished(call=call, result=result):
+            data: JsonObject = {
                 **_iteration(call, "done"),
-                "observation": text,
-                "error": None if event.ok else text,
-                "iter_elapsed": round(event.elapsed_ms / 1000, 2),
+                "observation": result.text,
+                "error": None if result.status == "ok" else result.text,
+                "iter_elapsed": round(result.elapsed_ms / 1000, 2),
                 "tool_args": event.ran_with,
                 "call_id": call.call_id,
             }
-            if event.artifact:
-                result["artifact"] = event.artifact
-            yield RecordDraft("step", result)
+            if result.artifact:
+                data["artifact"] = result.artifact
+            yield RecordDraft("step", data)
 
 
 def _iteration(call: CallStarted, status: str) -> JsonObject:

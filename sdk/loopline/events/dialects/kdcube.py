@@ -32,7 +32,14 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import ConversationKey, CustomEvent, RangeSummary, ResultStatus, iso_time
+from loopline.timeline import (
+    ConversationKey,
+    CustomEvent,
+    Decision,
+    RangeSummary,
+    ResultStatus,
+    iso_time,
+)
 
 Route = Literal[
     "chat_start",
@@ -130,7 +137,7 @@ class KdCube:
 
     def _endings(self, event: TurnEvent) -> list[KdCubeEvent]:
         match event:
-            case DecisionMade(purpose="decision"):
+            case DecisionMade(decision=Decision(purpose="decision")):
                 return self._deltas.end(keep="answer")
             case AnswerGiven() | TurnPaused() | TurnFinished():
                 return self._deltas.end()
@@ -218,7 +225,7 @@ def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
         case RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
-        case DecisionMade(purpose="decision"):
+        case DecisionMade(decision=Decision(purpose="decision")):
             yield _decision(event)
         case CallStarted() | CallFinished() | InputRequested() | ChildStarted() | ChildFinished():
             yield _call(event)
@@ -244,10 +251,10 @@ def _decision(event: DecisionMade) -> KdCubeEvent:
         data={
             "iteration": event.iteration,
             "thought": event.thought,
-            "calls": event.calls,
-            "model": event.model,
-            "stop_reason": event.stop_reason,
-            "usage": _usage(event.usage),
+            "calls": event.decision.calls,
+            "model": event.decision.model,
+            "stop_reason": event.decision.stop_reason,
+            "usage": _usage(event.decision.usage),
         },
     )
 
@@ -258,28 +265,26 @@ def _call(
     match event:
         case CallStarted(tool=tool) as call:
             return _step(tool, "started", tool, _call_data(call))
-        case CallFinished(call=call, status=status):
-            result: JsonObject = {
+        case CallFinished(call=call, result=result):
+            ended: JsonObject = {
                 "arguments": event.ran_with,
-                "result": event.text,
-                "result_status": status,
-                "elapsed_ms": event.elapsed_ms,
-                "artifact": event.artifact,
+                "result": result.text,
+                "result_status": result.status,
+                "elapsed_ms": result.elapsed_ms,
+                "artifact": result.artifact,
             }
-            return _step(call.tool, _STATUSES[status], call.tool, {**_call_data(call), **result})
+            status = _STATUSES[result.status]
+            return _step(call.tool, status, call.tool, {**_call_data(call), **ended})
         case InputRequested(call=call, kind=kind, question=question):
             request: JsonObject = {"kind": kind, "question": question}
             return _step(call.tool, "running", question, {**_call_data(call), **request})
         case ChildStarted(call=call, conversation=name):
             return _step("react.child", "started", name, {**_call_data(call), "child": name})
-        case ChildFinished(call=call, conversation=name, reason=reason):
-            child: JsonObject = {
-                "child": name,
-                "exit_reason": reason,
-                "usage": _usage(event.usage),
-            }
-            outcome: StepStatus = "error" if reason in UNANSWERED else "completed"
-            return _step("react.child", outcome, name, {**_call_data(call), **child})
+        case ChildFinished(call=call, child=child):
+            name, usage = child.conversation, _usage(child.usage)
+            run: JsonObject = {"child": name, "exit_reason": child.reason, "usage": usage}
+            outcome: StepStatus = "error" if child.reason in UNANSWERED else "completed"
+            return _step("react.child", outcome, name, {**_call_data(call), **run})
 
 
 def _call_data(call: CallStarted) -> JsonObject:

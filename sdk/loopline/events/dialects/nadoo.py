@@ -22,7 +22,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import JsonObject
-from loopline.timeline import CustomEvent, RangeSummary
+from loopline.timeline import CustomEvent, Decision, RangeSummary
 
 _CHANNELS = {"answer": "answer", "thinking": "thought", "notes": "thought", "draft": "thought"}
 _STATUSES = {
@@ -53,7 +53,7 @@ class Nadoo:
             case RoundStarted() | AnswerStarted():
                 # Tokens of an answer follow the iteration they belong to. An answer alone has no iteration.
                 self._held_tokens = [] if isinstance(event, RoundStarted) else None
-            case DecisionMade(purpose="decision"):
+            case DecisionMade(decision=Decision(purpose="decision")):
                 yield self._iteration(event)
                 yield from self._release()
             case RangeSummary():
@@ -87,10 +87,11 @@ class Nadoo:
                 return RecordDraft(
                     "agent_tool_call", self._call_data(call, {"arguments": arguments})
                 )
-            case CallFinished(call=call, text=text, status=status, elapsed_ms=elapsed_ms):
-                data = self._call_data(call, {"result": text})
+            case CallFinished(call=call, result=result):
+                data = self._call_data(call, {"result": result.text})
                 return RecordDraft(
-                    "agent_tool_result", {**data, "status": status, "elapsed_ms": elapsed_ms}
+                    "agent_tool_result",
+                    {**data, "status": result.status, "elapsed_ms": result.elapsed_ms},
                 )
             case InputRequested(call=call, kind=kind, question=question):
                 data = self._call_data(call, {"question": question, "kind": kind})
