@@ -43,11 +43,8 @@ TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
 
-SECONDS: Final = (
-    *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64),
-    *(1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
-)
-"""Upper bounds of the buckets of durations."""
+SECONDS: Final = tuple(0.01 * 2**power for power in range(14))
+"""Upper bounds of the buckets of durations: 0.01, 0.02, 0.04, … 81.92."""
 CALLS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets of counts per turn."""
 TOKENS: Final = tuple(float(4**power) for power in range(14))

@@ -191,12 +191,11 @@ class TurnSpans:
     ) -> FinishedSpan:
         provider, model = _model(request.model)
         return self._span(
-            f"{genai.CHAT} {model}",
             (genai.CHAT, str(request.block.seq)),
+            model,
             request.start,
             end.ts,
             {
-                genai.OPERATION: genai.CHAT,
                 genai.PROVIDER: provider,
                 genai.REQUEST_MODEL: model,
                 genai.ROUND: request.block.round,
@@ -210,7 +209,6 @@ class TurnSpans:
     def _execute_tool(self, end: Block, result: ToolResult) -> FinishedSpan:
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
         attributes: dict[str, Value] = {
-            genai.OPERATION: genai.EXECUTE_TOOL,
             genai.TOOL: result.tool,
             genai.TOOL_TYPE: "function",
             genai.CALL_ID: result.call_id,
@@ -221,8 +219,8 @@ class TurnSpans:
             ran_with = called_with if result.ran_with is None else result.ran_with
             attributes |= {genai.ARGUMENTS: dumps(ran_with), genai.RESULT: result.text}
         return self._span(
-            f"{genai.EXECUTE_TOOL} {result.tool}",
             (genai.EXECUTE_TOOL, result.call_id),
+            result.tool,
             self._call_starts.get(result.call_id, elapsed),
             end.ts,
             attributes,
@@ -232,7 +230,6 @@ class TurnSpans:
     def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
         turn, header, caller = self._turn, self._turn.header, self.of.caller
         attributes: dict[str, Value] = {
-            genai.OPERATION: genai.INVOKE_AGENT,
             genai.EXIT_REASON: exit_.reason,
             genai.ROUNDS: exit_.rounds,
             genai.INPUT_TOKENS: turn.usage.input_tokens,
@@ -247,8 +244,8 @@ class TurnSpans:
             if turn.completion is not None:
                 attributes[genai.OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
         return self._span(
-            f"{genai.INVOKE_AGENT} {header.bundle}" if header else genai.INVOKE_AGENT,
             (genai.INVOKE_AGENT,),
+            header.bundle if header else "",
             self._start or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
             end.ts,
             attributes,
@@ -258,32 +255,35 @@ class TurnSpans:
 
     def _span(
         self,
-        name: str,
         key: tuple[str, ...],
+        subject: str,
         start: datetime,
         end: datetime,
-        attributes: dict[str, Value],
+        attributes: Mapping[str, Value],
         *,
         kind: SpanKind = "internal",
         error: str = "",
         parent_id: str | None = "",
     ) -> FinishedSpan:
-        """Return a span of the turn, below its `invoke_agent` unless it has another parent."""
-        attributes |= {
-            genai.CONVERSATION: self.of.conversation.name,
-            genai.TURN: turn_id(self.of.turn),
-        }
-        if error:
-            attributes[genai.ERROR] = error
+        """Return a span of the turn, below its `invoke_agent` unless it has another parent.
+
+        `key` begins with the operation, `subject` is what the operation is of.
+        """
         return FinishedSpan(
-            name=name,
+            name=f"{key[0]} {subject}" if subject else key[0],
             kind=kind,
             trace_id=trace_id(self.of),
             span_id=span_id(self.of, *key),
             parent_id=span_id(self.of, genai.INVOKE_AGENT) if parent_id == "" else parent_id,
             start=min(start, end),  # a clock may have been set back meanwhile
             end=end,
-            attributes=attributes,
+            attributes={
+                genai.OPERATION: key[0],
+                **attributes,
+                genai.CONVERSATION: self.of.conversation.name,
+                genai.TURN: turn_id(self.of.turn),
+                **({genai.ERROR: error} if error else {}),
+            },
             failed=bool(error),
         )
 

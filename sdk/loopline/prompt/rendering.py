@@ -333,18 +333,14 @@ class Rendering:
     def _add_inputs(self, blocks: Iterable[Block]) -> None:
         messages, self._load = self._input_messages(blocks)
         for message, parts in messages:
-            for block in parts:
-                self._positions.setdefault(block.ref, len(self.messages))
-                self._note_shown_files(block, message)
+            shown = {attached.ref: attached for attached in message.attachments}
+            for input_block in parts:
+                self._positions.setdefault(input_block.ref, len(self.messages))
+                for block, file in self._state.attached.get(input_block.seq, ()):
+                    self._positions.setdefault(block.ref, len(self.messages))
+                    if attached_files.is_shown_in_full(file, shown[block.ref]):
+                        self.shown_texts[block.ref] = file.sha256
             self._add(message, parts[0].ref)
-
-    def _note_shown_files(self, input_block: Block, message: UserMessage) -> None:
-        """Note where the files of an input are shown, and which of them as a full text."""
-        shown = {attached.ref: attached for attached in message.attachments}
-        for block, file in self._state.attached.get(input_block.seq, ()):
-            self._positions.setdefault(block.ref, len(self.messages))
-            if attached_files.is_shown_in_full(file, shown[block.ref]):
-                self.shown_texts[block.ref] = file.sha256
 
     def _add_to_round(self, block: Block, body: Notes | ToolCalled | ToolResult) -> None:
         current = self._round
