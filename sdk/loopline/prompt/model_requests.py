@@ -75,20 +75,15 @@ class ModelRequest:
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
     """Yield the request of every round that asked a model, in order."""
     views: dict[str, View] = {}
-    for index, block in enumerate(timeline.blocks):
+    for block in timeline.blocks:
         start = block.body
         if not isinstance(start, RoundStart) or not start.model:
             continue
         if start.protocol not in views:
             views[start.protocol] = View(protocol_named(start.protocol))
         view = views[start.protocol]
-        first_new = len(timeline.blocks) - len(timeline.after(view.seq))
-        view.extend(timeline.blocks[first_new:index])
-        if start.shows == "trace":
-            before = [earlier for earlier in timeline.blocks[:index] if earlier.turn == block.turn]
-            yield _traced(timeline, block, start, before)
-        else:
-            yield _request(timeline, block, start, view)
+        view.extend(timeline.between(view.seq, block.seq - 1))
+        yield _request(timeline, block, start, view)
 
 
 def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
@@ -123,46 +118,35 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
 
 
 def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) -> ModelRequest:
-    """Return the request of a round, and take the round's block into the view."""
-    stable = view.under(start.window) if opens_epoch(block) and start.window else view.rendering
-    # The view may go on with this very rendering, so what was stable is read off it first.
-    count, digest, marked = len(stable.messages), stable.sha256, frozenset(stable.named_sources)
-    view.extend([block])
+    """Return the request of a round, and take the round's block into the view unless it shows a trace."""
+    from_trace = start.shows == "trace"
+    if from_trace:
+        turn = [earlier for earlier in timeline.until(block.seq - 1) if earlier.turn == block.turn]
+        messages = tuple(trace(turn, start.window or Projection(result_limit=TRACE_LIMIT)))
+        refs, count, digest = ("",) * len(messages), len(messages), messages_digest(messages)
+        marked, feedback_until = frozenset[int](), 0
+    else:
+        stable = view.under(start.window) if opens_epoch(block) and start.window else view.rendering
+        # The view may go on with this very rendering, so what was stable is read off it first.
+        count, digest, marked = len(stable.messages), stable.sha256, frozenset(stable.named_sources)
+        view.extend([block])
+        messages, refs = tuple(view.messages), tuple(view.rendering.refs)
+        feedback_until = view.window.feedback
     system = timeline.system_texts.get(start.system_sha256)
     tools = timeline.tool_texts.get(start.tools_sha256)
+    has_texts = system is not None and (from_trace or tools is not None)
     return ModelRequest(
         block=block,
         round_start=start,
         system=system or "",
-        tools=(tools or "") if start.protocol == NATIVE else "",
-        messages=tuple(view.messages),
-        refs=tuple(view.rendering.refs),
+        tools=tools or "" if start.protocol == NATIVE and not from_trace else "",
+        messages=messages,
+        refs=refs,
         stable=count,
         stable_sha256=digest,
         marked=marked,
-        feedback_until=view.window.feedback,
-        inexact=_inexact(start, digest, has_texts=system is not None and tools is not None),
-    )
-
-
-def _traced(
-    timeline: Timeline, block: Block, start: RoundStart, before: Sequence[Block]
-) -> ModelRequest:
-    """Return the request for an answer that was written from the trace of its turn."""
-    window = start.window or Projection(result_limit=TRACE_LIMIT)
-    messages = tuple(trace(before, window))
-    system = timeline.system_texts.get(start.system_sha256)
-    digest = messages_digest(messages)
-    return ModelRequest(
-        block=block,
-        round_start=start,
-        system=system or "",
-        tools="",
-        messages=messages,
-        refs=("",) * len(messages),
-        stable=len(messages),
-        stable_sha256=digest,
-        inexact=_inexact(start, digest, has_texts=system is not None),
+        feedback_until=feedback_until,
+        inexact=_inexact(start, digest, has_texts=has_texts),
     )
 
 
