@@ -212,6 +212,10 @@ def _step(step: str, status: StepStatus, title: str, data: JsonObject) -> KdCube
     )
 
 
+def _service(type: str, step: str, status: StepStatus, data: JsonObject) -> KdCubeEvent:
+    return KdCubeEvent(type=type, route="chat_service", step=step, status=status, data=data)
+
+
 def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
         case TurnStarted(prompt=prompt, bundle=bundle):
@@ -233,8 +237,14 @@ def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
             yield _step("answer", "started", "", {})
         case AnswerGiven():
             yield from _answer(event)
-        case TurnPaused():
-            yield _pause(event)
+        case TurnPaused(calls=calls, reason=reason):
+            yield KdCubeEvent(
+                type="conv.status",
+                route="conv_status",
+                step="turn",
+                status="running",
+                data={"state": "waiting", "exit_reason": reason, "calls": list[Json](calls)},
+            )
         case TurnFinished():
             yield from _finish(event)
         case _:
@@ -330,34 +340,13 @@ def _citation(number: int, cited: CitedSource) -> JsonObject:
     }
 
 
-def _pause(event: TurnPaused) -> KdCubeEvent:
-    waiting: list[Json] = [*event.calls]
-    return KdCubeEvent(
-        type="conv.status",
-        route="conv_status",
-        step="turn",
-        status="running",
-        data={"state": "waiting", "exit_reason": event.reason, "calls": waiting},
-    )
-
-
 def _finish(event: TurnFinished) -> Iterator[KdCubeEvent]:
     failed = event.reason == "error"
     status: StepStatus = "error" if failed else "completed"
-    yield KdCubeEvent(
-        type="accounting.usage",
-        route="chat_service",
-        step="accounting",
-        status="completed",
-        data={"usage": _usage(event.usage), "cost": event.cost},
-    )
-    yield KdCubeEvent(
-        type="chat.conversation.turn.completed",
-        route="chat_service",
-        step="turn",
-        status=status,
-        data={"exit_reason": event.reason, "rounds": event.rounds},
-    )
+    spent: JsonObject = {"usage": _usage(event.usage), "cost": event.cost}
+    yield _service("accounting.usage", "accounting", "completed", spent)
+    ended: JsonObject = {"exit_reason": event.reason, "rounds": event.rounds}
+    yield _service("chat.conversation.turn.completed", "turn", status, ended)
     yield KdCubeEvent(
         type="chat.error" if failed else "chat.complete",
         route="chat_error" if failed else "chat_complete",
@@ -387,13 +376,8 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
         case CustomEvent():
             yield _custom(event)
         case InputAccepted(kind=kind, text=text):
-            yield KdCubeEvent(
-                type="queue.continuation.accepted",
-                route="chat_service",
-                step="continuation",
-                status="completed",
-                data={"status": f"{kind}_accepted", "kind": kind, "text": text},
-            )
+            accepted: JsonObject = {"status": f"{kind}_accepted", "kind": kind, "text": text}
+            yield _service("queue.continuation.accepted", "continuation", "completed", accepted)
         case InputTaken(kind=kind, text=text, input_seq=seq):
             yield _step(kind, "completed", "", {"text": text, "said": seq})
         case RangeSummary(messages_before=before, messages_after=after):

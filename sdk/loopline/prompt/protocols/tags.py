@@ -58,7 +58,7 @@ class Element:
 
 def elements(text: str) -> list[Element]:
     """Return the elements of the whole text, in order."""
-    reading = _TagReader()
+    reading = ChannelSplitter()
     result = list[Element]()
     for element, part in [*reading.take(text), *reading.end()]:
         if not result or result[-1] is not element:
@@ -76,36 +76,29 @@ class ChannelSplitter:
     """
 
     def __init__(self) -> None:
-        self._reading = _TagReader()
-
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """Return what the next piece of the text adds to each channel."""
-        return [(element.name, part) for element, part in self._reading.take(text) if part]
-
-    def close(self) -> list[tuple[str, str]]:
-        """Return what is left when the text ends; a tag that is not finished is text."""
-        return [(element.name, part) for element, part in self._reading.end() if part]
-
-
-class _TagReader:
-    """A reader that takes the text character by character and collects its elements."""
-
-    def __init__(self) -> None:
         self._element = Element(closed=True)
         self._pending: list[str] = []
         self._parts: list[tuple[Element, str]] = []
         self._reading: Walk[None] | None = self._outside()
         next(self._reading)
 
+    def feed(self, text: str) -> list[tuple[str, str]]:
+        """Return what the next piece of the text adds to each channel."""
+        return [(element.name, part) for element, part in self.take(text) if part]
+
+    def close(self) -> list[tuple[str, str]]:
+        """Return what is left when the text ends; a tag that is not finished is text."""
+        return [(element.name, part) for element, part in self.end() if part]
+
     def take(self, text: str) -> list[tuple[Element, str]]:
-        """Read more text."""
+        """Return what the next piece of the text adds to each element; "" begins one."""
         if self._reading is not None:
             for character in text:
                 self._reading.send(character)
         return self._take_parts()
 
     def end(self) -> list[tuple[Element, str]]:
-        """Read the end of the text."""
+        """Return what is left of the elements when the text ends."""
         walk, self._reading = self._reading, None
         if walk is not None:
             walk.send("")
