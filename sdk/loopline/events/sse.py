@@ -11,20 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
-from loopline.events.dialects.encoder import START, Dialect, Record, position
+from loopline.events.dialects.encoder import START as START
+from loopline.events.dialects.encoder import Dialect, Record
+from loopline.events.dialects.encoder import position as position
 from loopline.events.events import Event
 from loopline.models import dumps, well_formed, well_formed_object
-
-__all__ = [
-    "KEEP_ALIVE",
-    "KEEP_ALIVE_SECONDS",
-    "RETRY_MS",
-    "START",
-    "encode",
-    "frames",
-    "position",
-    "retry",
-]
 
 KEEP_ALIVE = b":\n\n"
 """A comment, which clients ignore: it keeps proxies from closing an idle connection."""

@@ -1,124 +1,59 @@
 """Prompts: from a timeline to the messages of a request, and from a reply to a decision."""
 
-from loopline.prompt.announce import (
-    FEW_LEFT,
-    OPEN_PLANS_SHOWN,
-    announce,
-    tail_limit,
-    unseen_sources,
-)
-from loopline.prompt.budget import (
-    KEEP_INTACT_TURNS,
-    KEEP_TURNS,
-    TARGET,
-    TRIGGER,
-    Budget,
-    age,
-    choose_cut_point,
-    clear_results,
-    truncate,
-)
-from loopline.prompt.cache_points import (
-    MIN_ROUNDS,
-    OFFSET_ROUNDS,
-    CachePolicy,
-    cache_points,
-    message_counts,
-)
-from loopline.prompt.model_requests import (
-    Divergence,
-    ModelRequest,
-    ReplayedRound,
-    messages_digest,
-    past_requests,
-    replayed_rounds,
-    request_of_round,
-    tools_text,
-)
-from loopline.prompt.protocols import NATIVE, protocol, protocol_named
-from loopline.prompt.protocols.decision import (
-    Answer,
-    Calls,
-    Channel,
-    DecisionProtocol,
-    DecodedReply,
-    Malformed,
-    Piece,
-)
-from loopline.prompt.protocols.json_action import JsonAction
-from loopline.prompt.protocols.native import Native
-from loopline.prompt.protocols.tags import ChannelSplitter
-from loopline.prompt.range_summary import (
-    HISTORY_SHARE,
-    LEDGER_SHARE,
-    SummaryRange,
-    SummaryReply,
-    summarize,
-    summary_hint,
-    summary_instructions,
-    summary_tokens,
-)
-from loopline.prompt.render_state import RenderState
-from loopline.prompt.rendering import RENDERER, CutPoint, Rendering
-from loopline.prompt.trace import TRACE_SYSTEM, TRACE_TAIL, trace, trace_window
-from loopline.prompt.view import View
-
-__all__ = [
-    "FEW_LEFT",
-    "HISTORY_SHARE",
-    "KEEP_INTACT_TURNS",
-    "KEEP_TURNS",
-    "LEDGER_SHARE",
-    "MIN_ROUNDS",
-    "NATIVE",
-    "OFFSET_ROUNDS",
-    "OPEN_PLANS_SHOWN",
-    "RENDERER",
-    "TARGET",
-    "TRACE_SYSTEM",
-    "TRACE_TAIL",
-    "TRIGGER",
-    "Answer",
-    "Budget",
-    "CachePolicy",
-    "Calls",
-    "Channel",
-    "ChannelSplitter",
-    "CutPoint",
-    "DecisionProtocol",
-    "DecodedReply",
-    "Divergence",
-    "JsonAction",
-    "Malformed",
-    "ModelRequest",
-    "Native",
-    "Piece",
-    "RenderState",
-    "Rendering",
-    "ReplayedRound",
-    "SummaryRange",
-    "SummaryReply",
-    "View",
-    "age",
-    "announce",
-    "cache_points",
-    "choose_cut_point",
-    "clear_results",
-    "message_counts",
-    "messages_digest",
-    "past_requests",
-    "protocol",
-    "protocol_named",
-    "replayed_rounds",
-    "request_of_round",
-    "summarize",
-    "summary_hint",
-    "summary_instructions",
-    "summary_tokens",
-    "tail_limit",
-    "tools_text",
-    "trace",
-    "trace_window",
-    "truncate",
-    "unseen_sources",
-]
+from loopline.prompt.announce import FEW_LEFT as FEW_LEFT
+from loopline.prompt.announce import OPEN_PLANS_SHOWN as OPEN_PLANS_SHOWN
+from loopline.prompt.announce import announce as announce
+from loopline.prompt.announce import tail_limit as tail_limit
+from loopline.prompt.announce import unseen_sources as unseen_sources
+from loopline.prompt.budget import KEEP_INTACT_TURNS as KEEP_INTACT_TURNS
+from loopline.prompt.budget import KEEP_TURNS as KEEP_TURNS
+from loopline.prompt.budget import TARGET as TARGET
+from loopline.prompt.budget import TRIGGER as TRIGGER
+from loopline.prompt.budget import Budget as Budget
+from loopline.prompt.budget import age as age
+from loopline.prompt.budget import choose_cut_point as choose_cut_point
+from loopline.prompt.budget import clear_results as clear_results
+from loopline.prompt.budget import truncate as truncate
+from loopline.prompt.cache_points import MIN_ROUNDS as MIN_ROUNDS
+from loopline.prompt.cache_points import OFFSET_ROUNDS as OFFSET_ROUNDS
+from loopline.prompt.cache_points import CachePolicy as CachePolicy
+from loopline.prompt.cache_points import cache_points as cache_points
+from loopline.prompt.cache_points import message_counts as message_counts
+from loopline.prompt.model_requests import Divergence as Divergence
+from loopline.prompt.model_requests import ModelRequest as ModelRequest
+from loopline.prompt.model_requests import ReplayedRound as ReplayedRound
+from loopline.prompt.model_requests import messages_digest as messages_digest
+from loopline.prompt.model_requests import past_requests as past_requests
+from loopline.prompt.model_requests import replayed_rounds as replayed_rounds
+from loopline.prompt.model_requests import request_of_round as request_of_round
+from loopline.prompt.model_requests import tools_text as tools_text
+from loopline.prompt.protocols import NATIVE as NATIVE
+from loopline.prompt.protocols import protocol as protocol
+from loopline.prompt.protocols import protocol_named as protocol_named
+from loopline.prompt.protocols.decision import Answer as Answer
+from loopline.prompt.protocols.decision import Calls as Calls
+from loopline.prompt.protocols.decision import Channel as Channel
+from loopline.prompt.protocols.decision import DecisionProtocol as DecisionProtocol
+from loopline.prompt.protocols.decision import DecodedReply as DecodedReply
+from loopline.prompt.protocols.decision import Malformed as Malformed
+from loopline.prompt.protocols.decision import Piece as Piece
+from loopline.prompt.protocols.json_action import JsonAction as JsonAction
+from loopline.prompt.protocols.native import Native as Native
+from loopline.prompt.protocols.tags import ChannelSplitter as ChannelSplitter
+from loopline.prompt.range_summary import HISTORY_SHARE as HISTORY_SHARE
+from loopline.prompt.range_summary import LEDGER_SHARE as LEDGER_SHARE
+from loopline.prompt.range_summary import SummaryRange as SummaryRange
+from loopline.prompt.range_summary import SummaryReply as SummaryReply
+from loopline.prompt.range_summary import summarize as summarize
+from loopline.prompt.range_summary import summary_hint as summary_hint
+from loopline.prompt.range_summary import summary_instructions as summary_instructions
+from loopline.prompt.range_summary import summary_tokens as summary_tokens
+from loopline.prompt.render_state import RenderState as RenderState
+from loopline.prompt.rendering import RENDERER as RENDERER
+from loopline.prompt.rendering import CutPoint as CutPoint
+from loopline.prompt.rendering import Rendering as Rendering
+from loopline.prompt.trace import TRACE_SYSTEM as TRACE_SYSTEM
+from loopline.prompt.trace import TRACE_TAIL as TRACE_TAIL
+from loopline.prompt.trace import trace as trace
+from loopline.prompt.trace import trace_window as trace_window
+from loopline.prompt.view import View as View
