@@ -36,9 +36,9 @@ from loopline.prompt.protocols.decision import Channel as Channel
 from loopline.prompt.protocols.decision import DecisionProtocol as DecisionProtocol
 from loopline.prompt.protocols.decision import DecodedReply as DecodedReply
 from loopline.prompt.protocols.decision import Malformed as Malformed
+from loopline.prompt.protocols.decision import Native as Native
 from loopline.prompt.protocols.decision import Piece as Piece
 from loopline.prompt.protocols.json_action import JsonAction as JsonAction
-from loopline.prompt.protocols.native import Native as Native
 from loopline.prompt.protocols.tags import ChannelSplitter as ChannelSplitter
 from loopline.prompt.range_summary import HISTORY_SHARE as HISTORY_SHARE
 from loopline.prompt.range_summary import LEDGER_SHARE as LEDGER_SHARE

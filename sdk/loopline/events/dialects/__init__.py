@@ -7,11 +7,10 @@ from typing import Literal
 
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
-from loopline.events.dialects.encoder import Dialect, DialectEncoder, Record, position
+from loopline.events.dialects.encoder import Dialect, DialectEncoder, Plain, Record, position
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
-from loopline.events.dialects.plain import Plain
 from loopline.timeline import Block, ConversationKey
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]

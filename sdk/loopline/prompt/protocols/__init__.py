@@ -6,9 +6,8 @@ from typing import get_args
 
 from loopline.errors import LooplineError
 from loopline.models import ProtocolName
-from loopline.prompt.protocols.decision import DecisionProtocol
+from loopline.prompt.protocols.decision import DecisionProtocol, Native
 from loopline.prompt.protocols.json_action import JsonAction
-from loopline.prompt.protocols.native import Native
 from loopline.prompt.protocols.tagged import Tagged
 from loopline.prompt.protocols.thought_action import ThoughtAction
 
