@@ -17,13 +17,11 @@ from loopline.events.turn_events import (
     CitedSource,
     DecisionMade,
     EventMeta,
-    EventsMissed,
     InputAccepted,
     InputRequested,
     InputTaken,
     ProgressReported,
     RoundStarted,
-    SelectionStarted,
     TextReset,
     TextStreamed,
     TurnEvent,
@@ -376,16 +374,16 @@ def _delta_events(delta: Delta) -> Iterator[TurnEvent]:
             yield TextStreamed(channel=delta.channel, text=delta.text)
         case "reset":
             yield TextReset(channel=delta.channel)
-        case "progress" if delta.channel == "tools" and delta.total:
-            yield SelectionStarted(total=delta.total)
         case "progress" | "compaction":
-            yield ProgressReported(channel=delta.channel, text=delta.text, call_id=delta.call_id)
+            yield ProgressReported(
+                channel=delta.channel, text=delta.text, call_id=delta.call_id, total=delta.total
+            )
         case "custom":
             yield CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
-        case "missed":
-            yield EventsMissed(after=delta.after, through=delta.through)
         case "pending":
             pass  # the block before it gave the event
+        case "missed":
+            pass  # says nothing of the turn
 
 
 def _kind(body: UserInput) -> str:

@@ -137,13 +137,6 @@ class ChildFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionStarted:
-    """Tools are being selected from `total`."""
-
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InputAccepted:
     """An input of the kind `followup` or `steer` was recorded; no round has taken it yet."""
 
@@ -177,11 +170,15 @@ class TextReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReported:
-    """A call or the turn reports progress; in the channel "context", that the context is being compacted."""
+    """A call or the turn reports progress; in the channel "context", that the context is being compacted.
+
+    With a `total` in the channel "tools", so many tools are being selected from.
+    """
 
     channel: str
     text: str
-    call_id: str = ""
+    call_id: str
+    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +197,6 @@ class AnswerGiven:
     flag: AnswerFlag
     sources: tuple[CitedSource, ...]
     usage: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsMissed:
-    """The subscriber was too slow for the blocks behind `after` up to `through`."""
-
-    after: int
-    through: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,14 +244,12 @@ TurnEvent = (
     | InputRequested
     | ChildStarted
     | ChildFinished
-    | SelectionStarted
     | InputAccepted
     | InputTaken
     | TextStreamed
     | TextReset
     | ProgressReported
     | AnswerGiven
-    | EventsMissed
     | TurnPaused
     | TurnFinished
     | ToolsSelected

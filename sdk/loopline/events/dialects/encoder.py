@@ -12,7 +12,6 @@ from loopline.events.events import Delta, Event
 from loopline.events.projection import StampedEvent, TurnEventFold
 from loopline.events.turn_events import (
     EventMeta,
-    EventsMissed,
     TurnEvent,
     TurnPaused,
 )
@@ -101,6 +100,8 @@ class DialectEncoder:
 
     def take(self, event: Event) -> Sequence[Record]:
         """Return the records of the next event."""
+        if isinstance(event, Delta) and event.type == "missed":
+            return [_missed(event)]
         return self._records(self._fold.take(event))
 
     def close(self) -> Sequence[Record]:
@@ -111,13 +112,8 @@ class DialectEncoder:
         return [
             Record(event=draft.event, data=draft.data, id=self._id(meta, draft))
             for meta, event in events
-            for draft in self._drafts(meta, event)
+            for draft in self._vocabulary.drafts(meta, event)
         ]
-
-    def _drafts(self, meta: EventMeta, event: TurnEvent) -> Iterable[RecordDraft]:
-        if isinstance(event, EventsMissed):
-            return [RecordDraft("missed", {"after": event.after, "through": event.through})]
-        return self._vocabulary.drafts(meta, event)
 
     def _id(self, meta: EventMeta, draft: RecordDraft) -> str:
         if not (draft.durable and meta.seq):
@@ -161,10 +157,14 @@ class Plain:
         return _paused(self._fold.close(), "")
 
 
+def _missed(delta: Delta) -> Record:
+    return Record(event="missed", data={"after": delta.after, "through": delta.through})
+
+
 def _delta(delta: Delta) -> Record:
     match delta.type:
         case "missed":
-            return Record(event="missed", data={"after": delta.after, "through": delta.through})
+            return _missed(delta)
         case "custom":
             custom: JsonObject = {"name": delta.name, "data": delta.data, "call_id": delta.call_id}
             return Record(event="custom", data={"channel": delta.channel, **custom})

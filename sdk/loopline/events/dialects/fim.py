@@ -14,8 +14,8 @@ from loopline.events.turn_events import (
     EventMeta,
     InputRequested,
     InputTaken,
+    ProgressReported,
     RoundStarted,
-    SelectionStarted,
     TextReset,
     TextStreamed,
     TurnEvent,
@@ -141,7 +141,7 @@ def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
                     "question": question,
                 },
             )
-        case SelectionStarted(total=total):
+        case ProgressReported(channel="tools", total=total) if total:
             yield RecordDraft("phase", {"phase": "selecting_tools", "total_tools": total})
         case InputTaken(text=text, input_seq=seq):
             yield RecordDraft("inject", {"type": "inject", "content": text, "id": seq})

@@ -23,7 +23,6 @@ from loopline.events.turn_events import (
     InputTaken,
     ProgressReported,
     RoundStarted,
-    SelectionStarted,
     TextReset,
     TextStreamed,
     TurnEvent,
@@ -383,7 +382,7 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
         case RangeSummary(messages_before=before, messages_after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
-        case SelectionStarted(total=total):
+        case ProgressReported(channel="tools", total=total) if total:
             yield _step("tools.selection", "running", "", {"total_tools": total})
         case ProgressReported(channel=channel, text=text, call_id=call_id):
             call: JsonObject = {"call_id": call_id} if call_id else {}
