@@ -64,8 +64,8 @@ class RenderState:
         self.started: set[str] = set()
         self._hides: dict[str, list[tuple[int, Hide]]] = {}
         self.last_hide: int = 0
-        self.summaries: dict[int, Block] = {}
-        self.histories: dict[int, Block] = {}
+        self.summaries: dict[int, tuple[Block, RangeSummary]] = {}
+        self.histories: dict[int, tuple[Block, PlanHistory]] = {}
         self.feedback: list[Block] = []
         self._recalled: set[int] = set()
         self._reactions = 0, Reactions()
@@ -118,9 +118,9 @@ class RenderState:
                 self._unchanged = (block.turn, before_tail[0] if before_tail else 0)
             case RangeSummary():
                 self._summary = block.seq
-                self.summaries[block.seq] = block
+                self.summaries[block.seq] = block, body
             case PlanHistory():
-                self.histories[self._summary] = block
+                self.histories[self._summary] = block, body
             case Feedback():
                 self.feedback.append(block)
 
@@ -152,7 +152,7 @@ class RenderState:
         return self._cleared[seq]
 
     @property
-    def newest_summary(self) -> Block | None:
+    def newest_summary(self) -> tuple[Block, RangeSummary] | None:
         """Return the latest summary, or None."""
         return self.summaries.get(self._summary)
 

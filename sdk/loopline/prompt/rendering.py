@@ -255,17 +255,17 @@ class Rendering:
 
     def _add_summary(self) -> None:
         """Add the messages that stand for the blocks before the window."""
-        block = self._state.summaries.get(self.window.summary)
-        if block is None or not isinstance(block.body, RangeSummary):
+        recorded = self._state.summaries.get(self.window.summary)
+        if recorded is None:
             return
-        summary = block.body
+        block, summary = recorded
         text = self._limited(block, summary_text(replace(summary, text=escape_frame(summary.text))))
         self.named_sources.update(truncation.source_numbers(text))
         self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
-        history = self._state.histories.get(block.seq)
-        if history is not None and isinstance(history.body, PlanHistory):
-            text = self._limited(history, history.body.text)
-            self._add(UserMessage(text=f"[{history.ref}]\n{text}"), history.ref)
+        if block.seq in self._state.histories:
+            history_block, history = self._state.histories[block.seq]
+            text = self._limited(history_block, history.text)
+            self._add(UserMessage(text=f"[{history_block.ref}]\n{text}"), history_block.ref)
         if self._reactions is not None:
             last = summary.last_turn - summary.split
             reactions = self._reactions.in_force_after(self.window.start)

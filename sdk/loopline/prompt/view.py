@@ -10,7 +10,7 @@ from loopline.models import Message
 from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, Projection, RangeSummary, RoundStart, input_seq_of
+from loopline.timeline import Block, Projection, RoundStart, input_seq_of
 
 
 class View:
@@ -80,13 +80,10 @@ class View:
     def unused_summary(self, window: Projection) -> Projection | None:
         """Return the window with a summary newer than its own, or None if there is none."""
         newest = self.state.newest_summary
-        if (
-            newest is None
-            or newest.seq <= window.summary
-            or not isinstance(newest.body, RangeSummary)
-        ):
+        if newest is None or newest[0].seq <= window.summary:
             return None
-        return replace(window, summary=newest.seq, start=newest.body.covers)
+        block, summary = newest
+        return replace(window, summary=block.seq, start=summary.covers)
 
     def rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
         """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""

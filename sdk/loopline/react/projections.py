@@ -45,7 +45,6 @@ from loopline.timeline import (
     Body,
     PlanHistory,
     Projection,
-    RangeSummary,
     RoundStart,
     SummaryHint,
     SystemMessage,
@@ -260,7 +259,7 @@ class ProjectionPlanner:
         named = f"{first} to {last} are summed up"
         await self._record([*bodies, self._compaction_message(before, named)])
         recorded = view.state.newest_summary
-        seq = recorded.seq if recorded else 0
+        seq = recorded[0].seq if recorded else 0
         return replace(task.window, summary=seq, start=covered.cut.seq)
 
     def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
@@ -301,9 +300,7 @@ class ProjectionPlanner:
         if not now.cuts:
             return None
         earlier = view.state.summaries.get(window.summary)
-        earlier_summary = (
-            earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        )
+        earlier_block, earlier_summary = earlier or (None, None)
         cut = choose_cut_point(
             now,
             room,
@@ -317,7 +314,7 @@ class ProjectionPlanner:
             blocks=view.rendered_blocks(window, cut.seq),
             cut=cut,
             previous=earlier_summary,
-            previous_ref=earlier.ref if earlier else "",
+            previous_ref=earlier_block.ref if earlier_block else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
                 *(
