@@ -14,6 +14,7 @@ from loopline.adapters.offline.question import Question, parse_question
 from loopline.adapters.offline.quoted_answers import answer, catalogue, is_answerable
 from loopline.errors import ModelError
 from loopline.models import (
+    OFFLINE,
     Capabilities,
     Json,
     Price,
@@ -44,21 +45,12 @@ class Move:
 class OfflineModel:
     """A deterministic reader, not a language model: the same prompt always gets the same reply."""
 
-    @property
-    def name(self) -> str:
-        """`offline`."""
-        return "offline"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Return its capabilities: tool calls, a window large enough for any text, and no costs."""
-        return Capabilities(
-            tool_call=True,
-            write_decisions=False,
-            window=1_000_000,
-            output_limit=8_000,
-            price=Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
-        )
+    name: str = OFFLINE
+    capabilities: Capabilities = Capabilities(
+        write_decisions=False,
+        window=1_000_000,
+        price=Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
+    )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Yield the reply, an answer sentence by sentence.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from loopline.adapters.offline.english import stems
 from loopline.adapters.offline.evidence import (
@@ -154,7 +155,7 @@ def _chosen(evidence: Evidence) -> list[Quote]:
             leads = _with_leads(scored)
             quotes += [quote for quote in leads if not _repeats(quotes, quote.sentence)]
     if len(quotes) < 2:
-        quotes += _neighbour(best)
+        quotes += islice(_quotes_near(best, 1), 1)
     unique = list({(quote.passage.sid, quote.index): quote for quote in quotes}.values())
     quotes = unique[:SENTENCE_LIMIT]
     order = list(dict.fromkeys(quote.passage.sid for quote in quotes))
@@ -217,28 +218,24 @@ def _companion(evidence: Evidence, best: ScoredSentence) -> list[Quote]:
 
     A question of how long or how many wants a number, which is often in another sentence.
     """
-    parts = sentences_of(best.passage)
     required = [REQUIRED[kind] for kind in evidence.question.kinds if kind in REQUIRED]
     if not any(pattern.search(best.sentence.text) for pattern in required):
-        for step in range(1, REACH + 1):
-            for index in (best.index + step, best.index - step):
-                if not 0 <= index < len(parts) or not _quotable(parts[index]):
-                    continue
-                if any(pattern.search(parts[index].text) for pattern in required):
-                    return [Quote(best.passage, index, parts[index])]
-    after = best.index + 1
-    if after < len(parts) and _depends(parts[after]) and _quotable(parts[after]):
-        return [] if parts[after].text.endswith(":") else [Quote(best.passage, after, parts[after])]
+        for quote in _quotes_near(best, REACH):
+            if any(pattern.search(quote.sentence.text) for pattern in required):
+                return [quote]
+    for quote in _quotes_near(best, 1):
+        if quote.index > best.index and _depends(quote.sentence):
+            return [] if quote.sentence.text.endswith(":") else [quote]
     return []
 
 
-def _neighbour(best: ScoredSentence) -> list[Quote]:
-    """Return the sentence after the best one or the one before it."""
+def _quotes_near(best: ScoredSentence, reach: int) -> Iterator[Quote]:
+    """Yield the sentences around the best one, the closest first, and of two the one after it."""
     parts = sentences_of(best.passage)
-    for index in (best.index + 1, best.index - 1):
-        if 0 <= index < len(parts) and _quotable(parts[index]):
-            return [Quote(best.passage, index, parts[index])]
-    return []
+    for step in range(1, reach + 1):
+        for index in (best.index + step, best.index - step):
+            if 0 <= index < len(parts) and _quotable(parts[index]):
+                yield Quote(best.passage, index, parts[index])
 
 
 def _depends(sentence: Sentence) -> bool:

@@ -121,8 +121,9 @@ class HttpTransport:
                 async with asyncio.timeout_at(deadline):
                     response = await client.send(request, stream=True)
             try:
-                if not _is_stream(response):
-                    is_document = _is_document(response)
+                content_type = _content_type(response)
+                if content_type != EVENTS:
+                    is_document = content_type == "application/json"
                     text = await _beginning(response, deadline, is_document=is_document)
                     trace.is_over = True
                     if is_document and not is_error_document(text):
@@ -191,16 +192,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_stream(response: httpx2.Response) -> bool:
-    """Return whether the response is a stream of events; without a content type it is taken for one."""
+def _content_type(response: httpx2.Response) -> str:
+    """Return the type of what a response holds, events if it does not say; empty if it is no success."""
     content_type = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
-    return response.is_success and content_type.strip().lower() == EVENTS
-
-
-def _is_document(response: httpx2.Response) -> bool:
-    """Return whether the response may be a reply in one document."""
-    content_type = response.headers.get("content-type", "").partition(";")[0]
-    return response.is_success and content_type.strip().lower() == "application/json"
+    return content_type.strip().lower() if response.is_success else ""
 
 
 async def _next(

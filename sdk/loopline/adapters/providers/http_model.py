@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from loopline.adapters.providers.failures import AnsweredError, Credentials
@@ -15,6 +15,7 @@ from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.errors import ModelError
 from loopline.models import (
     Capabilities,
+    Effort,
     ModelFacts,
     Prompt,
     Reply,
@@ -28,7 +29,7 @@ from loopline.timeline.tasks import compute
 
 DRAIN_SECONDS = 0.2
 """How long to wait for the end of a stream whose reply is over."""
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: tuple[str, ...] = get_args(Effort)
 """How hard a model may be asked to think, from the least."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
@@ -41,10 +41,15 @@ class OpenAiChat(HttpModel):
 
     path = "/chat/completions"
 
-    @property
+    @cached_property
     def family(self) -> str:
         """The family whose sealed replies go back: its own, for only the model that sealed them reads them."""
         return f"{FAMILY}:{self.name}"
+
+    @cached_property
+    def _bytes_key(self) -> str:
+        """The key of a message's bytes, which differ for another model or thinking field."""
+        return f"{self.family} {self.facts.thinking_field}"
 
     def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
         """Return a parser for the next reply."""
@@ -61,12 +66,10 @@ class OpenAiChat(HttpModel):
 
     def body(self, prompt: Prompt) -> bytes:
         """Return the body of a request."""
-        field = self.facts.thinking_field
-        encoder = _MessageEncoder(self.family, field, f"{self.family} {field}")
         if prompt.tail_kind == "inside":
-            messages = _messages_with_tail_inside(prompt, encoder)
+            messages = self._messages_with_tail_inside(prompt)
         else:
-            messages = [encoder.encode(message) for message in prompt.messages]
+            messages = [self._message(message) for message in prompt.messages]
             if prompt.tail:
                 messages.append(encoded({"role": "user", "content": prompt.tail}))
         if prompt.system:
@@ -104,18 +107,8 @@ class OpenAiChat(HttpModel):
         elif effort := self.effort(prompt):
             yield "reasoning_effort", effort
 
-
-@dataclass(frozen=True, slots=True)
-class _MessageEncoder:
-    """Encodes messages for a model: whose replies go back to it, and in which field plain thinking does."""
-
-    family: str
-    thinking_field: str
-    key: str
-
-    def encode(self, message: Message) -> bytes:
-        """Return the bytes of a message, which differ for another model or thinking field."""
-        return message_bytes(message, self.key, self._encoded)
+    def _message(self, message: Message) -> bytes:
+        return message_bytes(message, self._bytes_key, self._encoded)
 
     def _encoded(self, message: Message) -> bytes:
         match message:
@@ -132,7 +125,7 @@ class _MessageEncoder:
     def _assistant(self, message: AssistantMessage) -> JsonObject:
         """Return a message of the model; with calls its thinking field is always there, empty if need be."""
         fields: JsonObject = {"role": "assistant", "content": message.text or None}
-        echo, field = echo_for(message, self.family), self.thinking_field
+        echo, field = echo_for(message, self.family), self.facts.thinking_field
         replayed, extras = ({}, {}) if echo is None else _split(echo)
         if field and message.calls and DETAILS not in replayed:
             fields[field] = ""
@@ -150,6 +143,26 @@ class _MessageEncoder:
         extra = extras.get(call_id, {})
         return {"id": call_id, "type": "function", "function": function, **extra}
 
+    def _messages_with_tail_inside(self, prompt: Prompt) -> list[bytes]:
+        """Return the messages for a server that refuses a user message behind a tool result.
+
+        The text of such a message goes into the message before it.
+        """
+        messages = list[tuple[bytes, list[bytes]]]()
+        for message in prompt.messages:
+            match message:
+                case AssistantMessage():
+                    messages.append((self._message(message), []))
+                case ToolMessage():
+                    call_id = encoded(sent_id(message, self.family))
+                    head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
+                    messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
+                case UserMessage():
+                    _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
+        if prompt.tail:
+            _append_text(messages, _content(UserMessage(text=prompt.tail)))
+        return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
+
 
 def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
     """Return the replayed fields of a message, and those of its calls by their ids."""
@@ -158,27 +171,6 @@ def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
         str(call["id"]): {name: value for name, value in call.items() if name != "id"}
         for call in calls
     }
-
-
-def _messages_with_tail_inside(prompt: Prompt, encoder: _MessageEncoder) -> list[bytes]:
-    """Return the messages for a server that refuses a user message behind a tool result.
-
-    The text of such a message goes into the message before it.
-    """
-    messages = list[tuple[bytes, list[bytes]]]()
-    for message in prompt.messages:
-        match message:
-            case AssistantMessage():
-                messages.append((encoder.encode(message), []))
-            case ToolMessage():
-                call_id = encoded(sent_id(message, encoder.family))
-                head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
-                messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
-            case UserMessage():
-                _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
-    if prompt.tail:
-        _append_text(messages, _content(UserMessage(text=prompt.tail)))
-    return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
 
 
 def _append_text(messages: list[tuple[bytes, list[bytes]]], text: bytes) -> None:

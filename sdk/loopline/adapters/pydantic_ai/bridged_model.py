@@ -44,14 +44,13 @@ from loopline.models import (
     Prompt,
     Reply,
     TextDelta,
+    Timeouts,
     public_url,
 )
 from loopline.tools import ProviderNames
 
-READ_SECONDS = 180.0
-"""How long to wait for a piece of a reply."""
-TOTAL_SECONDS = 1_800.0
-"""How long a whole reply may take."""
+TIMEOUTS = Timeouts()
+"""How long to wait for a piece of a reply, and for a whole one."""
 
 
 class DefaultSettings(ModelSettings, total=False):
@@ -138,13 +137,13 @@ class BridgedModel:
     def _defaults(self) -> DefaultSettings:
         """Return settings for one request that ends in time and is not stored."""
         unsupported = self._model.unsupported_settings
-        defaults = DefaultSettings(request_timeout=TOTAL_SECONDS)
+        defaults = DefaultSettings(request_timeout=TIMEOUTS.total)
         if stores_by_default(self._model):
             defaults["openai_store"] = False
         if "max_retries" not in unsupported:
             defaults["max_retries"] = 0
         if "timeout" not in unsupported:
-            defaults["timeout"] = READ_SECONDS
+            defaults["timeout"] = TIMEOUTS.read
         return defaults
 
 

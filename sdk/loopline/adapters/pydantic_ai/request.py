@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -57,18 +57,16 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 
 def names_in(prompt: Prompt) -> ProviderNames:
     """Return the provider names of a prompt's tools, also of those that only its messages name."""
-    return provider_names([*(tool.name for tool in prompt.tools), *_called(prompt)])
-
-
-def _called(prompt: Prompt) -> Iterator[str]:
+    names = [tool.name for tool in prompt.tools]
     for message in prompt.messages:
         match message:
             case AssistantMessage(calls=calls):
-                yield from (call.name for call in calls)
+                names += [call.name for call in calls]
             case ToolMessage(name=name):
-                yield name
+                names.append(name)
             case UserMessage():
                 pass
+    return provider_names(names)
 
 
 def _user_content(message: UserMessage) -> list[UserContent]:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -32,23 +32,16 @@ from loopline.clock import Alarm, SystemClock
 from loopline.errors import CassetteError
 from loopline.models import Json, dumps
 
-_ERRORS: Final[tuple[type[httpx2.TransportError], ...]] = (
-    httpx2.ConnectTimeout,
-    httpx2.ReadTimeout,
-    httpx2.WriteTimeout,
-    httpx2.PoolTimeout,
-    httpx2.ReadError,
-    httpx2.WriteError,
-    httpx2.ConnectError,
-    httpx2.CloseError,
-    httpx2.ProxyError,
-    httpx2.UnsupportedProtocol,
-    httpx2.LocalProtocolError,
-    httpx2.RemoteProtocolError,
-)
-ERRORS: Final[Mapping[str, type[httpx2.TransportError]]] = {
-    error.__name__: error for error in _ERRORS
-}
+
+def _with_subclasses(
+    error: type[httpx2.TransportError],
+) -> Iterator[type[httpx2.TransportError]]:
+    yield error
+    for subclass in error.__subclasses__():
+        yield from _with_subclasses(subclass)
+
+
+ERRORS: Final = {error.__name__: error for error in _with_subclasses(httpx2.TransportError)}
 _CACHE_KEY = re.compile(rb',"prompt_cache_key":"[0-9a-f]*"')
 BEFORE, AFTER = 20, 60
 """How many characters of a text are shown before its first difference, and from there on."""
