@@ -270,12 +270,13 @@ class _StructuredCall:
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
         prompt, forced, wants_json = self.prompt, level == "native", level == "json_mode"
         by_schema = wants_json and self.model.capabilities.json_schema
+        tail = (UserMessage(text=prompt.tail),) if prompt.tail else ()
         instructions = "" if forced else _INSTRUCTIONS + dumps(self.spec.parameters)
         return replace(
             prompt,
             system="\n\n".join(part for part in (prompt.system, instructions) if part),
             tools=(self.spec,) if forced else (),
-            messages=(*prompt.messages, *_user_message(prompt.tail), *_correction(last)),
+            messages=(*prompt.messages, *tail, *_correction(last)),
             tail="",
             options=replace(
                 prompt.options,
@@ -299,10 +300,6 @@ def _levels(capabilities: Capabilities) -> list[tuple[Level, int]]:
     if capabilities.json_mode or capabilities.json_schema:
         levels.append(("json_mode", 2))
     return [*levels, ("plain_text", 2)]
-
-
-def _user_message(text: str) -> tuple[Message, ...]:
-    return (UserMessage(text=text),) if text else ()
 
 
 def _correction(last: Attempt | None) -> tuple[Message, ...]:

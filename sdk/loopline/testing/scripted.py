@@ -36,7 +36,8 @@ class Call(ToolCall):
     """A call of a tool with these arguments; alone it is a reply that consists of this call."""
 
     def __init__(self, name: str, /, **arguments: object) -> None:
-        super().__init__(name=name, arguments=_json(arguments))
+        as_sent = cast("JsonObject", json.loads(json.dumps(arguments)))  # JSON values only
+        super().__init__(name=name, arguments=as_sent)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -229,8 +230,3 @@ def _reply(say: Say, decision_protocol: DecisionProtocol) -> Reply:
         stop_reason="tool_use" if message.calls else "stop",
         usage=say.usage,
     )
-
-
-def _json(arguments: Mapping[str, object]) -> JsonObject:
-    """Return the arguments as a provider would send them: with JSON values only."""
-    return cast("JsonObject", json.loads(json.dumps(arguments)))

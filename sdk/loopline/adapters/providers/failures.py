@@ -217,7 +217,9 @@ def _error(
     parameter = f" (in {credentials.excerpt(report.parameter)})" if report.parameter else ""
     words = f"{credentials.model}: {message}{parameter}{f' ({status})' if status else ''}"
     documented = find_documented_error(credentials.api_vendor, status, *report.names)
-    meaning = documented.meaning if documented else _meaning_of_status(status)
+    # An event without a status may pass on a second try.
+    by_status: ErrorMeaning = "request" if status and status < 500 else "server"
+    meaning = documented.meaning if documented else by_status
     overflow = find_overflow(status, body)
     match "size" if overflow and meaning in _VAGUE else meaning:
         case "key" | "money" | "rights":
@@ -235,8 +237,3 @@ def _error(
             return AnsweredError(words, f"The call cannot be read: {message}")
         case "content":
             return AnsweredError(words)
-
-
-def _meaning_of_status(status: int | None) -> ErrorMeaning:
-    """Return what an undocumented error means; an event without a status may pass on a second try."""
-    return "request" if status and status < 500 else "server"

@@ -6,8 +6,8 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +28,7 @@ from loopline.adapters.providers.cassettes.cassette_recorder import (
     is_on_event_loop,
     recorded_request,
 )
-from loopline.clock import Alarm, SystemClock
+from loopline.clock import SystemClock
 from loopline.errors import CassetteError
 from loopline.models import Json, dumps
 
@@ -49,7 +49,10 @@ NOTHING = "nothing"
 
 
 class CassettePlayer:
-    """A cassette that is replayed: each recorded response is served once, in the order of recording."""
+    """A cassette that is replayed: each recorded response is served once, in the order of recording.
+
+    `models` are the model strings of the recorded chain, `settings` its base URLs by their variables.
+    """
 
     def __init__(self, file: Path) -> None:
         """Read the file. Blocks.
@@ -58,7 +61,9 @@ class CassettePlayer:
             CassetteError: it cannot be read, or is no cassette.
         """
         self._file = file
-        self._header, lines = read_cassette(file)
+        header, lines = read_cassette(file)
+        self.models: Sequence[str] = header.models
+        self.settings: Mapping[str, str] = header.settings
         self._requests: list[RecordedRequest] = []
         self._unserved: defaultdict[_Key, deque[RecordedRequest]] = defaultdict(deque)
         self._responses: dict[int, RecordedResponse] = {}
@@ -74,17 +79,7 @@ class CassettePlayer:
                     self._responses[line.number] = line
                 case CassetteEnd():
                     times[len(self._requests)] = line.times
-        self.clock: ReplayClock = ReplayClock(self._header.at, times)
-
-    @property
-    def models(self) -> Sequence[str]:
-        """The model strings of the recorded chain."""
-        return self._header.models
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The recorded base URLs, by their variables."""
-        return self._header.settings
+        self.clock: ReplayClock = ReplayClock(header.at, times)
 
     async def begin(self) -> None:
         """Tell the recorded times from here on."""
@@ -173,7 +168,7 @@ def _error(recorded: RecordedResponse) -> httpx2.TransportError:
     return ERRORS.get(recorded.end, httpx2.RemoteProtocolError)(recorded.said)
 
 
-class ReplayClock:
+class ReplayClock(SystemClock):
     """A clock that tells recorded times, those between two requests between the same two.
 
     A caller that asks more often than was recorded is told the last time again, and before `begin` the
@@ -184,7 +179,6 @@ class ReplayClock:
         """`times` are those after so many requests, up to the next."""
         self._times = times
         self._now, self._seconds = start, 0.0
-        self._real = SystemClock()
         self.move_to(-1)
 
     def move_to(self, requests: int) -> None:
@@ -209,26 +203,6 @@ class ReplayClock:
         del seconds
         await asyncio.sleep(0)
 
-    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Call `ring` once after so many real seconds."""
-        return self._real.alarm(seconds, ring)
-
-    def new_id(self) -> str:
-        """Return 16 random bytes as text."""
-        return self._real.new_id()
-
-
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """Where two requests first differ, such as `messages[3].content`, and what each has there."""
-
-    path: str
-    recorded: str
-    now: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: recorded {self.recorded}, now {self.now}"
-
 
 def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int]:
     """Return how many leading messages two requests share, and how many leading bytes."""
@@ -251,8 +225,8 @@ def _messages(request: RecordedRequest) -> list[Json]:
             return []
 
 
-def _difference(recorded: RecordedRequest, now: RecordedRequest) -> _Difference:
-    """Return the first difference of two requests that differ: URL, headers, then body."""
+def _difference(recorded: RecordedRequest, now: RecordedRequest) -> str:
+    """Return where two requests first differ, such as `messages[3].content`, and what each has there."""
     if recorded.url != now.url:
         return _text_difference("url", recorded.url, now.url)
     difference = _json_difference("headers", dict(recorded.headers), dict(now.headers))
@@ -260,7 +234,7 @@ def _difference(recorded: RecordedRequest, now: RecordedRequest) -> _Difference:
     return difference or _text_difference("body", repr(recorded.content), repr(now.content))
 
 
-def _json_difference(path: str, recorded: Json, now: Json) -> _Difference | None:
+def _json_difference(path: str, recorded: Json, now: Json) -> str | None:
     match recorded, now:
         case dict(), dict():
             dot = f"{path}." if path else ""
@@ -277,7 +251,7 @@ def _json_difference(path: str, recorded: Json, now: Json) -> _Difference | None
             return None if recorded == now else _text_difference(path, dumps(recorded), dumps(now))
     for inner, before, after in pairs:
         if not before or not after:
-            return _Difference(inner, _shown(before), _shown(after))
+            return f"{inner}: recorded {_shown(before)}, now {_shown(after)}"
         difference = _json_difference(inner, before[0], after[0])
         if difference is not None:
             return difference
@@ -292,9 +266,9 @@ def _shown(values: list[Json]) -> str:
     return _excerpt(dumps(values[0])) if values else NOTHING
 
 
-def _text_difference(path: str, recorded: str, now: str) -> _Difference:
+def _text_difference(path: str, recorded: str, now: str) -> str:
     at = _common_length(recorded, now)
-    return _Difference(path, _excerpt(recorded, at), _excerpt(now, at))
+    return f"{path}: recorded {_excerpt(recorded, at)}, now {_excerpt(now, at)}"
 
 
 def _excerpt(text: str, at: int = 0) -> str:
