@@ -263,12 +263,15 @@ class Reply:
     discarded: str = ""
 
 
+Channel = Literal["answer", "thinking"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
     """A piece of the reply while it is being written."""
 
     text: str
-    channel: Literal["answer", "thinking"] = "answer"
+    channel: Channel = "answer"
 
 
 def is_of_family(wire: str, family: str) -> bool:

@@ -189,7 +189,7 @@ def _messages(prompt: Prompt) -> bytes:
     points, current, pieces = set(prompt.cache_points), b"", list[bytes]()
     tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
     for number, message in enumerate((*prompt.messages, tail), start=1):
-        blocks = message_bytes(message, FAMILY, _blocks)
+        blocks = message_bytes(message, FAMILY, _content)
         if not blocks:
             continue
         role = _role(message)
@@ -218,12 +218,8 @@ def _marked(blocks: bytes) -> bytes:
     return blocks[:-1] + _MARK
 
 
-def _blocks(message: Message) -> bytes:
-    """Return the content blocks of a message, with commas between them; a blank text gives none."""
-    return b",".join(encoded(block) for block in _content(message))
-
-
 def _content(message: Message) -> Iterator[JsonObject]:
+    """Yield the content blocks of a message; a blank text gives none."""
     match message:
         case ToolMessage(text=text, ok=ok):
             call_id = sent_id(message, FAMILY)
@@ -378,9 +374,9 @@ class AnthropicReplyParser(ReplyParser):
             case _TextPiece():
                 self._block(event.number).add(event.field, event.text)
                 if event.field == "text":
-                    return self.add_text(event.text)
+                    return self.add(event.text)
                 if event.field == "thinking":
-                    return self.add_thinking(event.text)
+                    return self.add(event.text, "thinking")
                 self.count(len(event.text))
             case _BlockStart():
                 return self._start(event)
@@ -428,7 +424,7 @@ class AnthropicReplyParser(ReplyParser):
         self._blocks[start.number] = PartialObject(start.block)
         if start.call is not None:
             self.calls.add(start.call)
-        return self.add_text(start.text) or self.add_thinking(start.thinking)
+        return self.add(start.text) or self.add(start.thinking, "thinking")
 
     def _take_input(self, piece: _TextPiece) -> None:
         block = self._block(piece.number)

@@ -12,6 +12,7 @@ from loopline.adapters.providers.request_bytes import (
     data_url,
     encoded,
     is_image,
+    joined,
     joined_fields,
     message_bytes,
     openai_schema,
@@ -108,19 +109,19 @@ class OpenAiChat(HttpModel):
             yield "reasoning_effort", effort
 
     def _message(self, message: Message) -> bytes:
-        return message_bytes(message, self._bytes_key, self._encoded)
+        return message_bytes(message, self._bytes_key, self._fields)
 
-    def _encoded(self, message: Message) -> bytes:
+    def _fields(self, message: Message) -> Iterator[JsonObject]:
         match message:
             case UserMessage(text=text, attachments=()):
-                return encoded({"role": "user", "content": text})
+                yield {"role": "user", "content": text}
             case UserMessage():
-                return b'{"role":"user","content":[%s]}' % _content(message)
+                yield {"role": "user", "content": [*_content(message)]}
             case ToolMessage(text=text):
                 call_id = sent_id(message, self.family)
-                return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
+                yield {"role": "tool", "tool_call_id": call_id, "content": text}
             case AssistantMessage():
-                return encoded(self._assistant(message))
+                yield self._assistant(message)
 
     def _assistant(self, message: AssistantMessage) -> JsonObject:
         """Return a message of the model; with calls its thinking field is always there, empty if need be."""
@@ -160,7 +161,7 @@ class OpenAiChat(HttpModel):
                 case UserMessage():
                     _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
         if prompt.tail:
-            _append_text(messages, _content(UserMessage(text=prompt.tail)))
+            _append_text(messages, joined(_content(UserMessage(text=prompt.tail))))
         return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
 
 
@@ -179,12 +180,10 @@ def _append_text(messages: list[tuple[bytes, list[bytes]]], text: bytes) -> None
     messages[-1][1].append(text)
 
 
-def _content(message: Message) -> bytes:
-    """Return the content parts of a message, with commas between them."""
-    parts: list[Json] = [{"type": "text", "text": message.text}]
+def _content(message: Message) -> Iterator[JsonObject]:
+    yield {"type": "text", "text": message.text}
     for attached in message.attachments if isinstance(message, UserMessage) else ():
-        parts.extend(_attached(attached))
-    return b",".join(map(encoded, parts))
+        yield from _attached(attached)
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:

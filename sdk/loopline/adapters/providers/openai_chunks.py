@@ -269,7 +269,7 @@ class ChatReplyParser(ReplyParser):
 
     def flush(self) -> Sequence[TextDelta]:
         """Return the text that was held back as half a tag."""
-        return self._add(self._tags.close())
+        return self._add_deltas(self._tags.close())
 
     @property
     def echo(self) -> ReasoningReplay | None:
@@ -325,21 +325,18 @@ class ChatReplyParser(ReplyParser):
                 detailed = "".join([self._details.add(piece) for piece in choice.details])
                 thinking = thinking or detailed
             if thinking:
-                deltas += self.add_thinking(thinking)
+                deltas += self.add(thinking, "thinking")
             for text, is_thinking in choice.texts:
                 if is_thinking:
-                    deltas += self.add_thinking(text)
+                    deltas += self.add(text, "thinking")
                 else:
-                    deltas += self._add(self._tags.feed(text))
+                    deltas += self._add_deltas(self._tags.feed(text))
             if choice.refusal:
                 self._refused = True
-                deltas += self.add_text(choice.refusal)
+                deltas += self.add(choice.refusal)
         return deltas
 
-    def _add(self, deltas: Sequence[TextDelta]) -> Sequence[TextDelta]:
+    def _add_deltas(self, deltas: Sequence[TextDelta]) -> Sequence[TextDelta]:
         for delta in deltas:
-            if delta.channel == "thinking":
-                self.add_thinking(delta.text)
-            else:
-                self.add_text(delta.text)
+            self.add(delta.text, delta.channel)
         return deltas

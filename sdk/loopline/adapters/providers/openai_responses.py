@@ -43,7 +43,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
-from loopline.models.prompt import sent_id
+from loopline.models.prompt import Channel, sent_id
 
 FAMILY = "responses"
 """Replies of this family go back as they came."""
@@ -124,12 +124,7 @@ def _is_any_json(prompt: Prompt) -> bool:
     return prompt.options.json_object and prompt.options.json_form is None
 
 
-def _items(message: Message) -> bytes:
-    """Return the items of a message, with commas between them."""
-    return b",".join(encoded(item) for item in _content(message))
-
-
-def _content(message: Message) -> Iterator[JsonObject]:
+def _items(message: Message) -> Iterator[JsonObject]:
     match message:
         case UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
@@ -182,7 +177,7 @@ class _TextPiece(NamedTuple):
     """A piece of the answer, of a refusal, or of the thinking."""
 
     text: str
-    is_thinking: bool = False
+    channel: Channel = "answer"
     is_refusal: bool = False
 
 
@@ -246,9 +241,9 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
         case "response.output_text.delta":
             return _TextPiece(text_in(event, "delta"))
         case "response.refusal.delta":
-            return _TextPiece(text_in(event, "delta"), False, True)
+            return _TextPiece(text_in(event, "delta"), is_refusal=True)
         case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-            return _TextPiece(text_in(event, "delta"), True)
+            return _TextPiece(text_in(event, "delta"), "thinking")
         case "response.function_call_arguments.delta":
             index = count_in(event, "output_index")
             return CallPiece(index, arguments=text_in(event, "delta"))
@@ -277,13 +272,11 @@ def _decode_call(index: int, item: JsonObject) -> CallPiece | None:
 def _decode_texts(item: JsonObject) -> Iterator[_TextPiece]:
     """Yield the texts of a complete item."""
     for part in objects_in(item, "summary"):
-        yield _TextPiece(text_in(part, "text"), is_thinking=True)
-    is_reasoning = text_in(item, "type") == "reasoning"
+        yield _TextPiece(text_in(part, "text"), "thinking")
+    channel: Channel = "thinking" if text_in(item, "type") == "reasoning" else "answer"
     for part in objects_in(item, "content"):
         refusal = text_in(part, "refusal")
-        yield _TextPiece(
-            refusal or text_in(part, "text"), is_thinking=is_reasoning, is_refusal=bool(refusal)
-        )
+        yield _TextPiece(refusal or text_in(part, "text"), channel, bool(refusal))
 
 
 class ResponsesReplyParser(ReplyParser):
@@ -316,7 +309,7 @@ class ResponsesReplyParser(ReplyParser):
         match event:
             case _TextPiece():
                 self._refused = self._refused or event.is_refusal
-                return (self.add_thinking if event.is_thinking else self.add_text)(event.text)
+                return self.add(event.text, event.channel)
             case CallPiece():
                 self.calls.add(event)
             case _ItemEnd():

@@ -27,6 +27,7 @@ from loopline.models import (
     has_many_values,
     parse_object,
 )
+from loopline.models.prompt import Channel
 
 
 @dataclass(slots=True)
@@ -203,21 +204,13 @@ class ReplyParser(ABC):
         """Return the text that was held back, when nothing more comes."""
         return ()
 
-    def add_text(self, text: str) -> Sequence[TextDelta]:
-        """Append a piece of the answer, and return it as a delta."""
+    def add(self, text: str, channel: Channel = "answer") -> Sequence[TextDelta]:
+        """Append a piece of the answer or of the thinking, and return it as a delta."""
         if not text:
             return ()
         self.size += len(text)
-        self._text.append(text)
-        return [TextDelta(text=text)]
-
-    def add_thinking(self, text: str) -> Sequence[TextDelta]:
-        """Append a piece of the thinking, and return it as a delta."""
-        if not text:
-            return ()
-        self.size += len(text)
-        self._thinking.append(text)
-        return [TextDelta(text=text, channel="thinking")]
+        (self._thinking if channel == "thinking" else self._text).append(text)
+        return [TextDelta(text=text, channel=channel)]
 
     def count(self, characters: int) -> None:
         """Count characters that stand in no text, thinking or call towards the limit of a reply."""

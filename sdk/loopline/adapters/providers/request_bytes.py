@@ -26,11 +26,18 @@ def encoded(value: Json) -> bytes:
     return dumps(value).encode("utf-8", "replace")
 
 
-def message_bytes(message: Message, key: str, encode: Callable[[Message], bytes]) -> bytes:
-    """Return the bytes of a message, which are encoded once for each key and stay with it."""
+def joined(parts: Iterable[JsonObject]) -> bytes:
+    """Return the parts as JSON, with commas between them."""
+    return b",".join(map(encoded, parts))
+
+
+def message_bytes(
+    message: Message, key: str, parts: Callable[[Message], Iterable[JsonObject]]
+) -> bytes:
+    """Return the joined parts of a message, which are encoded once for each key and stay with it."""
     cached = message.wire.get(key)
     if cached is None:
-        cached = message.wire[key] = encode(message)
+        cached = message.wire[key] = joined(parts(message))
     return cached
 
 

@@ -299,12 +299,19 @@ def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
             return ModelRateLimited(words, retry_after=_wait(error))
         case ModelUnavailableError() | ModelServerError() if status not in _TIMEOUT_STATUSES:
             return ModelOverloaded(words, retry_after=_wait(error))
-        case _ if status is None:
+        case _:
+            return _by_status(status, words, _wait(error))
+
+
+def _by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
+    """Return the error for a status, if the class of the error does not decide."""
+    match status:
+        case None:
             return ModelStreamBroken(words)
-        case _ if status in _TIMEOUT_STATUSES:
-            return ModelTimedOut(words, retry_after=_wait(error))
+        case 408 | 504:
+            return ModelTimedOut(words, retry_after=seconds)
         case _ if status >= 500:
-            return ModelOverloaded(words, retry_after=_wait(error))
+            return ModelOverloaded(words, retry_after=seconds)
         case _:
             return ModelRequestError(words)
 
