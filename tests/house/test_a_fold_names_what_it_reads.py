@@ -30,11 +30,11 @@ STILL_TO_COME = {
 """How many matches over bodies may still have a default arm, by module; each is to take a union of its own."""
 
 
-def body_names(module: ast.Module) -> dict[str, str]:
-    """The body types that a module imports, by the name that they have in it."""
+def body_names(module: ast.Module) -> set[str]:
+    """The names that the body types which a module imports have in it."""
     imports = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
     return {
-        alias.asname or alias.name: alias.name
+        alias.asname or alias.name
         for node in imports
         if f"{node.module}.".startswith("loopline.timeline.")
         for alias in node.names
@@ -44,12 +44,14 @@ def body_names(module: ast.Module) -> dict[str, str]:
 
 def defaults(module: ast.Module) -> Iterator[ast.Match]:
     """Every match that names a body type and has an arm for all others."""
-    names = body_names(module)
+    names = body_names(module) | {f"blocks.{name}" for name in BODIES}
     for node in ast.walk(module):
         if isinstance(node, ast.Match) and any(map(takes_all, node.cases)):
             patterns = [inner for case in node.cases for inner in ast.walk(case.pattern)]
-            classes = [inner.cls for inner in patterns if isinstance(inner, ast.MatchClass)]
-            if any(isinstance(kind, ast.Name) and kind.id in names for kind in classes):
+            kinds = [
+                ast.unparse(inner.cls) for inner in patterns if isinstance(inner, ast.MatchClass)
+            ]
+            if any(kind in names for kind in kinds):
                 yield node
 
 
@@ -77,6 +79,7 @@ def where(path: Path) -> str:
     [
         ("case Exit(): pass\n  case _: pass", True),
         ("case Ended(): pass\n  case _: pass", True),
+        ("case blocks.Draft(): pass\n  case _: pass", True),
         ("case Block(body=Exit()): pass\n  case other: pass", True),
         ("case Exit(): pass\n  case _ if late: pass", False),
         ("case Exit() | Notes(): pass", False),

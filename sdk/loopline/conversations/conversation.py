@@ -40,6 +40,7 @@ from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
     Block,
+    BodyUnion,
     ConversationKey,
     ConversationSummary,
     Feedback,
@@ -66,6 +67,7 @@ Out = TypeVar("Out")
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
+_CHILDREN = BodyUnion[RunChild](RunChild)
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
@@ -358,9 +360,7 @@ class Conversation(Generic[T_co]):
     async def children(self) -> Sequence[ConversationSummary]:
         """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
-        names = dict.fromkeys(
-            block.body.conversation for block in blocks if isinstance(block.body, RunChild)
-        )
+        names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
         summaries = [await self._log.find(replace(self.conversation, name=name)) for name in names]
         return [summary for summary in summaries if summary is not None]
 
@@ -385,11 +385,7 @@ class Conversation(Generic[T_co]):
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
         return Conversation(
-            self._log,
-            fork,
-            turns=self._turns,
-            reader=self._reader,
-            caps=self._caps,
+            self._log, fork, turns=self._turns, reader=self._reader, caps=self._caps
         )
 
     async def _fork_name(self) -> str:
@@ -517,24 +513,18 @@ class Conversation(Generic[T_co]):
             AttachmentError: the values are too large; nothing was recorded.
         """
         timeline = await open_timeline(self._log, self.conversation)
-        turns = [turn for turn in timeline.resumable if turn.pending]
-        pending = {
-            call_id: (turn, waiting_call)
-            for turn in turns
-            for call_id, waiting_call in turn.pending.items()
-        }
+        turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
         for call_id, value in values.items():
-            if call_id not in pending:
-                call_ids = ", ".join(pending) or "none"
+            if call_id not in turns:
+                call_ids = ", ".join(turns) or "none"
                 raise LooplineError(f"no call {call_id!r} waits for an answer: {call_ids}")
-            turn, question = pending[call_id]
-            if call_id in turn.answers:
+            if call_id in turns[call_id].answers:
                 raise LooplineError(f"{call_id} has been answered already")
-            check_answer(question, value)
+            check_answer(turns[call_id].pending[call_id], value)
         check_values(values, self._caps)
         for call_id, value in values.items():
             body = UserAnswer(call_id=call_id, value=well_formed_json(value))
-            await self.interrupts.append(body, pending[call_id][0].number)
+            await self.interrupts.append(body, turns[call_id].number)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]

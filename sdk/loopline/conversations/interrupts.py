@@ -26,7 +26,7 @@ from loopline.timeline import (
     UserPrompt,
     UserRecalled,
     UserSteer,
-    check_body,
+    encode_checked,
     open_timeline,
     parent_name,
     turn_id,
@@ -125,7 +125,7 @@ class InterruptQueue:
         Raises:
             LooplineError: this is a child run, which may only be judged.
         """
-        check_body(body)
+        encode_checked(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)
         last_seq = self._last_seq()

@@ -15,48 +15,11 @@ from loopline.models.tokens import estimate
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, SpannedRef, parse, with_span
 from loopline.search import split_lines
 from loopline.timeline import (
-    ArtifactKept,
     Block,
-    Checkpoint,
-    Completion,
-    CustomEvent,
-    Decision,
-    Draft,
-    Exit,
-    Feedback,
-    Hide,
-    Imported,
-    ModelOverflowed,
-    ModelSwitched,
-    Notes,
-    Notice,
-    Plan,
-    PlanAck,
-    PlanHistory,
-    RangeSummary,
-    RoundStart,
-    RunChild,
     Source,
-    SourceAdded,
-    SystemMessage,
-    TextKept,
-    Thinking,
     Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    TurnHeader,
-    Unknown,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    UserStop,
     attachments,
+    blocks,
     encode,
     encode_full,
     summary_text,
@@ -141,57 +104,57 @@ class Reading:
 def text_of(block: Block) -> tuple[str, str]:
     """Return the text of a block and its MIME type."""
     match block.body:
-        case UserAttachment(text=text, mime=mime) as file:
+        case blocks.UserAttachment(text=text, mime=mime) as file:
             return text or attachments.describe(file), mime
         case (
-            UserPrompt(text=text)
-            | UserFollowup(text=text)
-            | UserSteer(text=text)
-            | Completion(text=text)
-            | Draft(text=text)
-            | Notes(text=text)
-            | Thinking(text=text)
+            blocks.UserPrompt(text=text)
+            | blocks.UserFollowup(text=text)
+            | blocks.UserSteer(text=text)
+            | blocks.Completion(text=text)
+            | blocks.Draft(text=text)
+            | blocks.Notes(text=text)
+            | blocks.Thinking(text=text)
         ):
             return text, MARKDOWN
-        case TextKept(text=text, mime=mime) | ArtifactKept(text=text, mime=mime):
+        case blocks.TextKept(text=text, mime=mime) | blocks.ArtifactKept(text=text, mime=mime):
             return text, mime
-        case ToolCalled(tool=tool, arguments=arguments):
+        case blocks.ToolCalled(tool=tool, arguments=arguments):
             return dumps({"tool": tool, "arguments": arguments}), JSON
-        case RangeSummary():
+        case blocks.RangeSummary():
             return summary_text(block.body), MARKDOWN
         case (
-            ToolResult(text=text)
-            | Notice(text=text)
-            | PlanHistory(text=text)
-            | SystemMessage(text=text)
+            blocks.ToolResult(text=text)
+            | blocks.Notice(text=text)
+            | blocks.PlanHistory(text=text)
+            | blocks.SystemMessage(text=text)
         ):
             return text, "text/plain"
-        case Feedback(reaction=reaction, text=text):
+        case blocks.Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
-        case Plan(snapshot=snapshot):
+        case blocks.Plan(snapshot=snapshot):
             fields = cast("dict[str, JsonObject]", json.loads(encode_full(block.body)))
             return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
         case (
-            TurnHeader()
-            | UserStop()
-            | UserAnswer()
-            | UserRecalled()
-            | RoundStart()
-            | Decision()
-            | ModelSwitched()
-            | ModelOverflowed()
-            | ToolStarted()
-            | ToolPending()
-            | RunChild()
-            | ToolsSelected()
-            | PlanAck()
-            | Hide()
-            | Checkpoint()
-            | Imported()
-            | SourceAdded()
-            | CustomEvent()
-            | Exit()
-            | Unknown()
+            blocks.TurnHeader()
+            | blocks.UserStop()
+            | blocks.UserAnswer()
+            | blocks.UserRecalled()
+            | blocks.RoundStart()
+            | blocks.Decision()
+            | blocks.ModelSwitched()
+            | blocks.ModelOverflowed()
+            | blocks.ToolStarted()
+            | blocks.ToolPending()
+            | blocks.RunChild()
+            | blocks.ToolsSelected()
+            | blocks.PlanAck()
+            | blocks.Hide()
+            | blocks.Checkpoint()
+            | blocks.Imported()
+            | blocks.SourceAdded()
+            | blocks.CustomEvent()
+            | blocks.Exit()
+            | blocks.Unknown()
         ):
             return encode(block.body)[2], JSON  # as it is stored
 

@@ -1,6 +1,7 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
 from loopline.timeline import attachments as attachments
+from loopline.timeline import blocks as blocks
 from loopline.timeline import citations as citations
 from loopline.timeline import feedback as feedback
 from loopline.timeline import memory_notes as memory_notes
@@ -57,9 +58,9 @@ from loopline.timeline.checkpoints import trimmed as trimmed
 from loopline.timeline.codec import UnsoundBody as UnsoundBody
 from loopline.timeline.codec import block_document as block_document
 from loopline.timeline.codec import body_types as body_types
-from loopline.timeline.codec import check_body as check_body
 from loopline.timeline.codec import decode as decode
 from loopline.timeline.codec import encode as encode
+from loopline.timeline.codec import encode_checked as encode_checked
 from loopline.timeline.codec import encode_full as encode_full
 from loopline.timeline.codec import is_known_type as is_known_type
 from loopline.timeline.codec import iso_time as iso_time

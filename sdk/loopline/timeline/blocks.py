@@ -24,19 +24,19 @@ from loopline.refs import (
     SummaryRef,
     parse,
 )
-from loopline.timeline.attachments import UserAttachment
-from loopline.timeline.plan import Plan, PlanAck, PlanHistory
-from loopline.timeline.prompt_blocks import (
-    Checkpoint,
-    Hide,
-    ModelOverflowed,
-    ModelSwitched,
-    RangeSummary,
-    RoundStart,
-    SystemMessage,
-    turn_id,
-)
-from loopline.timeline.sources import SourceAdded
+from loopline.timeline.attachments import UserAttachment as UserAttachment
+from loopline.timeline.plan import Plan as Plan
+from loopline.timeline.plan import PlanAck as PlanAck
+from loopline.timeline.plan import PlanHistory as PlanHistory
+from loopline.timeline.prompt_blocks import Checkpoint as Checkpoint
+from loopline.timeline.prompt_blocks import Hide as Hide
+from loopline.timeline.prompt_blocks import ModelOverflowed as ModelOverflowed
+from loopline.timeline.prompt_blocks import ModelSwitched as ModelSwitched
+from loopline.timeline.prompt_blocks import RangeSummary as RangeSummary
+from loopline.timeline.prompt_blocks import RoundStart as RoundStart
+from loopline.timeline.prompt_blocks import SystemMessage as SystemMessage
+from loopline.timeline.prompt_blocks import turn_id
+from loopline.timeline.sources import SourceAdded as SourceAdded
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[

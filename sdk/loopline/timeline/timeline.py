@@ -42,21 +42,13 @@ from loopline.timeline.turn_state import Turn
 
 F = TypeVar("F")
 
+# The bodies that the state of a conversation reads, apart from its turns.
 CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Imported
+_COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = UserInput | UserRecalled | RoundStart
-TimelineBody = (
-    CourseBody
-    | TakenBody
-    | ToolResult
-    | Plan
-    | SourceAdded
-    | Feedback
-    | TextKept
-    | ArtifactKept
-    | Unknown
-)
-"""The bodies that the state of a conversation reads, apart from its turns."""
-_TIMELINE = BodyUnion[TimelineBody](TimelineBody)
+_TAKEN = BodyUnion[TakenBody](TakenBody)
+HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | Unknown
+_HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
 _FILES = BodyUnion[UserAttachment](UserAttachment)
@@ -266,6 +258,15 @@ class Timeline:
             self.turn(block.turn).take(block)
         self._fold(block)
 
+    def _fold(self, block: Block) -> None:
+        body = block.body
+        if _HELD.has(body):
+            self._fold_held(block, body)
+        elif _COURSE.has(body):
+            self._fold_course(block, body)
+        elif _TAKEN.has(body):
+            self._fold_input(block, body)
+
     def _fold_course(self, block: Block, body: CourseBody) -> None:
         match body:
             case ToolCalled():
@@ -321,8 +322,12 @@ class Timeline:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
 
-    def _keep(self, block: Block, body: SourceAdded | TextKept | ArtifactKept) -> None:
+    def _fold_held(self, block: Block, body: HeldBody) -> None:
         match body:
+            case ToolResult(shows=shows):
+                self.shown_texts.update(shows)
+            case Plan(snapshot=snapshot):
+                self.plans.take(snapshot)
             case SourceAdded(source=source):
                 self.pool.take(body)
                 if source.text:
@@ -332,24 +337,6 @@ class Timeline:
                 self.kept_texts[ref] = body
             case ArtifactKept(name=name, version=version):
                 self.artifacts[block.turn, name] = version
-
-    def _fold(self, block: Block) -> None:
-        body = block.body
-        if not _TIMELINE.has(body):
-            return
-        match body:
-            case ToolResult(shows=shows):
-                self.shown_texts.update(shows)
-            case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
-                self._fold_input(block, body)
-            case (
-                TurnHeader() | Exit() | ToolCalled() | Checkpoint() | ModelOverflowed() | Imported()
-            ):
-                self._fold_course(block, body)
-            case Plan(snapshot=snapshot):
-                self.plans.take(snapshot)
-            case SourceAdded() | TextKept() | ArtifactKept():
-                self._keep(block, body)
             case Feedback():
                 self.reactions.take(block)
             case Unknown():

@@ -38,22 +38,15 @@ from loopline.timeline.sources import Source
 
 NO_USAGE = Usage()
 
-SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
+# The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
+_ACT = BodyUnion[ActBody](ActBody)
+CourseBody = UserPrompt | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
+_COURSE = BodyUnion[CourseBody](CourseBody)
+SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
+_SPENT = BodyUnion[SpentBody](SpentBody)
 EndBody = Draft | Completion | Exit | UserStop
-TurnBody = (
-    UserPrompt
-    | TurnHeader
-    | RoundStart
-    | ModelOverflowed
-    | Decision
-    | Notice
-    | ActBody
-    | EndBody
-    | SpentBody
-)
-"""The bodies that the state of a turn reads."""
-_TURN = BodyUnion[TurnBody](TurnBody)
+_END = BodyUnion[EndBody](EndBody)
 
 
 @dataclass(slots=True)
@@ -117,24 +110,21 @@ class Turn:
         """Fold one more block of the turn."""
         self._take_time(block)
         body = block.body
-        if not _TURN.has(body):
-            return
+        if _ACT.has(body):
+            self._take_act(body)
+        elif _COURSE.has(body):
+            self._take_course(block, body)
+        elif _SPENT.has(body):
+            self._take_spent(body)
+        elif _END.has(body):
+            self._take_end(body)
+
+    def _take_course(self, block: Block, body: CourseBody) -> None:
         match body:
             case UserPrompt():
                 self.prompt = block
-            case TurnHeader() as header:
-                self.header, self.started_at = header, self.started_at or header.began or block.ts
-            case RoundStart() | ModelOverflowed() | Decision() | Notice():
-                self._take_round(body)
-            case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
-                self._take_call(act)
-            case Draft() | Completion() | Exit() | UserStop() as end:
-                self._take_end(end)
-            case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
-                self._take_spent(spent)
-
-    def _take_round(self, body: RoundStart | ModelOverflowed | Decision | Notice) -> None:
-        match body:
+            case TurnHeader(began=began):
+                self.header, self.started_at = body, self.started_at or began or block.ts
             case RoundStart():
                 self.open_round, self.overflowed = body, False
                 self.tool_answers.clear()
@@ -189,7 +179,7 @@ class Turn:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
-    def _take_call(self, body: ActBody) -> None:
+    def _take_act(self, body: ActBody) -> None:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
@@ -200,11 +190,7 @@ class Turn:
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
                 pending = {**self.pending, call_id: body}
-                self.pending = {
-                    pending_id: pending[pending_id]
-                    for pending_id in self.open_calls
-                    if pending_id in pending
-                }
+                self.pending = {key: pending[key] for key in self.open_calls if key in pending}
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
@@ -241,15 +227,8 @@ class Turn:
         """Return the answer that a tool gave for the turn: that of the first call, once every call has its result."""
         if self.open_calls or not self.batches:
             return None
-        calls = [call.call_id for call in self.batches[-1].calls]
-        return next(
-            (
-                self.tool_answers[answered_id]
-                for answered_id in calls
-                if answered_id in self.tool_answers
-            ),
-            None,
-        )
+        call_ids = [call.call_id for call in self.batches[-1].calls]
+        return next((self.tool_answers[key] for key in call_ids if key in self.tool_answers), None)
 
     @property
     def rounds(self) -> int:
