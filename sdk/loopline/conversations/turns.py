@@ -104,7 +104,7 @@ class _PendingRequest:
     """A request in this process, from when it is made until its turn is over."""
 
     request: Request
-    task: asyncio.Task[TurnResult[Any]] | None = None
+    task: asyncio.Task[TurnResult[Any]] = field(init=False)
     stopping: bool = False
 
 
@@ -291,7 +291,7 @@ class Turns:
         """Stop every running turn; those that wait stay pending."""
         self._closing = True
         await self._stop({key for key, lock in self._queues.items() if lock.locked()})
-        tasks = [pending.task for pending in self._requests if pending.task is not None]
+        tasks = [pending.task for pending in self._requests]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -304,9 +304,8 @@ class Turns:
         ]
         for pending in stopped:
             _begin_to_stop(pending)
-        tasks = [pending.task for pending in stopped if pending.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        if stopped:
+            await asyncio.wait([pending.task for pending in stopped])
         return bool(stopped)
 
     async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
@@ -480,7 +479,7 @@ class Turns:
 
 
 def _begin_to_stop(pending: _PendingRequest) -> None:
-    if pending.task is not None and not pending.stopping:
+    if not pending.stopping:
         pending.stopping = True
         pending.task.cancel()
 

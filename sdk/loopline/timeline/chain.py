@@ -87,9 +87,15 @@ class Audit:
 
 
 def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
-    """Audit a conversation of these links; `head` is one that was kept earlier."""
+    """Audit a conversation of these links; `head` is one that was kept earlier.
+
+    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten.
+    """
     last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
-    return Audit(conversation=conversation, head=last, faults=tuple(find_faults(links, head)))
+    faults = _Search(links).faults()
+    if not faults and head is not None:
+        faults = _head_faults(links, head)
+    return Audit(conversation=conversation, head=last, faults=tuple(faults))
 
 
 def block_link(block: Block, digest: bytes = START) -> Link:
@@ -109,17 +115,6 @@ def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
     for block in blocks:
         before = block_link(block).after(before, block.seq)
         yield before
-
-
-def find_faults(links: Sequence[Link], head: Head | None = None) -> list[Fault]:
-    """Return the faults of a conversation in order, none if it is as it was written.
-
-    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten.
-    """
-    faults = _Search(links).faults()
-    if not faults and head is not None:
-        faults = _head_faults(links, head)
-    return faults
 
 
 def _head_faults(links: Sequence[Link], head: Head) -> list[Fault]:

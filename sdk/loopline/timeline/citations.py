@@ -251,16 +251,14 @@ class _Scanner:
             self._end_fence()
         self._item = min(self._item, self._column)
         within = self._fence.column if self._fence else self._item
-        if char in _RUNS and self._column <= within + _INDENT and self._may_run(char):
+        may_run = self._fence is None or self._fence.mark == char
+        if char in _RUNS and self._column <= within + _INDENT and may_run:
             self._begin_run(char, leads=True)
         elif self._fence:
             self._step = self._pass
         else:
             self._head = ""
             self._step = self._marker
-
-    def _may_run(self, char: str) -> bool:
-        return self._fence is None or self._fence.mark == char
 
     def _marker(self, text: str, at: int) -> int:
         char = text[at]

@@ -59,12 +59,12 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
 @cache
 def body_types() -> dict[str, type[Body]]:
     """Return every known type by its stored name."""
-    words = {kind: _type_name(kind) for kind in get_args(Body)}
-    return {name: kind for kind, name in words.items() if kind is not Unknown}
-
-
-def _type_name(kind: type[Body]) -> str:
-    return next(str(field.default) for field in fields(kind) if field.name == "type")
+    return {
+        str(field.default): kind
+        for kind in get_args(Body)
+        for field in fields(kind)
+        if field.name == "type" and kind is not Unknown
+    }
 
 
 @cache
