@@ -285,9 +285,9 @@ class History:
         return [block for block in blocks if block.seq <= timeline.seq]
 
     async def _with(self, turn: int) -> Timeline:
-        """Return a timeline that holds that turn in full."""
-        timeline = self._timeline
-        if not timeline.base.covers or timeline.has_full_turn(turn):
+        """Return a timeline that holds that turn in full, from its header on."""
+        timeline, existing = self._timeline, self._timeline.turns.get(turn)
+        if not timeline.base.covers or (existing is not None and existing.header is not None):
             return timeline
         if self._read.full is not None:
             return await self.full()

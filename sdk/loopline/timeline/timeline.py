@@ -122,7 +122,10 @@ class Timeline:
         self._names = _Names()
         block_list = list(blocks)
         for block in block_list[: _count(block_list, self.base.covers)]:
-            self._restore(block)
+            self.blocks.append(block)
+            if _RESTORED.has(block.body):  # its turn is not in this timeline
+                self.turn(block.turn).take(block)
+            self._fold(block)
         self.plans.started = started_plans(self.base.plans, self.blocks)
         self.extend(block_list)
 
@@ -193,22 +196,19 @@ class Timeline:
         later = [queued.prompt for queued in self.queued if queued.number > turn]
         return [prompt.ref for prompt in later if prompt is not None]
 
-    def has_full_turn(self, number: int) -> bool:
-        """Return whether the timeline holds every block of that turn since it started."""
-        turn = self.turns.get(number)
-        return not self.base.covers or (turn is not None and turn.header is not None)
-
     def inputs_for(self, turn: int) -> list[Block]:
         """Return the user inputs that a round of that turn takes, in order.
 
         They are the turn's own prompt, messages added since, and prompts of turns that ended before a round took
         them. The prompt of a turn that has not run yet waits for that turn.
         """
-        return [block for block in self.pending.values() if self._may_take(block, turn)]
-
-    def _may_take(self, block: Block, turn: int) -> bool:
-        own = block.turn == turn or not isinstance(block.body, UserPrompt)
-        return own or self.turn(block.turn).exit is not None
+        return [
+            block
+            for block in self.pending.values()
+            if block.turn == turn
+            or not isinstance(block.body, UserPrompt)
+            or self.turn(block.turn).exit is not None
+        ]
 
     def attachments(self, seq: int) -> list[UserAttachment]:
         """Return the files that came with the input of that seq."""
@@ -250,13 +250,6 @@ class Timeline:
                 self.blocks.append(block)
                 self.turn(block.turn).take(block)
                 self._fold(block)
-
-    def _restore(self, block: Block) -> None:
-        """Fold a block that the base carries; its turn is not in this timeline."""
-        self.blocks.append(block)
-        if _RESTORED.has(block.body):
-            self.turn(block.turn).take(block)
-        self._fold(block)
 
     def _fold(self, block: Block) -> None:
         body = block.body
