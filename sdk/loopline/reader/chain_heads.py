@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -43,15 +43,12 @@ def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
     except (ValueError, RecursionError) as error:
         raise HeadsError(f"the heads are no JSON: {error}") from error
     match content:
-        case {"version": 1, "heads": [*rows], **optional}:
+        case {"version": 1, "heads": [*rows], "hmac_sha256": str(signature)}:
             pass
+        case {"version": 1, "heads": [*rows]}:
+            signature = ""
         case _:
             raise HeadsError("the heads are not those of loopline audit --save, version 1")
-    match optional:
-        case {"hmac_sha256": str(signature)}:
-            pass
-        case _:
-            signature = ""
     # Digests of texts that are not ASCII are compared as bytes, half a surrogate pair included.
     if key and not hmac.compare_digest(
         signature.encode(errors="surrogatepass"), _signature(rows, key).encode()
@@ -111,7 +108,7 @@ def audit_document(
     if not any(link.digest for link in links):
         raise DocumentError("there are no digests in it: it was exported by an older loopline")
     result = audit(key, links, heads.get(key))
-    return result if result.faults else replace(result, faults=_wrong_seqs(rows))
+    return result if result.faults else replace(result, faults=tuple(_wrong_seqs(rows)))
 
 
 def _link(row: Json, seq: int) -> Link:
@@ -128,14 +125,12 @@ def _link(row: Json, seq: int) -> Link:
     return replace(link, seq=seq)
 
 
-def _wrong_seqs(rows: Sequence[Json]) -> tuple[Fault, ...]:
-    """Return the rows with a wrong `seq` whose other fields are unchanged."""
-    faults = list[Fault]()
+def _wrong_seqs(rows: Sequence[Json]) -> Iterator[Fault]:
+    """Yield the rows with a wrong `seq` whose other fields are unchanged."""
     for expected, row in enumerate(rows, start=1):
         match row:
             case {"seq": int(seq)} if seq != expected:
                 text = f"block {expected} says that it is block {seq}"
-                faults.append(Fault(seq=expected, kind="changed", text=text))
+                yield Fault(seq=expected, kind="changed", text=text)
             case _:
                 pass
-    return tuple(faults)
