@@ -51,21 +51,14 @@ class _CutOffAgain(LooplineError):
     """The turn was resumed before, and its second runner is gone too."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recoveries:
     """Resumes the unfinished turns of one bundle in a store."""
 
-    def __init__(
-        self,
-        log: TimelineLog,
-        *,
-        turns: Turns,
-        bundle: str,
-        on_outcome: Callable[[Recovery], None] | None,
-    ) -> None:
-        self._log = log
-        self._turns = turns
-        self._bundle = bundle
-        self._on_outcome = on_outcome
+    log: TimelineLog
+    turns: Turns
+    bundle: str
+    on_outcome: Callable[[Recovery], None] | None
 
     async def carry_on(self, at_once: int) -> list[Recovery]:
         """Resume turn after turn, at most `at_once` at a time; return the outcomes in the order they became known.
@@ -76,7 +69,7 @@ class Recoveries:
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it is 1 or more")
         outcomes = list[Recovery]()
-        unfinished = iter(await self._log.unfinished())
+        unfinished = iter(await self.log.unfinished())
         workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
@@ -94,14 +87,14 @@ class Recoveries:
                     break
                 turn_ids.add(outcome.turn_id)
                 outcomes.append(outcome)
-                if self._on_outcome is not None:
-                    self._on_outcome(outcome)
+                if self.on_outcome is not None:
+                    self.on_outcome(outcome)
 
     async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
         """Resume the oldest unfinished turn and return the outcome; None if there is none."""
         status: RecoveryStatus
         try:
-            timeline = await open_timeline(self._log, conversation)
+            timeline = await open_timeline(self.log, conversation)
             turn = next(iter(timeline.open_turns), None)
             if turn is None:
                 return None
@@ -131,7 +124,7 @@ class Recoveries:
                 conversation=conversation, turn_id=name, status="waiting", result=paused
             )
         bundle = _bundle(timeline, turn)
-        if bundle == self._bundle:
+        if bundle == self.bundle:
             return None
         reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
         return Recovery(conversation=conversation, turn_id=name, status="skipped", reason=reason)
@@ -154,7 +147,7 @@ class Recoveries:
             return number
 
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)
-        outcome = await self._turns.run(request)
+        outcome = await self.turns.run(request)
         return Recovery(
             conversation=conversation, turn_id=turn_id(number), status="resumed", result=outcome
         )

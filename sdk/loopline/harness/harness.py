@@ -293,7 +293,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """
         opened = self._open_now
         recoveries = Recoveries(
-            opened.log,
+            log=opened.log,
             turns=opened.turns,
             bundle=opened.loaded.bundle.id,
             on_outcome=on_outcome,
