@@ -111,6 +111,11 @@ class Reactions:
         return list(takewhile(lambda entry: entry.block.seq > seq, reversed(self._entries)))
 
     @property
+    def rate(self) -> float | None:
+        """Return the share of "ok" in the user's reactions in force, None if there are none."""
+        return self.satisfaction.rate
+
+    @property
     def satisfaction(self) -> Satisfaction:
         """Return the counts of the user's reactions in force."""
         reactions = Counter(entry.feedback.reaction for entry in self.user_reactions.values())
