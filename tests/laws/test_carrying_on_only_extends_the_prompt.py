@@ -30,7 +30,7 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
 )
-from tests.support.corpus import SCENARIOS, live, over_corpus
+from tests.support.corpus import IN_FILES, SCENARIOS, live, over_corpus
 from tests.support.scenario import Life, Lived, Sent, misplaced
 from tests.support.scenario import live as run_scenario
 from tests.support.scenario_strategies import lives
@@ -186,7 +186,7 @@ def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
     check_requests(live(life))
 
 
-@over_corpus(SCENARIOS)
+@over_corpus(IN_FILES)
 @given(lives)
 def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
     with TemporaryDirectory() as folder:

@@ -13,6 +13,8 @@ SEED = 15
 """The seed of the suite's corpus; `python -m tests.bench.fuzzed_scenarios` draws others."""
 SCENARIOS = 60
 """How many scenarios most laws are held over."""
+IN_FILES = 12
+"""How many of them, the first, a law is held over that runs each again over a store in a file."""
 KEPT = 250
 
 _lived: dict[str, Lived] = {}
