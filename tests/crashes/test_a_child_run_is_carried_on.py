@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,12 +12,10 @@ import pytest
 from loopline import Store
 from loopline.timeline import Block, Exit, RunChild, ToolResult, ToolStarted, UserPrompt
 from tests.support import crashing_child_runs
+from tests.support.forked_processes import forked
 
 APPENDS = 20
 """As many as the turn and its child make."""
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.support.crashing_child_runs"])
 
 
 def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
@@ -31,7 +28,7 @@ def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
         n,
         str(said),
     )
-    process = processes.Process(target=crashing_child_runs.run, args=arguments)
+    process = forked.Process(target=crashing_child_runs.run, args=arguments)
     process.start()
     process.join()
     return process.exitcode, said.read_text() if said.exists() else ""
@@ -65,13 +62,16 @@ def check(folder: Path) -> None:
 @pytest.mark.parametrize("point", ["before", "after"])
 @pytest.mark.parametrize("n", range(1, APPENDS + 1))
 def test_a_turn_killed_at_any_append_carries_its_child_on_and_never_begins_it_twice(
-    tmp_path: Path, point: str, n: int
+    quick_folder: Path, point: str, n: int
 ) -> None:
-    assert run(tmp_path, point, n) == (-signal.SIGKILL, "")
-    assert run(tmp_path, "never", 0) == (0, "complete" if (point, n) != ("after", APPENDS) else "")
-    check(tmp_path)
+    assert run(quick_folder, point, n) == (-signal.SIGKILL, "")
+    assert run(quick_folder, "never", 0) == (
+        0,
+        "complete" if (point, n) != ("after", APPENDS) else "",
+    )
+    check(quick_folder)
 
 
-def test_the_kills_reach_every_append_of_the_turn_and_its_child(tmp_path: Path) -> None:
-    assert run(tmp_path, "before", APPENDS + 1) == (0, "complete")
-    check(tmp_path)
+def test_the_kills_reach_every_append_of_the_turn_and_its_child(quick_folder: Path) -> None:
+    assert run(quick_folder, "before", APPENDS + 1) == (0, "complete")
+    check(quick_folder)

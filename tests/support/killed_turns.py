@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 from collections import Counter
 from pathlib import Path
 
@@ -28,18 +27,16 @@ from loopline.timeline import (
 )
 from tests.support import crashing_turns
 from tests.support.crashing_turns import Fate
+from tests.support.forked_processes import forked
 
 SHORT, LONG = [1, 4], [1, 4, 1, 1]
 """How many calls each round makes, where it makes any."""
 SUMMARY = "Goal: go on.\nNext steps: answer."
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.support.crashing_turns"])
-
 
 def run(fate: Fate) -> tuple[int | None, str, Counter[str]]:
     """How a process that lives the turn ends, what it says of it, and the points it has passed."""
-    process = processes.Process(target=crashing_turns.run, args=(fate,))
+    process = forked.Process(target=crashing_turns.run, args=(fate,))
     process.start()
     process.join()
     said = Path(fate.folder, "said")

@@ -24,7 +24,7 @@ from loopline.testing import ScriptedModel
 from loopline.timeline import Block
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.support.damaged_documents import damaged
-from tests.support.killed_turns import processes
+from tests.support.forked_processes import forked
 from tests.support.memory_folders import quick_folder
 from tests.support.playground import bundle
 from tests.support.sample_document import lived
@@ -119,8 +119,8 @@ def outcomes_of(seeds: Sequence[int], folder: Path) -> list[Import]:
     found = list[Import]()
     left = list(seeds)
     while left:
-        reader, writer = processes.Pipe(duplex=False)
-        process = processes.Process(target=run_imports, args=(left, folder, writer))
+        reader, writer = forked.Pipe(duplex=False)
+        process = forked.Process(target=run_imports, args=(left, folder, writer))
         process.start()
         writer.close()
         try:

@@ -24,7 +24,8 @@ from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import say
 from tests.support import crashing_turns
 from tests.support.crashing_turns import Doom, DyingLog, Fate
-from tests.support.killed_turns import LONG, SUMMARY, check, check_long, kept, processes, run
+from tests.support.forked_processes import forked
+from tests.support.killed_turns import LONG, SUMMARY, check, check_long, kept, run
 from tests.support.memory_folders import quick_folder
 
 A_STORE = 25
@@ -56,8 +57,8 @@ class Runner:
     """A process that lives a turn, and what it writes to stdout."""
 
     def __init__(self, fate: Fate) -> None:
-        reader, writer = processes.Pipe(duplex=False)
-        self._process = processes.Process(target=live, args=(fate, writer))
+        reader, writer = forked.Pipe(duplex=False)
+        self._process = forked.Process(target=live, args=(fate, writer))
         self._process.start()
         writer.close()
         self._lines = os.fdopen(os.dup(reader.fileno()), encoding="ascii")

@@ -30,7 +30,6 @@ from tests.support.forged_documents import approved, forged, guarded, naming, pa
 from tests.support.git_repositories import commit
 from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
-from tests.support.killed_turns import processes
 from tests.support.scripted_conversation import talking
 
 MOST_STALL_MS = 150
@@ -182,9 +181,7 @@ async def small_pdfs(folder: Path) -> list[Outcome]:
     loop = asyncio.get_running_loop()
     rows = list[Outcome]()
     for before, data in (("13 s here", long), ("333 MB here", wide)):
-        with ProcessPoolExecutor(
-            1, mp_context=processes
-        ) as pool:  # a new one: it is measured whole
+        with ProcessPoolExecutor(1, mp_context=forked) as pool:  # a new one: it is measured whole
             end = await loop.run_in_executor(pool, read_pdf, data)
         attack = f"a PDF of {len(data) // 1_000} KB is attached"
         rows.append(Outcome(attack, before, end.text, holds=end.seconds < 1 and end.mb < 64))

@@ -24,7 +24,7 @@ from loopline.models import AssistantMessage, JsonObject, Prompt, ToolCall, User
 from loopline.timeline import Block, Completion, ToolResult, ToolStarted, UserFollowup, UserSteer
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.support.billed_model import BillingModel, Move
-from tests.support.killed_turns import processes
+from tests.support.forked_processes import forked
 from tests.support.playground import bundle
 
 SHARED = ("s0", "s1", "s2")
@@ -262,7 +262,7 @@ def crowd(members: int, seconds: float, seed: int) -> Outcome:
         folder = Path(name)
         (folder / "ledger").touch()
         children = [
-            processes.Process(target=run_member, args=(folder, number, seconds, seed))
+            forked.Process(target=run_member, args=(folder, number, seconds, seed))
             for number in range(members)
         ]
         for child in children:
