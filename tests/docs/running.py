@@ -1,15 +1,15 @@
-"""Starts a page in a process of its own and tells how each of its examples came out."""
+"""Runs a page in a process of its own, forked from a warm one, and tells how each of its examples came out."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Fence
+from tests.support.warm_command import warm_command
 
 LIMIT_SECONDS = 900
 
@@ -35,14 +35,17 @@ def run(page: Path, place: Path) -> dict[int, str]:
     folder.mkdir(parents=True)
     home.mkdir()
     results.touch()
-    subprocess.run(
-        [sys.executable, "-m", "tests.docs.run_page", str(page), str(folder), str(results)],
-        cwd=ROOT,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
+    out, err, _ = warm_command().run(
+        ["run_page", str(page), str(folder), str(results)],
+        folder=ROOT,
+        environment=environment(home),
+        stdin="",
         timeout=LIMIT_SECONDS,
-        check=False,
+        module="tests.docs.run_page",
+        imports_from=[str(ROOT)],
     )
+    sys.stdout.write(out)
+    sys.stderr.write(err)
     notes: list[dict[str, str]] = [json.loads(line) for line in results.read_text().splitlines()]
     return {int(note["line"]): note["failure"] for note in notes}
 

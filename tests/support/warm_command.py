@@ -1,7 +1,7 @@
 """The command `loopline` in processes that are forked from a warm one, which has imported it already.
 
 A test that asks what a command prints, writes and exits with needs a process, but not a second of imports. Each command
-still has a process, a folder, an environment and streams of its own.
+still has a process, a folder, an environment and streams of its own. Another module than the command's can be run so too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+from loopline.timeline import UserPrompt, encode
+
 PRELOADED = (
     "loopline.cli.app",
     "loopline.adapters.git",
     "loopline.adapters.sql",
     "loopline.testing",
     "jsonschema",
+    "markdown_it",
     "pydantic",
     "sqlite3",
     "yaml",
@@ -35,9 +38,11 @@ PRELOADED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command line, with the files that are its standard streams."""
+    """A command line, the module whose `main` it is for, and the files that are its standard streams."""
 
+    module: str
     arguments: Sequence[str]
+    imports_from: Sequence[str]
     folder: str
     environment: Mapping[str, str]
     stdin: str
@@ -66,8 +71,12 @@ class WarmCommand:
         environment: Mapping[str, str],
         stdin: str,
         timeout: float,
+        module: str = "loopline.cli",
+        imports_from: Sequence[str] = (),
     ) -> tuple[str, str, int]:
         """Return what a command wrote to stdout and to stderr, and its exit code.
+
+        It is the `main` of a module, found in the folders `imports_from` before all others.
 
         Raises:
             TimeoutError: it did not end in time.
@@ -76,7 +85,9 @@ class WarmCommand:
             files = {name: Path(streams) / name for name in ("stdin", "stdout", "stderr")}
             files["stdin"].write_bytes(stdin.encode())
             request = Request(
+                module=module,
                 arguments=arguments,
+                imports_from=imports_from,
                 folder=str(folder),
                 environment=environment,
                 stdin=str(files["stdin"]),
@@ -98,7 +109,7 @@ class WarmCommand:
         alarm.cancel()
         if not reply:
             warm_command.cache_clear()
-            raise TimeoutError(f"loopline {' '.join(request.arguments[1:])} did not end")
+            raise TimeoutError(f"{request.module} {' '.join(request.arguments[1:])} did not end")
         return int(reply)
 
     def close(self) -> None:
@@ -152,6 +163,7 @@ def _become(request: Request) -> None:
         2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
     )
     sys.argv = list(request.arguments)
+    sys.path[:0] = request.imports_from
 
 
 def _exit_after(main: Callable[[], None]) -> None:
@@ -175,7 +187,9 @@ def _leave(code: int) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
+    encode(UserPrompt(text=""))  # how bodies are encoded is built here once
     gc.collect()
     gc.freeze()
-    _become(_fork_for_each_request())
-    _exit_after(importlib.import_module("loopline.cli").main)
+    request = _fork_for_each_request()
+    _become(request)
+    _exit_after(importlib.import_module(request.module).main)
