@@ -11,7 +11,7 @@ from loopline.bundle import Installation
 from loopline.bundle.template import create
 from tests.docs.pages import ROOT, fences
 from tests.package.conftest import Built, with_python
-from tests.package.machine import run, uv
+from tests.package.machine import Environment, run, uv
 
 PYTHON = "3.11"
 
@@ -27,14 +27,22 @@ def type_in(project: Path, typed: list[str]) -> str:
     return run("bash", "-ec", "\n".join(typed), cwd=project, path=uv().parent)
 
 
+@pytest.fixture(scope="module", params=["wheel", "checkout"])
+def installed(
+    request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    """Install the wheel, or the checkout."""
+    loopline = [built.wheel] if request.param == "wheel" else ["--editable", ROOT]
+    return with_python(PYTHON, tmp_path_factory.mktemp("installed"), *loopline)
+
+
 @pytest.mark.parametrize("tool", ["uv", "pip"])
-@pytest.mark.parametrize("source", ["wheel", "checkout"])
-def test_its_lines_work(source: str, tool: str, built: Built, tmp_path: Path) -> None:
-    loopline = [built.wheel] if source == "wheel" else ["--editable", ROOT]
-    made = with_python(PYTHON, tmp_path, *loopline)
-    made("loopline", "new", "tea_shop")
-    with_uv, with_pip = lines(made.desk / "tea_shop")
-    printed = type_in(made.desk / "tea_shop", with_uv if tool == "uv" else with_pip)
+def test_its_lines_work(tool: str, installed: Environment) -> None:
+    name = f"tea_shop_with_{tool}"
+    installed("loopline", "new", name)
+    project = installed.desk / name
+    with_uv, with_pip = lines(project)
+    printed = type_in(project, with_uv if tool == "uv" else with_pip)
     assert "2 passed" in printed
     assert "text.statistics" in printed
 

@@ -15,11 +15,11 @@ from tests.package.machine import Environment, run
 PYRIGHT = Path(sys.executable).with_name("pyright")
 
 
-@pytest.fixture
-def installed(built: Built, tmp_path: Path) -> Environment:
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Install the wheel with its extras, whose types some of its own build on."""
-    extras = ",".join(EXTRAS)
-    return with_python("3.11", tmp_path, f"loopline[{extras}] @ {built.wheel.as_uri()}")
+    folder, extras = tmp_path_factory.mktemp("typed"), ",".join(EXTRAS)
+    return with_python("3.11", folder, f"loopline[{extras}] @ {built.wheel.as_uri()}")
 
 
 def test_every_public_type_is_known(installed: Environment) -> None:
