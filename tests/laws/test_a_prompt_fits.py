@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage
 from loopline.timeline import Decision
-from tests.support.corpus import SCENARIOS, live, over_corpus
+from tests.support.corpus import live, over_corpus
 from tests.support.scenario import Life
 from tests.support.scenario_strategies import finer, fives, lives
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_nothing_is_sent_that_exceeds_the_window_less_the_output(life: Life) -> None:
     for sent in live(life).sent:
         assert sent.begun.tokens <= sent.kind.window - sent.kind.output_limit
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_an_estimate_learns_from_what_was_reported(life: Life) -> None:
     """Where a model counts other than is estimated, but alike all the time, once it has reported."""
     lived = live(life)
@@ -34,8 +30,7 @@ def test_an_estimate_learns_from_what_was_reported(life: Life) -> None:
             assert one.begun.tokens >= 0.95 * one.reported
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_cache_points_rise_to_the_end_of_the_stable_messages(life: Life) -> None:
     for sent in live(life).sent:
         points = sent.prompt.cache_points
@@ -49,8 +44,7 @@ def test_cache_points_rise_to_the_end_of_the_stable_messages(life: Life) -> None
             assert in_pairs(sent.prompt.messages[:at])
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_a_result_follows_its_call_in_every_request(life: Life) -> None:
     lived = live(life)
     for prompt in [*(sent.prompt for sent in lived.sent), *lived.summaries]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
-
 from loopline.prompt import (
     CachePolicy,
     JsonAction,
@@ -30,7 +28,7 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
 )
-from tests.support.corpus import IN_FILES, SCENARIOS, live, over_corpus
+from tests.support.corpus import IN_FILES, live, over_corpus
 from tests.support.scenario import Life, Lived, Sent, misplaced
 from tests.support.scenario import live as run_scenario
 from tests.support.scenario_strategies import lives
@@ -62,8 +60,7 @@ def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
     return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) -> None:
     for before, after in within_epochs(live(life).sent):
         assert after.prompt.system == before.prompt.system
@@ -71,14 +68,12 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) 
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_thinking_goes_back_only_behind_what_it_was_thought_behind(life: Life) -> None:
     assert not [misplaced(one.prompt) for one in live(life).sent if misplaced(one.prompt)]
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_an_epoch_opens_only_with_a_cause_that_holds(life: Life) -> None:
     blocks = live(life).blocks
     before: RoundStart | None = None
@@ -135,8 +130,7 @@ def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection
     return windows[-1] if windows else Projection()
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_in_one_go_equals_in_steps(life: Life) -> None:
     stride = 1 + len(repr(life)) % 7
     blocks = live(life).blocks
@@ -180,14 +174,12 @@ def points_of(view: View, blocks: Sequence[Block]) -> object:
     )
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
     check_requests(live(life))
 
 
-@over_corpus(IN_FILES)
-@given(lives)
+@over_corpus(lives, first=IN_FILES)
 def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
     with TemporaryDirectory() as folder:
         check_requests(run_scenario(life, f"sqlite:///{folder}/c.db"))
@@ -208,8 +200,7 @@ def check_requests(lived: Lived) -> None:
         assert request.cache_points == sent.prompt.cache_points
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_an_export_and_a_fork_make_the_same_requests(life: Life) -> None:
     lived = live(life)
     document = read_document(lived.document)

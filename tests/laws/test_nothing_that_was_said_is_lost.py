@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from hypothesis import given
-
 from loopline.models import UserMessage, dumps
 from loopline.timeline import (
     Block,
@@ -19,13 +17,12 @@ from loopline.timeline import (
     UserPrompt,
     memory_notes,
 )
-from tests.support.corpus import SCENARIOS, live, over_corpus
+from tests.support.corpus import live, over_corpus
 from tests.support.scenario import Life, Lived, Sent
 from tests.support.scenario_strategies import lives
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Life) -> None:
     blocks = live(life).blocks
     timeline = Timeline(blocks)
@@ -34,8 +31,7 @@ def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Lif
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_what_the_running_turn_was_told_is_in_its_prompts(life: Life) -> None:
     """Word for word, or so far as there is room, with the ref that gives all of it."""
     lived = live(life)
@@ -69,8 +65,7 @@ def shows(sent: Sent, block: Block) -> bool:
     )
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> None:
     lived = live(life)
     asked = "".join(
@@ -84,8 +79,7 @@ def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> Non
     }
 
 
-@over_corpus(SCENARIOS)
-@given(lives)
+@over_corpus(lives)
 def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent[-1:]:

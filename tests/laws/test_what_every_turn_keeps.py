@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from hypothesis import given
-
 from loopline.events import Delta, Event
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
 from loopline.prompt import TRACE_TAIL, View, past_requests, protocol_named
@@ -36,7 +34,7 @@ from tests.support.corpus import live, over_corpus
 from tests.support.fuzzed_scenarios import wild_lives, without_cuts
 from tests.support.scenario import Life, misplaced
 
-wildly = over_corpus(100)
+wildly = over_corpus(wild_lives, 100)
 
 
 def results_of(blocks: Sequence[Block]) -> Counter[str]:
@@ -48,7 +46,6 @@ def calls_of(blocks: Sequence[Block]) -> Counter[str]:
 
 
 @wildly
-@given(wild_lives)
 def test_i1_every_call_has_one_result_before_the_next_decision(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent:
@@ -60,7 +57,6 @@ def test_i1_every_call_has_one_result_before_the_next_decision(life: Life) -> No
 
 
 @wildly
-@given(wild_lives)
 def test_i2_no_request_has_a_result_without_its_call_or_a_call_without_its_result(
     life: Life,
 ) -> None:
@@ -77,7 +73,6 @@ def calls_in(message: Message) -> Sequence[ToolCall]:
 
 
 @wildly
-@given(wild_lives)
 def test_i3_every_request_has_the_instructions_and_what_the_user_asked(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent:
@@ -90,7 +85,6 @@ def test_i3_every_request_has_the_instructions_and_what_the_user_asked(life: Lif
 
 
 @wildly
-@given(wild_lives)
 def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) -> None:
     most = life.limits.get("max_iterations") or 0
     blocks = live(life).blocks
@@ -103,7 +97,6 @@ def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) 
 
 
 @wildly
-@given(wild_lives)
 def test_i5_results_stand_directly_behind_their_calls_and_in_their_order(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent:
@@ -132,7 +125,6 @@ def result_in(message: Message) -> str:
 
 
 @wildly
-@given(wild_lives)
 def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life: Life) -> None:
     blocks = live(life).blocks
     timeline = Timeline(blocks)
@@ -143,7 +135,6 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life
 
 
 @wildly
-@given(wild_lives)
 def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
     lived = live(without_cuts(life))
     used, replied = Usage(), Usage()
@@ -155,7 +146,6 @@ def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
 
 
 @wildly
-@given(wild_lives)
 def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_again(
     life: Life,
 ) -> None:
@@ -168,7 +158,6 @@ def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_agai
 
 
 @wildly
-@given(wild_lives)
 def test_i9_what_is_heard_rises_and_ends_with_the_exit(life: Life) -> None:
     lived = live(life)
     for heard in lived.heard:
@@ -187,7 +176,6 @@ def is_exit(event: Event) -> bool:
 
 
 @wildly
-@given(wild_lives)
 def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) -> None:
     lived = live(life)
     timeline = Timeline(lived.blocks)
@@ -205,7 +193,6 @@ def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) 
 
 
 @wildly
-@given(wild_lives)
 def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(life: Life) -> None:
     lived = live(life)
     for ran in batches(lived.blocks):
@@ -254,7 +241,6 @@ def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
 
 
 @wildly
-@given(wild_lives)
 def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent:
@@ -273,7 +259,6 @@ def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
 
 
 @wildly
-@given(wild_lives)
 def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Life) -> None:
     for heard in live(life).heard:
         shown = ""
@@ -292,7 +277,6 @@ def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Li
 
 
 @wildly
-@given(wild_lives)
 def test_i14_the_request_that_writes_the_answer_has_the_beginning_of_every_result(
     life: Life,
 ) -> None:
@@ -308,7 +292,6 @@ def test_i14_the_request_that_writes_the_answer_has_the_beginning_of_every_resul
 
 
 @wildly
-@given(wild_lives)
 def test_i15_a_tool_that_is_not_offered_is_never_run(life: Life) -> None:
     lived = live(life)
     assert lived.trace.secrets == []
@@ -321,7 +304,6 @@ def test_i15_a_tool_that_is_not_offered_is_never_run(life: Life) -> None:
 
 
 @wildly
-@given(wild_lives)
 def test_thinking_goes_back_only_behind_what_it_came_behind_whoever_is_asked(life: Life) -> None:
     for sent in live(life).sent:
         assert misplaced(sent.prompt) == []

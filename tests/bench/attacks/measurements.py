@@ -27,6 +27,7 @@ from tests.bench.tampered_rows import make, trial
 from tests.support import playground, scenario_bundle
 from tests.support.event_loop_stalls import TEXTS, watched
 from tests.support.forged_documents import approved, forged, guarded, naming, paused, rows
+from tests.support.forked_processes import forked
 from tests.support.git_repositories import commit
 from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
