@@ -467,7 +467,7 @@ def _parts(connection: Connection, query: Query, conversation: ConversationKey) 
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
-    name, user, tenant, project, uid, head, turns, title, started, last_active = row
+    tenant, project, user, name, uid, head, turns, title, started, last_active = row
     return ConversationSummary(
         conversation=ConversationKey(name=name, user=user, tenant=tenant, project=project),
         uid=uid,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     CheckConstraint,
     Column,
@@ -21,26 +23,27 @@ VERSION_KEY = "schema_version"
 
 tables: MetaData = MetaData()
 
+
+def _required(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+    """Return columns of that type that are never null."""
+    return [Column(name, kind, nullable=False) for name in names]
+
+
 meta: Table = Table(
     "meta",
     tables,
     Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
+    *_required(Text, "value"),
 )
 
 conversations: Table = Table(
     "conversations",
     tables,
     Column("id", Integer, primary_key=True),
-    Column("tenant", Text, nullable=False),
-    Column("project", Text, nullable=False),
-    Column("user", Text, nullable=False),
-    Column("name", Text, nullable=False),
+    *_required(Text, "tenant", "project", "user", "name"),
     Column("uid", Text, nullable=False, unique=True),
-    Column("title", Text, nullable=False),
-    Column("turns", Integer, nullable=False),
-    Column("term", Integer, nullable=False),
-    Column("started_at", Integer, nullable=False),
+    *_required(Text, "title"),
+    *_required(Integer, "turns", "term", "started_at"),
     UniqueConstraint("tenant", "project", "user", "name"),
     CheckConstraint("id > 0"),
 )
@@ -54,15 +57,10 @@ blocks: Table = Table(
     tables,
     Column("id", Integer, primary_key=True),
     Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
-    Column("seq", Integer, nullable=False),
-    Column("turn", Integer, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("ts", Integer, nullable=False),
-    Column("term", Integer, nullable=False),
-    Column("type", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("body", Text, nullable=False),
+    *_required(Integer, "seq", "turn", "round", "n", "ts", "term"),
+    *_required(Text, "type"),
+    *_required(Integer, "version"),
+    *_required(Text, "body"),
     Column("blob", Text),
     Column("digest", LargeBinary),
     Column("bytes", Integer),
@@ -79,7 +77,7 @@ appends: Table = Table(
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("last_seq", Integer, nullable=False),
+    *_required(Integer, "last_seq"),
     sqlite_with_rowid=False,
 )
 
@@ -89,17 +87,17 @@ segments: Table = Table(
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
     Column("last", Integer, primary_key=True),
-    Column("first", Integer, nullable=False),
+    *_required(Integer, "first"),
     Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
     sqlite_with_rowid=False,
 )
-segments_by_owner: Index = Index("segments_by_owner", segments.c.owner)
+Index("segments_by_owner", segments.c.owner)
 
 tombstones: Table = Table(
     "tombstones",
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("at", Integer, nullable=False),
+    *_required(Integer, "at"),
 )
 
 # The blobs of forgotten conversations, until they have been removed.
@@ -110,7 +108,7 @@ leases: Table = Table(
     "leases",
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("generation", Integer, nullable=False),
-    Column("boot", Text, nullable=False),
-    Column("ends", Integer, nullable=False),
+    *_required(Integer, "generation"),
+    *_required(Text, "boot"),
+    *_required(Integer, "ends"),
 )

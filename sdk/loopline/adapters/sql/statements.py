@@ -55,12 +55,13 @@ UPDATE_META = meta.update().where(meta.c.key == bindparam("name")).values(value=
 
 # One conversation.
 
-_IS_NAMED = and_(
-    conversations.c.tenant == bindparam("tenant"),
-    conversations.c.project == bindparam("project"),
-    conversations.c.user == bindparam("user"),
-    conversations.c.name == bindparam("name"),
+_KEY = (
+    conversations.c.tenant,
+    conversations.c.project,
+    conversations.c.user,
+    conversations.c.name,
 )
+_IS_NAMED = and_(*(column == bindparam(column.name) for column in _KEY))
 """The row is the conversation of this key."""
 
 _newest = blocks.alias("newest")
@@ -97,6 +98,9 @@ _last_inherited_seq = (
     .where(segments.c.conversation == conversations.c.id)
     .scalar_subquery()
 )
+_WITH_TOMBSTONES = conversations.outerjoin(
+    tombstones, tombstones.c.conversation == conversations.c.id
+)
 _head_row = blocks.alias("head_row")
 SELECT_STATE: Query = (
     select(
@@ -109,9 +113,7 @@ SELECT_STATE: Query = (
         _head_row.c.digest,
         _head_row.c.bytes,
     )
-    .join_from(
-        conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
-    )
+    .select_from(_WITH_TOMBSTONES)
     .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
     .where(_IS_NAMED)
 )
@@ -148,25 +150,32 @@ SELECT_APPEND = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
 _in_turns = blocks.c.turn.in_(bindparam("turns", expanding=True))
-COUNT_TYPES = (
-    select(blocks.c.turn, blocks.c.type, func.count())
-    .where(blocks.c.conversation == bindparam("conversation"), _in_turns)
-    .group_by(blocks.c.turn, blocks.c.type)
+_counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
+    blocks.c.turn, blocks.c.type
 )
+COUNT_TYPES = _counted_types.where(blocks.c.conversation == bindparam("conversation"), _in_turns)
 # A statement of its own: SQLite finds these rows by seq, and would look for the others by seq too.
 COUNT_TYPES_SINCE = COUNT_TYPES.where(blocks.c.seq > bindparam("head"))
-COUNT_INHERITED_TYPES = (
-    select(blocks.c.turn, blocks.c.type, func.count())
-    .join_from(segments, blocks, segments.c.owner == blocks.c.conversation)
-    .where(
-        segments.c.conversation == bindparam("conversation"),
-        _in_turns,
-        (blocks.c.seq + 0).between(segments.c.first, segments.c.last),
-    )
-    .group_by(blocks.c.turn, blocks.c.type)
+COUNT_INHERITED_TYPES = _counted_types.join_from(
+    segments, blocks, segments.c.owner == blocks.c.conversation
+).where(
+    segments.c.conversation == bindparam("conversation"),
+    _in_turns,
+    (blocks.c.seq + 0).between(segments.c.first, segments.c.last),
 )
 
 # Reading blocks and summaries.
+
+_POSITION = (
+    blocks.c.seq,
+    blocks.c.turn,
+    blocks.c.round,
+    blocks.c.n,
+    blocks.c.ts,
+    blocks.c.term,
+)
+_IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
+_IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,32 +202,13 @@ def _read_statements(
     newest_block: ColumnElement[int],
 ) -> ReadStatements:
     matching = (
-        select(
-            blocks.c.seq,
-            blocks.c.turn,
-            blocks.c.round,
-            blocks.c.n,
-            blocks.c.ts,
-            blocks.c.term,
-            blocks.c.type,
-            blocks.c.version,
-            blocks.c.body,
-            blob,
-            digest,
-        )
-        .where(
-            blocks.c.conversation == bindparam("owner"),
-            blocks.c.seq > bindparam("after"),
-            blocks.c.seq <= bindparam("until"),
-        )
+        select(*_POSITION, blocks.c.type, blocks.c.version, blocks.c.body, blob, digest)
+        .where(_IS_IN_PART)
         .order_by(blocks.c.seq)
         .limit(bindparam("limit"))
     )
     summaries = select(
-        conversations.c.name,
-        conversations.c.user,
-        conversations.c.tenant,
-        conversations.c.project,
+        *_KEY,
         conversations.c.uid,
         blocks.c.seq,
         conversations.c.turns,
@@ -244,13 +234,7 @@ _SELECT_SEGMENTS = (
 CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
 BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
 BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
-SELECT_DIGESTS = _at_positions(
-    select(blocks.c.seq, blocks.c.digest).where(
-        blocks.c.conversation == bindparam("owner"),
-        blocks.c.seq > bindparam("after"),
-        blocks.c.seq <= bindparam("until"),
-    )
-)
+SELECT_DIGESTS = _at_positions(select(blocks.c.seq, blocks.c.digest).where(_IS_IN_PART))
 
 
 @lru_cache(maxsize=64)  # compiling a query takes longer than running it
@@ -343,11 +327,10 @@ RENEW_LEASE = _update_lease.values(ends=bindparam("new_end"))
 
 # Forks.
 
-SELECT_INHERITED = (
-    select(segments.c.owner, segments.c.first, segments.c.last)
-    .where(segments.c.conversation == bindparam("row"))
-    .order_by(segments.c.last)
+_inherited = select(segments.c.owner, segments.c.first, segments.c.last).where(
+    segments.c.conversation == bindparam("row")
 )
+SELECT_INHERITED = _inherited.order_by(segments.c.last)
 _first_own_seq = (
     select(func.coalesce(func.max(segments.c.last), 0) + 1)
     .where(segments.c.conversation == bindparam("row"))
@@ -355,9 +338,7 @@ _first_own_seq = (
 )
 # The segments that a conversation inherits up to a seq, then its own blocks up to it (owner 0).
 SELECT_SHOWN = union_all(
-    select(segments.c.owner, segments.c.first, segments.c.last).where(
-        segments.c.conversation == bindparam("row"), segments.c.first <= bindparam("seq")
-    ),
+    _inherited.where(segments.c.first <= bindparam("seq")),
     select(
         literal(0, Integer).label("owner"),
         _first_own_seq.label("first"),
@@ -387,24 +368,14 @@ SELECT_FORKS = (
             select(segments.c.conversation).where(segments.c.owner == bindparam("owner"))
         )
     )
-    .order_by(
-        select(func.max(segments.c.last))
-        .where(segments.c.conversation == conversations.c.id)
-        .scalar_subquery()
-        .desc(),
-        conversations.c.id.desc(),
-    )
+    .order_by(_last_inherited_seq.desc(), conversations.c.id.desc())
 )
-SELECT_KEY = select(
-    conversations.c.tenant, conversations.c.project, conversations.c.user, conversations.c.name
-).where(conversations.c.id == bindparam("row"))
+SELECT_KEY: Query = select(*_KEY).where(conversations.c.id == bindparam("row"))
 # Names that begin alike are neighbours in the index of names: `~c…` comes before `~d`.
 SELECT_NAMED_BETWEEN = (
     select(conversations.c.id, conversations.c.name)
     .where(
-        conversations.c.tenant == bindparam("tenant"),
-        conversations.c.project == bindparam("project"),
-        conversations.c.user == bindparam("user"),
+        *(column == bindparam(column.name) for column in _KEY[:-1]),
         conversations.c.name > bindparam("first"),
         conversations.c.name < bindparam("last"),
         ~exists().where(tombstones.c.conversation == conversations.c.id),
@@ -437,36 +408,22 @@ SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)
 # Audits and migrations.
 
 SELECT_CONVERSATION_IDS = select(conversations.c.id).order_by(conversations.c.id)
-SELECT_CONVERSATIONS = (
-    select(
-        conversations.c.id,
-        conversations.c.tenant,
-        conversations.c.project,
-        conversations.c.user,
-        conversations.c.name,
-        tombstones.c.at,
-    )
-    .join_from(
-        conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
-    )
+SELECT_CONVERSATIONS: Query = (
+    select(conversations.c.id, *_KEY, tombstones.c.at)
+    .select_from(_WITH_TOMBSTONES)
     .order_by(conversations.c.id)
 )
 SELECT_LINKS: Query = (
     select(
         blocks.c.id,
-        blocks.c.seq,
-        blocks.c.turn,
-        blocks.c.round,
-        blocks.c.n,
-        blocks.c.ts,
-        blocks.c.term,
+        *_POSITION,
         blocks.c.version,
         cast(blocks.c.type, LargeBinary).label("type"),
         cast(blocks.c.body, LargeBinary).label("body"),
         blocks.c.blob,
         blocks.c.digest,
     )
-    .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
+    .where(_IS_OWN_AFTER)
     .order_by(blocks.c.seq)
     .limit(LINKS_PER_QUERY)
 )
