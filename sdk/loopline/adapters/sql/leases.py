@@ -117,10 +117,8 @@ class Leases:
     async def _locked(self, lock: _ConversationLock) -> _Lease | None:
         """Return a lease if nobody has the lock of the newest generation."""
         while await lock.take():
-            claimed = await self._claim(lock, takes_over=False)
-            if isinstance(claimed, _Lease):
-                return claimed
-            lock.switch_to(claimed.generation)
+            if lease := await self._claim(lock, takes_over=False):
+                return lease
         return None
 
     async def _taken_over(self, lock: _ConversationLock) -> _Lease | None:
@@ -133,18 +131,14 @@ class Leases:
         if owner != await self._owner(lock):
             return None
         lock.switch_to(owner.generation + 1)
-        if await lock.take():
-            claimed = await self._claim(lock, takes_over=True)
-            if isinstance(claimed, _Lease):
-                return claimed
-            lock.switch_to(claimed.generation)
-        return None
+        return await self._claim(lock, takes_over=True) if await lock.take() else None
 
     async def _owner(self, lock: _ConversationLock) -> LeaseOwner:
         self._group_commit()
         return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
-    async def _claim(self, lock: _ConversationLock, *, takes_over: bool) -> _Lease | LeaseOwner:
+    async def _claim(self, lock: _ConversationLock, *, takes_over: bool) -> _Lease | None:
+        """Return a lease of the lock's generation; if another holds the lease, switch to its generation."""
         group = self._group_commit()  # it may have been closed meanwhile
 
         def take_term() -> _Lease | LeaseOwner:
@@ -159,7 +153,11 @@ class Leases:
                 claimed = group.writer.take_term(connection, lock.conversation, claim)
             return _Lease(claimed, claim.ends) if isinstance(claimed, int) else claimed
 
-        return await group.thread.do(take_term)
+        claimed = await group.thread.do(take_term)
+        if isinstance(claimed, _Lease):
+            return claimed
+        lock.switch_to(claimed.generation)
+        return None
 
     def _beat(self, group: GroupCommit) -> None:
         """Renew every lease; on the heartbeat's thread."""

@@ -13,7 +13,6 @@ from typing import Any, Self
 from sqlalchemy import Connection, Row
 
 from loopline.adapters.sql import statements
-from loopline.adapters.sql.schema import VERSION_KEY
 from loopline.adapters.sql.sqlite import fetch_all
 from loopline.adapters.sql.statements import (
     BEFORE_DIGESTS,
@@ -21,6 +20,7 @@ from loopline.adapters.sql.statements import (
     CURRENT,
     EPOCH,
     MILLISECOND,
+    VERSION_KEY,
     ConversationFilter,
     Query,
     ReadStatements,
@@ -142,6 +142,11 @@ class AppendRequest:
         """The bodies to keep as blobs."""
         return [body.large for body in self.bodies if body.blob is not None]
 
+    def put_large(self, blobs: BlobStore) -> None:
+        """Put the bodies that are kept as blobs; this blocks."""
+        for data in self.large:
+            blobs.put(data)
+
 
 @dataclass(frozen=True, slots=True)
 class ChainPoint:
@@ -254,14 +259,9 @@ class StoreReader:
                 rows += fetch_all(connection, read_statements.blocks_at, {**part, **positions})
         if selection.last is not None and selection.limit is None:
             # Sought from the end, so that the blocks before them cost nothing.
-            newest_first = reversed(parts)
-            rows += _rows(
-                connection, read_statements, newest_first, selection, selection.last, from_end=True
-            )[::-1]
+            rows += _rows(connection, read_statements, parts, selection, from_end=True)[::-1]
         else:
-            first = _rows(
-                connection, read_statements, parts, selection, selection.limit, from_end=False
-            )
+            first = _rows(connection, read_statements, parts, selection, from_end=False)
             rows += (
                 first if selection.last is None else first[max(len(first) - selection.last, 0) :]
             )
@@ -433,20 +433,19 @@ def _digests(
 def _rows(
     connection: Connection,
     read_statements: ReadStatements,
-    parts: Iterable[_Part],
+    parts: Sequence[_Part],
     selection: BlockFilter,
-    limit: int | None,
     *,
     from_end: bool,
 ) -> list[Sequence[Any]]:
-    query = read_statements.blocks
+    query, limit = read_statements.blocks, selection.last if from_end else selection.limit
     by_turn = selection.turn is not None
     if selection.types or by_turn or from_end:
         query = filtered_blocks(
             read_statements, selection.types, by_turn=by_turn, from_end=from_end
         )
     rows = list[Sequence[Any]]()
-    for owner, after, until in parts:
+    for owner, after, until in reversed(parts) if from_end else parts:
         remaining = _NO_LIMIT if limit is None else limit - len(rows)
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from sqlalchemy import Connection
@@ -19,8 +18,8 @@ from sqlalchemy import Connection
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.rows import AppendRequest, BlockFilter, EncodedBody, StoreReader
 from loopline.adapters.sql.sqlite import database_path, file_id
-from loopline.adapters.sql.statements import SELECT_REFERENCED_BLOBS, ConversationFilter
-from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write
+from loopline.adapters.sql.statements import ConversationFilter
+from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
     GroupCommit,
     ImmutableReaders,
@@ -118,12 +117,7 @@ class SqlLog:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def append(
@@ -148,7 +142,7 @@ class SqlLog:
             has_blobs=self._blobs is not None,
         )
         if self._blobs is not None and request.large:
-            await _in_thread(partial(_put, self._blobs, request.large))
+            await _in_thread(partial(request.put_large, self._blobs))
             group = self._group_commit()  # it may have been closed meanwhile
         return await group.append(request)
 
@@ -259,7 +253,7 @@ class SqlLog:
             return 0
         await thread.run(partial(purge, blobs=blobs))
         older_than = self._clock.now() - ORPHANS_STAY
-        referenced = partial(self._readers.read_here, _referenced_blobs)
+        referenced = partial(self._readers.read_here, referenced_blobs)
         return await _in_thread(partial(blobs.collect, referenced, older_than))
 
     def collect_daily(self) -> None:
@@ -337,12 +331,3 @@ class SqlLog:
 async def _in_thread(work: Callable[[], T]) -> T:
     """Return the result of work that may block; a cancellation waits for it to end."""
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
-
-
-def _put(blobs: BlobStore, bodies: Sequence[bytes]) -> None:
-    for data in bodies:
-        blobs.put(data)
-
-
-def _referenced_blobs(connection: Connection) -> set[str]:
-    return set(connection.execute(SELECT_REFERENCED_BLOBS).scalars())

@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from loopline.adapters.sql import statements
-from loopline.adapters.sql.migrations import migrate
 from loopline.adapters.sql.rows import (
     AppendRequest,
     BlockFilter,
@@ -31,8 +30,9 @@ from loopline.adapters.sql.rows import (
     lease_owner,
     schema_version,
 )
-from loopline.adapters.sql.schema import SCHEMA_VERSION
 from loopline.adapters.sql.sqlite import data_version, execute_many, fetch_all
+from loopline.adapters.sql.statements import SCHEMA_VERSION
+from loopline.adapters.sql.store_file import migrate
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
 from loopline.timeline import (
@@ -235,22 +235,11 @@ class StoreWriter:
         owner = existing or LeaseOwner()
         if not claim.prevails(owner):
             return owner
+        lease = {"generation": claim.generation, "boot": claim.boot, "ends": claim.ends}
         if existing is None:
-            lease = {
-                "conversation": row,
-                "generation": claim.generation,
-                "boot": claim.boot,
-                "ends": claim.ends,
-            }
-            connection.execute(statements.INSERT_LEASE, lease)
+            connection.execute(statements.INSERT_LEASE, {"conversation": row, **lease})
         else:
-            changes = {
-                "row": row,
-                "new_generation": claim.generation,
-                "new_boot": claim.boot,
-                "new_end": claim.ends,
-            }
-            connection.execute(statements.UPDATE_LEASE, changes)
+            connection.execute(statements.UPDATE_LEASE, {"row": row, **lease})
         state.term += 1
         execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": state.term}])
         self._states.pop(conversation)
@@ -266,7 +255,7 @@ class StoreWriter:
             state = self._state(connection, conversation)
             if state.id is not None and 0 < state.term == term:
                 current.append((conversation, term))
-                changes.append({"row": state.id, "new_end": ends})
+                changes.append({"row": state.id, "ends": ends})
         if changes:
             connection.execute(statements.RENEW_LEASE, changes)
         return current
@@ -358,12 +347,9 @@ class StoreWriter:
             encoded, point = encode_block(row, block, body, point)
             rows.append(encoded)
         execute_many(connection, statements.INSERT_BLOCK, rows)
-        start: BlockRow = {
-            "row": row,
-            "turns": max(block.turn for block, _ in blocks),
-            "title": title_of([as_entry(block) for block, _ in blocks]),
-            "started": milliseconds_of(blocks[0][0].ts),
-        }
+        turns = max(block.turn for block, _ in blocks)
+        title = title_of([as_entry(block) for block, _ in blocks])
+        start = _start(row, turns, title, milliseconds_of(blocks[0][0].ts))
         execute_many(connection, statements.UPDATE_START, [start])
         term = max(state.term, *(block.term for block, _ in blocks))
         execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": term}])
@@ -384,8 +370,7 @@ class StoreWriter:
         check_not_forgotten(request.conversation, state.forgotten)
         if self._blobs is not None:
             # Put again: with the write lock, nobody can remove a blob before its row names it.
-            for data in request.large:
-                self._blobs.put(data)
+            request.put_large(self._blobs)
         repeated = self._is_repeated(connection, state, request.key)
         unseen = list[Block]()
         if repeated or request.seen < state.head:
@@ -454,18 +439,14 @@ class StoreWriter:
         head = blocks[-1].seq
         self._ordinals.cache(row, head, counts)
         if not state.head:
-            start: BlockRow = {
-                "row": row,
-                "turns": turns,
-                "title": title_of(request.entries),
-                "started": milliseconds_of(now),
-            }
-            self._pending.starts.append(start)
+            title = title_of(request.entries)
+            self._pending.starts.append(_start(row, turns, title, milliseconds_of(now)))
         elif turns > state.turns:
             self._pending.turns.append({"row": row, "turns": turns})
         if request.key:
-            append: BlockRow = {"conversation": row, "key": request.key, "last_seq": head}
-            self._pending.appends.append(append)
+            self._pending.appends.append(
+                {"conversation": row, "key": request.key, "last_seq": head}
+            )
         size_before = state.size
         state.turns, state.head, state.tip = turns, head, tip
         warn_if_nearly_full(request.conversation, size_before, state.size, self._limits)
@@ -499,8 +480,13 @@ def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
         connection.execute(statements.INSERT_SEGMENT, part)
     turns = [connection.execute(statements.SELECT_NEWEST_TURN, part).scalar_one() for part in parts]
     title, started = connection.execute(statements.SELECT_ORIGIN, {"row": parent}).one()
-    start = {"row": fork, "turns": max(turns), "title": title, "started": started}
+    start = _start(fork, max(turns), title, started)
     execute_many(connection, statements.UPDATE_START, [start])
+
+
+def _start(row: int, turns: int, title: str, started: int) -> BlockRow:
+    """Return what the row of a conversation records when its first block is written."""
+    return {"row": row, "turns": turns, "title": title, "started": started}
 
 
 def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
@@ -527,10 +513,10 @@ def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:
     """Return the child runs of a conversation that are not forgotten."""
-    tenant, project, user, name = connection.execute(statements.SELECT_KEY, {"row": parent}).one()
-    owner = {"tenant": tenant, "project": project, "user": user}
+    key = connection.execute(statements.SELECT_KEY, {"row": parent}).mappings().one()
+    name: str = key["name"]
     span = {"first": f"{name}~c", "last": f"{name}~d"}
-    rows = connection.execute(statements.SELECT_NAMED_BETWEEN, {**owner, **span}).all()
+    rows = connection.execute(statements.SELECT_NAMED_BETWEEN, {**key, **span}).all()
     return [row for row, child in rows if parent_name(child) == name]
 
 
