@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from loopline import BundleError, Output, Source, ToolContext, ToolError, tool
-from loopline.bundle.importer import import_file
+from loopline.bundle.importer import import_path
 from loopline.models import Json, JsonObject
 from loopline.tools import Outcome, ToolFunction
 from tests.authoring.bundle_files import a_call, a_context, line_of, write
@@ -428,7 +428,7 @@ def test_a_parameter_without_a_type_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text('from loopline import tool\n\n\n@tool\ndef f(x):\n    """Take it."""\n')
     with pytest.raises(BundleError) as raised:
-        import_file(file)
+        import_path(file)
     assert str(raised.value).startswith(f"{file.resolve()}:4: tool 'f' has no type for 'x'")
 
 
@@ -460,7 +460,7 @@ def test_an_annotation_that_cannot_be_used_is_blamed_on_the_function(
             "Take it."
     """
     file = write(tmp_path, {"tools.py": text}) / "tools.py"
-    function: ToolFunction[..., Any] = vars(import_file(file))["take"]
+    function: ToolFunction[..., Any] = vars(import_path(file))["take"]
     with pytest.raises(BundleError) as raised:
         _ = function.bind("shop").spec
     assert str(raised.value).startswith(line_of(file, "@tool"))
@@ -482,7 +482,7 @@ def test_a_context_may_be_imported_for_types_only(tmp_path: Path) -> None:
             return context.user
     """
     file = write(tmp_path, {"tools.py": text}) / "tools.py"
-    function: ToolFunction[..., Any] = vars(import_file(file))["who"]
+    function: ToolFunction[..., Any] = vars(import_path(file))["who"]
     assert asyncio.run(text_of(function)) == "ann"
 
 

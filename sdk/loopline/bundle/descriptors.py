@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -64,17 +65,23 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     """
     listed = list(_listed_tools(bundle.bundle))
     if not module:
-        _check_listed(bundle.bundle, listed)
+        names = Counter(function_tool.spec.name for function_tool in listed)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise BundleError(
+                f"bundle {bundle.bundle.id!r}: two of its tools are called {twice[0]!r}"
+            )
         return ToolSet(listed)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
     bound = [*listed, *_bound_tools(descriptor, bundle)]
-    _check_different(descriptor, bound)
+    try:
+        tools = ToolSet(bound)
+    except BundleError as error:
+        raise descriptor.wrong("TOOLS_SPECS", str(error)) from error
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
             "MCP_TOOL_SPECS", "MCP servers are not supported; empty MCP_TOOL_SPECS"
         )
-    tools = ToolSet(bound)
     _check_runtime(descriptor, tools)
     return tools
 
@@ -112,24 +119,14 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
 def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
     """Yield the tools that the bundle and its workflow class list as functions."""
     for function in (*bundle.tools, *bundle.workflow.tools):
-        function_tool = _as_tool(function)
+        is_tool = isinstance(function, ToolFunction)
+        function_tool = cast("ToolFunction[..., Any]", function) if is_tool else tool(function)
         if not _is_alias(bundle.id):
             raise BundleError(
                 f"{function_tool.location}: {function_tool.name!r} would be called {bundle.id}.{function_tool.name}, and {bundle.id!r} "
                 f"cannot be an alias: {_ALIAS_RULE}; rename the bundle, or list the tool in a descriptor"
             )
         yield function_tool.bind(bundle.id)
-
-
-def _as_tool(function: Callable[..., Any]) -> ToolFunction[..., Any]:
-    if isinstance(function, ToolFunction):
-        return cast("ToolFunction[..., Any]", function)
-    return tool(function)
-
-
-def _check_listed(bundle: Bundle[Any], tools: Sequence[Tool]) -> None:
-    if twice := _duplicate_name(tools):
-        raise BundleError(f"bundle {bundle.id!r}: two of its tools are called {twice!r}")
 
 
 def _listed_skills(bundle: LoadedBundle) -> Skills:
@@ -231,7 +228,9 @@ def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
         raise descriptor.wrong("TOOLS_SPECS", problem)
     for index, item in enumerate(cast("Sequence[object]", specs)):
-        spec = _mapping(descriptor, index, item)
+        if not isinstance(item, Mapping):
+            raise descriptor.wrong("TOOLS_SPECS", f"{item!r} must be a dict", index)
+        spec = cast("Mapping[object, object]", item)
         if "builtin" in spec:
             yield _builtin(descriptor, index, spec)
             continue
@@ -246,12 +245,6 @@ def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool
             problem = f"no function in {name!r} is decorated with @tool"
             raise descriptor.wrong("TOOLS_SPECS", problem, index)
         yield from (function.bind(alias) for function in functions)
-
-
-def _mapping(descriptor: _Descriptor, index: int, spec: object) -> Mapping[object, object]:
-    if not isinstance(spec, Mapping):
-        raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} must be a dict", index)
-    return cast("Mapping[object, object]", spec)
 
 
 def _check_keys(
@@ -271,7 +264,7 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
         problem = f"no built-in tool is called {name!r}, {_nearest(name, BUILTINS)}"
         raise descriptor.wrong("TOOLS_SPECS", problem, index)
     try:
-        return builtin(name, spec.get("port"))
+        return BUILTINS[name](spec.get("port"))
     except BundleError as error:
         raise descriptor.wrong("TOOLS_SPECS", str(error), index) from error
 
@@ -302,22 +295,6 @@ def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
         if isinstance(value, ToolFunction)
     ]
     return {id(function): function for function in functions}.values()
-
-
-def _check_different(descriptor: _Descriptor, tools: Iterable[Tool]) -> None:
-    if twice := _duplicate_name(tools):
-        problem = f"two tools are called {twice!r}: give one of them another alias"
-        raise descriptor.wrong("TOOLS_SPECS", problem)
-
-
-def _duplicate_name(tools: Iterable[Tool]) -> str:
-    """Return the first name that two of the tools have, or nothing."""
-    names = set[str]()
-    for bound in tools:
-        if bound.spec.name in names:
-            return bound.spec.name
-        names.add(bound.spec.name)
-    return ""
 
 
 def _is_alias(text: str) -> bool:
@@ -375,15 +352,6 @@ def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), 1, 0.0)
     return f"nearest is {near[0]!r}" if near else "there are none"
-
-
-def builtin(name: str, port: object) -> Tool:
-    """Return the tool of that name, one of `BUILTINS`.
-
-    Raises:
-        BundleError: the port is not what the tool needs.
-    """
-    return BUILTINS[name](port)
 
 
 def _calculator(port: object) -> Tool:

@@ -37,22 +37,24 @@ _LEVEL = 3
 _lock = RLock()
 
 
-def import_package(folder: Path) -> ModuleType:
-    """Return the package in a folder with an `__init__.py`.
+def import_path(path: Path) -> ModuleType:
+    """Return the package in a folder with an `__init__.py`, or the module in a single file.
 
     Raises:
         BundleError: its code fails; the message names file and line.
     """
-    return _import_once(folder / "__init__.py", folder, folder.name)
-
-
-def import_file(file: Path) -> ModuleType:
-    """Return the module in a single file.
-
-    Raises:
-        BundleError: its code fails; the message names file and line.
-    """
-    return _import_once(file, file.parent, file.stem)
+    is_package = path.is_dir()
+    file, folder = (path / "__init__.py", path) if is_package else (path, path.parent)
+    location = folder if file.name == "__init__.py" else file
+    digest = sha256(str(location.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[
+        :_DIGEST
+    ]
+    name = folder.name if is_package else file.stem
+    package = f"{_FOREIGN.sub('_', name)}{MARK}{digest}"
+    with _lock:
+        if package not in sys.modules:
+            _execute(package, file.resolve(), folder.resolve())
+        return sys.modules[package]
 
 
 def import_name(name: str, folder: Path | None) -> ModuleType | None:
@@ -97,16 +99,6 @@ def raised_inside(error: BaseException, folder: Path | None) -> bool:
 def public_name(module: str) -> str:
     """Return the module's name as its author writes it."""
     return _OWN.sub("", module)
-
-
-def _import_once(file: Path, folder: Path, name: str) -> ModuleType:
-    path = folder.resolve() if file.name == "__init__.py" else file.resolve()
-    digest = sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGEST]
-    package = f"{_FOREIGN.sub('_', name)}{MARK}{digest}"
-    with _lock:
-        if package not in sys.modules:
-            _execute(package, file.resolve(), folder.resolve())
-        return sys.modules[package]
 
 
 def _execute(package: str, file: Path, folder: Path) -> None:

@@ -16,9 +16,8 @@ from typing_extensions import TypeIs
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importer import (
     blame,
-    import_file,
     import_name,
-    import_package,
+    import_path,
     public_name,
     raised_inside,
 )
@@ -95,8 +94,8 @@ class LoadedBundle:
         parts = file.relative_to(root).with_suffix("").parts
         inside = str(root) in getattr(package, "__path__", ())
         full = ".".join((self.package, *parts)).removesuffix(".__init__")
-        module = import_name(full, root) if inside else import_file(file)
-        return import_file(file) if module is None else module
+        module = import_name(full, root) if inside else import_path(file)
+        return import_path(file) if module is None else module
 
     def holds(self, module: str) -> bool:
         """Return whether the folder has a file for the module, such as `tools_descriptor`."""
@@ -255,7 +254,7 @@ def _project_site(project: Path, value: str) -> _Site:
 
 
 def _from_site(site: _Site) -> LoadedBundle:
-    module = import_package(site.path) if site.path.is_dir() else import_file(site.path)
+    module = import_path(site.path)
     folder = site.path if site.path.is_dir() else site.path.parent
     return LoadedBundle(
         bundle=_bundle_in(module, site.attribute),

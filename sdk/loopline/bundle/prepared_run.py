@@ -123,12 +123,5 @@ class PreparedRun:
 
 def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
     """Return what a turn's header says of the space."""
-    state, config = space.state, space.config
-    roots = {
-        "docs_root": config.docs_root,
-        "src_root": config.src_root,
-        "deploy_root": config.deploy_root,
-        "tests_root": config.tests_root,
-    }
-    configured = {name: folder for name, folder in roots.items() if folder}
-    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=configured)
+    state, roots = space.state, space.config.folders
+    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=roots)

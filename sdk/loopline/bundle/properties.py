@@ -9,26 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
 from loopline.errors import LooplineError, PropertyError
+from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.skills import YamlDocument, YamlError, read_yaml
 
 FILE = "loopline.yaml"
-KNOWLEDGE: Mapping[str, str | bool] = {
-    "repo": "",
-    "ref": "HEAD",
-    "docs_root": "",
-    "src_root": "",
-    "deploy_root": "",
-    "tests_root": "",
-    "validate_refs": True,
-}
+KNOWLEDGE: Mapping[str, str | bool] = asdict(KnowledgeConfig())
 """The keys of the section `knowledge`, which every bundle knows, with their defaults."""
 
 LOOP: Mapping[str, Json] = {
@@ -96,8 +89,7 @@ def merged(
     written = set(defaults)
     if folder is not None and (folder / FILE).is_file():
         file = folder / FILE
-        document = _document(file)
-        content = _content(file, document)
+        document, content = _read_file(file)
         tree = _Merge(shape, lambda path: f"{file}:{document.line(*path)}: ").into(tree, content)
         written |= content.keys()
     for name, value in (overrides or {}).items():
@@ -143,7 +135,12 @@ class _Merge:
                 location = self.location(inner)
                 raise PropertyError(f"{location}{key!r} has a dot: write a section in a section")
             if shape is not None and key not in shape:
-                raise self._unknown(inner)
+                name = ".".join(inner)
+                names = [".".join(known) for known in _names(self.shape)]
+                nearest = get_close_matches(name, names, 1, 0.0)[0]
+                raise PropertyError(
+                    f"{self.location(inner)}no property {name!r}, nearest is {nearest!r}"
+                )
             expected = None if shape is None else shape[key]
             section[key] = self._value(expected, current.get(key), value, inner)
         return section
@@ -158,12 +155,6 @@ class _Merge:
                 f"{self.location(path)}{name} must be {_kind(expected)}, not {value!r}"
             )
         return value
-
-    def _unknown(self, path: _Path) -> PropertyError:
-        name = ".".join(path)
-        names = [".".join(inner) for inner in _names(self.shape)]
-        nearest = get_close_matches(name, names, 1, 0.0)[0]
-        return PropertyError(f"{self.location(path)}no property {name!r}, nearest is {nearest!r}")
 
 
 def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
@@ -254,23 +245,18 @@ def _section(values: Mapping[object, object], name: str) -> JsonObject:
     return section
 
 
-def _document(file: Path) -> YamlDocument:
+def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
+    """Return the document in the file, and its sections and keys."""
     try:
-        return read_yaml(file.read_text("utf-8-sig"))
+        document = read_yaml(file.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PropertyError(f"{file}:1: not UTF-8: {error.reason}") from error
     except YamlError as error:
         raise PropertyError(f"{file}:{error.line}: {error.problem}") from error
-
-
-def _content(file: Path, document: YamlDocument) -> JsonObject:
-    match document.value:
-        case None:
-            return {}
-        case dict() as content:
-            return content
-        case _:
-            raise PropertyError(f"{file}:1: write sections and keys, such as `knowledge:`")
+    content = {} if document.value is None else document.value
+    if not isinstance(content, dict):
+        raise PropertyError(f"{file}:1: write sections and keys, such as `knowledge:`")
+    return document, content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

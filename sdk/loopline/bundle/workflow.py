@@ -130,10 +130,6 @@ class BaseWorkflow(Generic[Deps]):
         """The object that `Harness.open` was given as `deps`, or that the bundle's factory made."""
         return cast("Deps", self._run.services.deps)
 
-    @property
-    def _instructions(self) -> str:
-        return self._run.services.instructions or self.instructions
-
     def bundle_prop(self, name: str, default: Json = None) -> Json:
         """Return the property of that dotted name, or the default."""
         return self.properties.at(name, default)
@@ -168,7 +164,10 @@ class BaseWorkflow(Generic[Deps]):
             BundleError: a descriptor or a tool is wrong; the message names file and line.
             LooplineError: the options do not go together, or a model string is given.
         """
-        configured = self._run.services.settings
+        services = self._run.services
+        configured = services.settings
+        if instructions is None:
+            instructions = services.instructions or self.instructions
         try:
             own_preset = named_preset(preset)
             check_limits(limits)
@@ -179,7 +178,7 @@ class BaseWorkflow(Generic[Deps]):
             skills_module=skills_module,
             search=knowledge_space_fn,
             read=knowledge_read_fn,
-            instructions=self._instructions if instructions is None else instructions,
+            instructions=instructions,
             models=self._run.models.chain(model),
             allowed=tuple(
                 tuple(patterns) for patterns in (tools, configured.tools) if patterns is not None

@@ -35,23 +35,14 @@ class Cassette:
 
 @dataclass(frozen=True, slots=True)
 class OpenCassette:
-    """A cassette in use: the function that chooses the models of a run, and the cassette's clock."""
+    """A cassette in use: what chooses the models of a run, the cassette's clock, and its file.
+
+    The file begins to record or replay when the harness is open.
+    """
 
     choose: Callable[[], ModelRegistry]
     clock: Clock
-    _cassette: CassetteRecorder | CassettePlayer
-
-    async def begin(self) -> None:
-        """Begin to record or replay: the harness is open.
-
-        Raises:
-            CassetteError: the file that is to be made is there already, or cannot be written.
-        """
-        await self._cassette.begin()
-
-    async def close(self) -> None:
-        """End the recording."""
-        await self._cassette.close()
+    file: CassetteRecorder | CassettePlayer
 
 
 async def open_cassette(

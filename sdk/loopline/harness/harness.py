@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, Unpack
 
 from typing_extensions import TypeVar
@@ -159,7 +158,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         async with AsyncExitStack() as stack:
             tape = await self._open_cassette() if self._open_cassette is not None else None
             if tape is not None:
-                stack.push_async_callback(tape.close)
+                stack.push_async_callback(tape.file.close)
                 self._choose, self._clock = tape.choose, tape.clock
             await asyncio.to_thread(warm_codec)
             loaded = await asyncio.to_thread(load, self._source)
@@ -211,16 +210,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 readable_skills=cache(partial(_readable_skills, loaded, skills)),
             )
             if tape is not None:
-                await tape.begin()
+                await tape.file.begin()
             self._closing = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         async with AsyncExitStack() as stack:  # what is pushed last is closed first: the turns
             self._models.close_with(stack, failed=error is not None)
             await stack.enter_async_context(self._closing)

@@ -44,47 +44,6 @@ class ForeignModel(Protocol):
         ...
 
 
-def is_bridged(name: str) -> bool:
-    """Return whether a model string names a provider that only pydantic-ai supports."""
-    provider, _, model = name.partition(":")
-    return bool(model) and provider not in VENDORS
-
-
-class Bridge:
-    """Makes models over those of pydantic-ai; the same one for the same model."""
-
-    def __init__(self) -> None:
-        self._models: list[tuple[ForeignModel, Model]] = []
-
-    def named(self, name: str) -> Model:
-        """Return the model of that string.
-
-        Raises:
-            ModelError: there is no such model, or pydantic-ai, its package for the provider, a key or
-                a setting is missing.
-        """
-        try:
-            from loopline.adapters.pydantic_ai.bridged_model import bridged_model
-        except ImportError as error:
-            providers = ", ".join(f"{vendor}:" for vendor in VENDORS)
-            raise ModelError(
-                f"no model {name!r}: write offline, or begin it with {providers}; for the providers of "
-                "pydantic-ai: pip install 'loopline[pydantic-ai]'"
-            ) from error
-        return bridged_model(name, name.removeprefix(BRIDGED), _secrets())
-
-    def of(self, foreign: ForeignModel) -> Model:
-        """Return a model that asks this one."""
-        from loopline.adapters.pydantic_ai.bridged_model import bridge_model
-
-        for wrapped, model in self._models:
-            if wrapped is foreign:
-                return model
-        bridged_model = bridge_model(foreign, _secrets())
-        self._models.append((foreign, bridged_model))
-        return bridged_model
-
-
 def _secrets() -> tuple[str, ...]:
     keys = (value for name, value in os.environ.items() if name.endswith(_SECRET))
     urls = (value for name, value in os.environ.items() if name.endswith(_URL))
@@ -205,19 +164,15 @@ def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, Mode
     """Return the models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
     match chosen:
         case str():
-            return _parse_roles(chosen)
+            by_role = dict[str, list[str]]()
+            for item in chosen.split(","):
+                role, has_role, name = item.rpartition("=")
+                by_role.setdefault(role.strip() if has_role else GENERAL, []).append(name.strip())
+            return by_role
         case Mapping():
             return chosen
         case _:
             return {GENERAL: chosen}
-
-
-def _parse_roles(written: str) -> Mapping[str, list[str]]:
-    by_role = dict[str, list[str]]()
-    for item in written.split(","):
-        role, has_role, name = item.rpartition("=")
-        by_role.setdefault(role.strip() if has_role else GENERAL, []).append(name.strip())
-    return by_role
 
 
 class _ModelCache:
@@ -225,27 +180,26 @@ class _ModelCache:
 
     def __init__(self, provider_models: ProviderModels) -> None:
         self._provider_models = provider_models
-        self._bridge = Bridge()
         self._by_name: dict[str, Model] = {}
+        self._bridged: list[tuple[ForeignModel, Model]] = []
 
     def registry(self, chosen: Models) -> ModelRegistry:
         """Return the models by their roles."""
         if isinstance(chosen, ModelRegistry):
             return chosen
-        by_role = _by_role(chosen)
-        return ModelRegistry({role: self._chain(several) for role, several in by_role.items()})
-
-    def _chain(self, several: ModelChain) -> tuple[Model, ...]:
-        return tuple(map(self._model, _chain_of(several)))
+        chains = {role: _chain_of(several) for role, several in _by_role(chosen).items()}
+        return ModelRegistry(
+            {role: tuple(map(self._model, chain)) for role, chain in chains.items()}
+        )
 
     def _model(self, choice: object) -> Model:
         match choice:
             case str():
                 if choice not in self._by_name:
-                    self._by_name[choice] = self._make(choice)
+                    self._by_name[choice] = self._named(choice)
                 return self._by_name[choice]
             case ForeignModel():
-                return self._bridge.of(choice)
+                return self._bridge(choice)
             case Model():
                 return choice
             case _:
@@ -255,5 +209,33 @@ class _ModelCache:
                     f"(a model has {', '.join(_MODEL_MEMBERS)}; missing: {', '.join(lacks)})"
                 )
 
-    def _make(self, name: str) -> Model:
-        return self._bridge.named(name) if is_bridged(name) else self._provider_models.model(name)
+    def _named(self, name: str) -> Model:
+        """Return the model of that string, by way of pydantic-ai if only that supports its provider.
+
+        Raises:
+            ModelError: there is no such model, or pydantic-ai, its package for the provider, a key or
+                a setting is missing.
+        """
+        provider, _, model = name.partition(":")
+        if not model or provider in VENDORS:
+            return self._provider_models.model(name)
+        try:
+            from loopline.adapters.pydantic_ai.bridged_model import bridged_model
+        except ImportError as error:
+            providers = ", ".join(f"{vendor}:" for vendor in VENDORS)
+            raise ModelError(
+                f"no model {name!r}: write offline, or begin it with {providers}; for the providers of "
+                "pydantic-ai: pip install 'loopline[pydantic-ai]'"
+            ) from error
+        return bridged_model(name, name.removeprefix(BRIDGED), _secrets())
+
+    def _bridge(self, foreign: ForeignModel) -> Model:
+        """Return a model that asks this one of pydantic-ai; the same one for the same model."""
+        from loopline.adapters.pydantic_ai.bridged_model import bridge_model
+
+        for wrapped, model in self._bridged:
+            if wrapped is foreign:
+                return model
+        bridged_model = bridge_model(foreign, _secrets())
+        self._bridged.append((foreign, bridged_model))
+        return bridged_model

@@ -11,7 +11,6 @@ from loopline.errors import ModelAccessError, ModelError
 from loopline.models import (
     ATTACHMENTS,
     OFFLINE,
-    Capabilities,
     Model,
     ModelFacts,
     ReplyLimits,
@@ -75,12 +74,15 @@ class ProviderModels:
         return model
 
     def _provider_model(self, name: str, vendor: Vendor, arguments: ModelArguments) -> Model:
-        base_url = _base_url(name, vendor, self._environment, arguments)
+        base_url = self._base_url(name, vendor, arguments)
         needs_key = self._needs_keys and not base_url
-        variable, key = _key(name, vendor, self._environment, arguments, required=needs_key)
+        variable, key = self._key(name, vendor, arguments, required=needs_key)
         facts = arguments.facts or _facts(name, vendor, is_elsewhere=bool(base_url))
         if (facts.api == "messages") != (vendor.api_vendor == "anthropic"):
             raise ModelError(f"{name} is not asked by way of {facts.api}: change api in its facts")
+        # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
+        is_own = vendor.name == vendor.api_vendor
+        attachments = ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"]
         from loopline.adapters.providers import HTTP_MODELS, Credentials, HttpTransport
 
         self._http = self._http or HttpTransport(self._make_client)
@@ -97,11 +99,40 @@ class ProviderModels:
                 url_variable="base_url" if arguments.base_url else vendor.url_variable,
             ),
             facts=facts,
-            capabilities=_capabilities(facts, vendor),
+            capabilities=facts.capabilities(attachments),
             http=self._http,
             timeouts=arguments.timeouts,
             reply_limits=arguments.reply_limits,
         )
+
+    def _base_url(self, name: str, vendor: Vendor, arguments: ModelArguments) -> str:
+        """Return the base URL, if it is not the provider's own."""
+        url = (arguments.base_url or self._environment.get(vendor.url_variable, "")).strip()
+        if url and not is_address(url):
+            setting = "base_url" if arguments.base_url else vendor.url_variable
+            raise ModelError(
+                f"{setting} of {name} is no URL: write http:// or https://, a host, and a path if any"
+            )
+        return url
+
+    def _key(
+        self, name: str, vendor: Vendor, arguments: ModelArguments, *, required: bool
+    ) -> tuple[str, str]:
+        """Return what sets the key, and the key; a key from the environment is never sent to a URL from code."""
+        if arguments.base_url or arguments.api_key:
+            variable, key = "api_key", arguments.api_key.strip()
+        elif vendor.key_variable:
+            variable, key = (
+                vendor.key_variable,
+                self._environment.get(vendor.key_variable, "").strip(),
+            )
+        else:
+            return "its server", ""
+        if required and not key:
+            raise ModelAccessError(f"{name} needs a key: set {variable}")
+        if not key.isascii() or not key.isprintable():
+            raise ModelAccessError(f"{variable} cannot be a key: it holds odd characters")
+        return variable, key
 
 
 def model(
@@ -142,50 +173,9 @@ def _offline(arguments: ModelArguments) -> Model:
     return OfflineModel()
 
 
-def _base_url(
-    name: str, vendor: Vendor, environment: Mapping[str, str], arguments: ModelArguments
-) -> str:
-    """Return the base URL, if it is not the provider's own."""
-    url = (arguments.base_url or environment.get(vendor.url_variable, "")).strip()
-    if url and not is_address(url):
-        setting = "base_url" if arguments.base_url else vendor.url_variable
-        raise ModelError(
-            f"{setting} of {name} is no URL: write http:// or https://, a host, and a path if any"
-        )
-    return url
-
-
-def _key(
-    name: str,
-    vendor: Vendor,
-    environment: Mapping[str, str],
-    arguments: ModelArguments,
-    *,
-    required: bool,
-) -> tuple[str, str]:
-    """Return what sets the key, and the key; a key from the environment is never sent to a URL from code."""
-    if arguments.base_url or arguments.api_key:
-        variable, key = "api_key", arguments.api_key.strip()
-    elif vendor.key_variable:
-        variable, key = vendor.key_variable, environment.get(vendor.key_variable, "").strip()
-    else:
-        return "its server", ""
-    if required and not key:
-        raise ModelAccessError(f"{name} needs a key: set {variable}")
-    if not key.isascii() or not key.isprintable():
-        raise ModelAccessError(f"{variable} cannot be a key: it holds odd characters")
-    return variable, key
-
-
 def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
     """Return the catalogue's facts; an unknown model elsewhere has those of most servers."""
     facts = find_model_facts(name)
     if is_elsewhere and vendor.api_vendor == "openai" and facts is FAMILIES.get(f"{vendor.name}:"):
         return ModelFacts(window=facts.window, output_limit=facts.output_limit)
     return facts
-
-
-def _capabilities(facts: ModelFacts, vendor: Vendor) -> Capabilities:
-    # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
-    is_own = vendor.name == vendor.api_vendor
-    return facts.capabilities(ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"])

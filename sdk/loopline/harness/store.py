@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from loopline.clock import Clock, SystemClock
@@ -106,34 +105,6 @@ async def open_log(
     return opened
 
 
-async def back_up(log: TimelineLog, target: Path) -> None:
-    """Copy a store that is open to a new file, and its blobs beside it.
-
-    Raises:
-        StoreError: nothing is kept, something is at the target already, or it cannot be written.
-    """
-    log_type, blobs = await asyncio.to_thread(_disk_adapters)
-    if not isinstance(log, log_type):
-        raise StoreError("what is in memory alone has no backup: name a store that is a file")
-    await log.backup(target, blobs.for_store(target))
-
-
-async def audited(
-    log: TimelineLog, heads: Mapping[ConversationKey, Head], only: ConversationKey | None
-) -> Sequence[Audit]:
-    """Compare the conversations of a store with their chains, and with heads kept elsewhere.
-
-    Raises:
-        StoreError: nothing is kept, or the store has no digests yet.
-    """
-    log_type, _ = await asyncio.to_thread(_disk_adapters)
-    if not isinstance(log, log_type):
-        raise StoreError(
-            "what is in memory alone has nothing to audit: name a store that is a file"
-        )
-    return await log.audit(heads, only)
-
-
 def _disk_adapters() -> tuple[type[SqlLog], type[FileBlobs]]:
     """Import the adapters, whose driver takes a while: not on the event loop."""
     from loopline.adapters.blobs import FileBlobs
@@ -192,12 +163,7 @@ class Store(ConversationHost):
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.log.close()
         self._log = None
 
@@ -269,7 +235,11 @@ class Store(ConversationHost):
         Raises:
             StoreError: nothing is kept, something is at the target already, or it cannot be written.
         """
-        await back_up(self.log, Path(target))
+        log, copy = self.log, Path(target)
+        log_type, blobs = await asyncio.to_thread(_disk_adapters)
+        if not isinstance(log, log_type):
+            raise StoreError("what is in memory alone has no backup: name a store that is a file")
+        await log.backup(copy, blobs.for_store(copy))
 
     async def audit(
         self,
@@ -281,7 +251,13 @@ class Store(ConversationHost):
         Raises:
             StoreError: nothing is kept, or the store has no digests yet.
         """
-        return await audited(self.log, heads or {}, only)
+        log = self.log
+        log_type, _ = await asyncio.to_thread(_disk_adapters)
+        if not isinstance(log, log_type):
+            raise StoreError(
+                "what is in memory alone has nothing to audit: name a store that is a file"
+            )
+        return await log.audit(heads or {}, only)
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
         log = self.log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol, TypedDict, cast
+from typing import Literal, Protocol
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.links import broken_links
@@ -95,18 +95,6 @@ class BuildReport:
     warnings: tuple[str, ...]
 
 
-class _StoredReport(TypedDict):
-    files: int
-    passages: int
-    skipped: list[_StoredSkipped]
-    warnings: list[str]
-
-
-class _StoredSkipped(TypedDict):
-    path: str
-    reason: Reason
-
-
 def dump_report(report: BuildReport) -> str:
     """Return the report as JSON."""
     return json.dumps(asdict(report))
@@ -118,15 +106,11 @@ def load_report(text: str) -> BuildReport:
     Raises:
         KnowledgeError: the text is something else.
     """
+    from pydantic import TypeAdapter
+
     try:
-        written = cast(_StoredReport, json.loads(text))
-        return BuildReport(
-            files=written["files"],
-            passages=written["passages"],
-            skipped=tuple(Skipped(row["path"], row["reason"]) for row in written["skipped"]),
-            warnings=tuple(written["warnings"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return TypeAdapter(BuildReport).validate_python(json.loads(text))
+    except ValueError as error:
         raise KnowledgeError(f"an index has notes that cannot be read: {error}") from error
 
 

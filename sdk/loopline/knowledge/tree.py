@@ -26,6 +26,17 @@ class KnowledgeConfig:
     tests_root: str = ""
     validate_refs: bool = True
 
+    @property
+    def folders(self) -> dict[str, str]:
+        """The folders of the configured roots, by their settings."""
+        folders = {
+            "docs_root": self.docs_root,
+            "src_root": self.src_root,
+            "deploy_root": self.deploy_root,
+            "tests_root": self.tests_root,
+        }
+        return {setting: folder for setting, folder in folders.items() if folder}
+
 
 @dataclass(frozen=True, slots=True)
 class Root:
@@ -41,13 +52,11 @@ def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
     Raises:
         KnowledgeError: a root leaves the repository.
     """
-    folders = (
-        ("docs", config.docs_root),
-        ("src", config.src_root),
-        ("deploy", config.deploy_root),
-        ("tests", config.tests_root),
-    )
-    roots = [Root(name, _folder(name, folder)) for name, folder in folders if folder.strip()]
+    roots = [
+        Root(setting.removesuffix("_root"), _folder(setting, folder))
+        for setting, folder in config.folders.items()
+        if folder.strip()
+    ]
     return tuple(sorted(roots, key=lambda root: len(root.folder), reverse=True))
 
 
@@ -81,12 +90,12 @@ def _below(path: str, folder: str) -> str | None:
     return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
 
 
-def _folder(name: str, setting: str) -> str:
-    folder = setting.strip()
+def _folder(setting: str, written: str) -> str:
+    folder = written.strip()
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     if folder.startswith("/") or ".." in parts:
         raise KnowledgeError(
-            f"knowledge.{name}_root is {setting!r}: write it relative to the top of the repository"
+            f"knowledge.{setting} is {written!r}: write it relative to the top of the repository"
         )
     return "/".join(parts)
 
