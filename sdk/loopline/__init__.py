@@ -185,17 +185,16 @@ def __getattr__(name: str) -> object:
     """Return a public name, taken from the lowest room that lists it, when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'loopline' has no attribute {name!r}")
-    globals()[name] = value = _public(name)
-    return value
-
-
-def _public(name: str) -> object:
+    value: object
     if name == "__version__":
-        version: object = import_module("importlib.metadata").version("loopline")
-        return version
-    modules = (import_module(f"loopline.{room}") for room in _ROOMS)
-    home = next(module for module in modules if name in getattr(module, "__all__", dir(module)))
-    return getattr(home, name)
+        value = import_module("importlib.metadata").version("loopline")
+    else:
+        rooms = (import_module(f"loopline.{room}") for room in _ROOMS)
+        value = getattr(
+            next(room for room in rooms if name in getattr(room, "__all__", dir(room))), name
+        )
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

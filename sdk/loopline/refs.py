@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import unquote
 
 from loopline.errors import RefError
 
-NAMESPACES = ("ar", "fi", "tc", "so", "su", "sk", "ks", "cv", "ef", "artifact")
+Document = Literal[
+    "conv.timeline.v1", "conv:sources_pool", "conv:plans", "conv:notes", "conv:feedback"
+]
+_DOCUMENTS: tuple[Document, ...] = get_args(Document)
 FORMS = (
     "ar:<turn>.<type>[.<n>]",
     "ar:<turn>.artifacts.<name>[@n]",
@@ -27,11 +30,7 @@ FORMS = (
     "ks:<path>[@<commit>][#L<a>-L<b>]",
     "cv:<conversation>/<ref>",
     "ef:<tenant>:<project>:chatbot:<stage>:<user>:<conversation>:<turn>:<role>:<path>",
-    "artifact:conv.timeline.v1",
-    "artifact:conv:sources_pool",
-    "artifact:conv:plans",
-    "artifact:conv:notes",
-    "artifact:conv:feedback",
+    *(f"artifact:{name}" for name in _DOCUMENTS),
 )
 
 _ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]")
@@ -88,8 +87,12 @@ def _span(span: Span | None) -> str:
     return "" if span is None else str(span)
 
 
-def _version(version: int | None) -> str:
+def _pin(version: int | str | None) -> str:
     return "" if version is None else f"@{version}"
+
+
+def _number(n: int | None) -> str:
+    return "" if n is None else f".{n}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +105,7 @@ class BlockRef:
     span: Span | None = None
 
     def __str__(self) -> str:
-        number = "" if self.n is None else f".{self.n}"
-        return f"ar:{self.turn_id}.{self.type}{number}{_span(self.span)}"
+        return f"ar:{self.turn_id}.{self.type}{_number(self.n)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ class ArtifactRef:
 
     def __str__(self) -> str:
         name = encode(self.name)
-        return f"ar:{self.turn_id}.artifacts.{name}{_version(self.version)}{_span(self.span)}"
+        return f"ar:{self.turn_id}.artifacts.{name}{_pin(self.version)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ class FileRef:
 
     def __str__(self) -> str:
         path = encode(self.path)
-        return f"fi:{self.turn_id}.{self.area}/{path}{_version(self.version)}{_span(self.span)}"
+        return f"fi:{self.turn_id}.{self.area}/{path}{_pin(self.version)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +184,7 @@ class SummaryRef:
     span: Span | None = None
 
     def __str__(self) -> str:
-        number = "" if self.n is None else f".{self.n}"
-        return f"su:{self.turn_id}.conv.range.summary{number}{_span(self.span)}"
+        return f"su:{self.turn_id}.conv.range.summary{_number(self.n)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +197,7 @@ class SkillRef:
     span: Span | None = None
 
     def __str__(self) -> str:
-        digest = "" if self.digest is None else f"@{self.digest}"
-        return f"sk:{self.namespace}.{self.skill}{digest}{_span(self.span)}"
+        return f"sk:{self.namespace}.{self.skill}{_pin(self.digest)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +209,7 @@ class KnowledgeRef:
     span: Span | None = None
 
     def __str__(self) -> str:
-        commit = "" if self.commit is None else f"@{self.commit}"
-        return f"ks:{encode(self.path)}{commit}{_span(self.span)}"
+        return f"ks:{encode(self.path)}{_pin(self.commit)}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +237,9 @@ class HostedRef:
     path: str
 
     def __str__(self) -> str:
-        names = (self.stage, self.user_id, self.conversation, self.turn_id, self.role)
-        first = ":".join(encode(name, also=":") for name in (self.tenant, self.project))
-        ids = ":".join(encode(name, also=":") for name in names)
-        return f"ef:{first}:chatbot:{ids}:{encode(self.path)}"
-
-
-Document = Literal[
-    "conv.timeline.v1", "conv:sources_pool", "conv:plans", "conv:notes", "conv:feedback"
-]
+        ids = (self.stage, self.user_id, self.conversation, self.turn_id, self.role)
+        names = (encode(name, also=":") for name in (self.tenant, self.project, "chatbot", *ids))
+        return f"ef:{':'.join(names)}:{encode(self.path)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,20 +253,6 @@ class DocumentRef:
         return f"artifact:{self.name}{_span(self.span)}"
 
 
-Ref = (
-    BlockRef
-    | ArtifactRef
-    | PlanRef
-    | CallRef
-    | FileRef
-    | SourcesRef
-    | SummaryRef
-    | SkillRef
-    | KnowledgeRef
-    | ConversationRef
-    | HostedRef
-    | DocumentRef
-)
 SpannedRef = (
     BlockRef
     | ArtifactRef
@@ -285,6 +264,7 @@ SpannedRef = (
     | KnowledgeRef
     | DocumentRef
 )
+Ref = SpannedRef | PlanRef | ConversationRef | HostedRef
 
 _SPAN = re.compile(r"#([LC])([1-9]\d{0,9})(?:-\1?([1-9]\d{0,9}))?\Z")
 _VERSION = re.compile(r"@([1-9]\d{0,9})\Z")
@@ -336,10 +316,6 @@ def _split_version(text: str) -> tuple[str, int | None]:
     return (text, None) if match is None else (text[: match.start()], int(match[1]))
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text else None
-
-
 def _parse_ar(text: str) -> Ref | None:
     if text.startswith("plan.latest:") and len(text) > len("plan.latest:"):
         return PlanRef(plan_id=text.removeprefix("plan.latest:"))
@@ -354,7 +330,9 @@ def _parse_ar(text: str) -> Ref | None:
     typed = _TYPE.match(name)
     if typed is None:
         return None
-    return BlockRef(turn_id=turn_id, type=typed[1], n=_number(typed[2]), span=span)
+    return BlockRef(
+        turn_id=turn_id, type=typed[1], n=int(typed[2]) if typed[2] else None, span=span
+    )
 
 
 def _parse_tc(text: str) -> Ref | None:
@@ -396,7 +374,7 @@ def _parse_su(text: str) -> Ref | None:
     summary = _SUMMARY.match(turn[2]) if turn else None
     if turn is None or summary is None:
         return None
-    return SummaryRef(turn_id=turn[1], n=_number(summary[1]), span=span)
+    return SummaryRef(turn_id=turn[1], n=int(summary[1]) if summary[1] else None, span=span)
 
 
 def _parse_sk(text: str) -> Ref | None:
@@ -442,13 +420,8 @@ def _parse_ef(text: str) -> Ref | None:
 
 def _parse_artifact(text: str) -> Ref | None:
     name, span = _split_span(text)
-    match name:
-        case (
-            "conv.timeline.v1" | "conv:sources_pool" | "conv:plans" | "conv:notes" | "conv:feedback"
-        ):
-            return DocumentRef(name=name, span=span)
-        case _:
-            return None
+    named = (DocumentRef(name=document, span=span) for document in _DOCUMENTS if document == name)
+    return next(named, None)
 
 
 _PARSERS: dict[str, Callable[[str], Ref | None]] = {

@@ -25,10 +25,16 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     Only names that are literals are found, `f"{__package__}.tools_descriptor"` among them.
     """
     usual = f"{kind}_descriptor"
-    modules = dict.fromkeys(_module_names(bundle, f"{kind}_module"))
+    written = [
+        _literal_text(argument.value, bundle)
+        for _, call in _calls(bundle)
+        for argument in call.keywords
+        if argument.arg == f"{kind}_module"
+    ]
+    modules = [name for name in dict.fromkeys(written) if name]
     if not modules and bundle.holds(usual):
         return [f"{bundle.name}.{usual}"]
-    return list(modules)
+    return modules
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
@@ -66,21 +72,10 @@ def _check(argument: ast.keyword) -> None:
 
 @cache
 def _keywords_beside_limits() -> frozenset[str]:
-    """Return the keywords of `build_react` that are no limits."""
     parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
     return frozenset(
         parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
     )
-
-
-def _module_names(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
-    for _, call in _calls(bundle):
-        names = (
-            _literal_text(argument.value, bundle)
-            for argument in call.keywords
-            if argument.arg == keyword
-        )
-        yield from (name for name in names if name)
 
 
 def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:

@@ -59,7 +59,6 @@ class Bundle(Generic[T_co]):
 
 
 def _calling_module() -> str:
-    """Return the name of the module whose code is making a bundle."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals["__name__"] in (__name__, "dataclasses"):
         frame = frame.f_back

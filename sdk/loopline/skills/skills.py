@@ -22,8 +22,6 @@ KEYS = (
     *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
     *("author", "created", "built_in", "include_for", "import", "imports"),
 )
-WITHOUT_EFFECT = ("built_in", "include_for", "import", "imports")
-"""Keys of other systems' skills, which are ignored here."""
 UNREAD_FILES = ("sources.yaml", "compact.md", "tools.yaml")
 """Files of other systems' skills, which are not read here."""
 DIGEST = 12
@@ -142,18 +140,18 @@ class _Fields:
         for key in self.values:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
-                line = self.document.line(key)
-                warnings.append(
-                    f"{self.path}:{line}: {key!r} is no key of a skill, the nearest is {near!r}"
-                )
-            elif key in WITHOUT_EFFECT:
-                line = self.document.line(key)
-                warnings.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
+                problem = f"{key!r} is no key of a skill, the nearest is {near!r}"
+            elif key in _INSTEAD:
+                problem = f"{key!r} has no effect: {_INSTEAD[key]}"
+            else:
+                continue
+            warnings.append(str(self.wrong(key, problem)))
         return tuple(warnings)
 
 
 _NAME_IT = "name the other skill in the text, so that it is read when it is needed"
 _SELECT = "select skills for an agent in `AGENTS_CONFIG`"
+# Keys of other systems' skills, which are ignored here.
 _INSTEAD = {"built_in": _SELECT, "include_for": _SELECT, "import": _NAME_IT, "imports": _NAME_IT}
 
 

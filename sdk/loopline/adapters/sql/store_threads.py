@@ -74,21 +74,20 @@ class ImmutableReaders(ReaderThreads):
 
     def __init__(self, path: Path, engine: Engine, threads: int) -> None:
         super().__init__(path, engine, threads)
-        self._file = path
         self._immutable = ReaderThreads(path, immutable_engine(path), threads)
 
     def read_here(self, work: Callable[[Connection], T]) -> T:
         """Return what the work reads, in one transaction, on the calling thread."""
-        before = idle_stamp(self._file)
+        before = idle_stamp(self._path)
         if before is None:
             return super().read_here(work)
         try:
             result = self._immutable.read_here(work)
         except StoreError:
-            if idle_stamp(self._file) == before:
+            if idle_stamp(self._path) == before:
                 raise
         else:
-            if idle_stamp(self._file) == before:
+            if idle_stamp(self._path) == before:
                 return result
         return super().read_here(work)
 

@@ -169,7 +169,6 @@ class KnowledgeSearchTool(RerunnableTool):
         )
 
     def _parsed(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
-        """Return the query, the limit, the threshold and the spaces to search."""
         return (
             text_argument(arguments, "query"),
             integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
