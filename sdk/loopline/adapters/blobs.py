@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
-from io import BufferedWriter
 from pathlib import Path
 
 from loopline.clock import Clock, SystemClock
@@ -102,7 +101,8 @@ class FileBlobs:
         self._make(path.parent)
         unfinished = path.with_name(f"{path.name}.{self._clock.new_id()}{_UNFINISHED}")
         try:
-            with _created(unfinished) as file:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 self._touch(unfinished)
@@ -133,13 +133,6 @@ class FileBlobs:
             yield
         finally:
             os.close(lock)
-
-
-def _created(path: Path) -> BufferedWriter:
-    """Create a file that only its owner can read."""
-    return os.fdopen(
-        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
-    )
 
 
 def _put_before(path: Path, moment: float) -> bool:

@@ -384,10 +384,6 @@ def _prune(directory: Path, *, keep: Path) -> None:
     with suppress(OSError):
         files = sorted(directory.glob("*.fts"), key=lambda file: file.stat().st_mtime, reverse=True)
         for path in [file for file in files if file != keep][CACHED_INDEXES - 1 :]:
-            _remove_if_free(path)
-
-
-def _remove_if_free(path: Path) -> None:
-    with suppress(OSError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
+            with suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)

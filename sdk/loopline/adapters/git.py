@@ -127,14 +127,9 @@ class GitRepository:
             raise KnowledgeError(f"knowledge.ref is {ref!r}, which cannot be the name of a commit")
         name = self._head if ref == "HEAD" else ref
         status, out, error = _git(
-            self._folder,
-            *_NO_PROGRAMS,
-            "rev-parse",
-            "--verify",
-            "--quiet",
-            "--end-of-options",
-            f"{name}^{{commit}}",
-        )
+            self._folder, *_NO_PROGRAMS,
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}",
+        )  # fmt: skip
         commit = out.decode().strip()
         if status == 0 and commit:
             return commit

@@ -149,7 +149,10 @@ class _Merge:
         if isinstance(value, dict) and isinstance(expected, dict | None):
             before = current if isinstance(current, dict) else {}
             return self._section(expected or None, before, value, path)
-        if expected is not None and not _fits(expected, value):
+        kind = _kind(value)
+        # A whole number is a number too.
+        fits = kind == _kind(expected) or (isinstance(expected, float) and kind == "a whole number")
+        if expected is not None and not fits:
             name = ".".join(path)
             raise PropertyError(
                 f"{self.location(path)}{name} must be {_kind(expected)}, not {value!r}"
@@ -188,13 +191,6 @@ def _kind(expected: Json) -> str:
             return "a section"
         case None:
             return "nothing"
-
-
-def _fits(expected: Json, value: Json) -> bool:
-    """Return whether a value is of its default's type; a whole number is a number too."""
-    return _kind(value) == _kind(expected) or (
-        isinstance(expected, float) and _kind(value) == "a whole number"
-    )
 
 
 def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:

@@ -66,7 +66,13 @@ class ModelsInUse:
         Raises:
             ModelError: the function that makes them failed.
         """
-        registry = _choose(choose)
+        try:
+            registry = choose()
+        except LooplineError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ModelError(f"the model of this run could not be made: {cause}") from error
         for model in registry.models:
             if isinstance(model, ClockedModel):
                 model.use_clock(clock)
@@ -95,16 +101,6 @@ class ModelsInUse:
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
-
-
-def _choose(choose: Callable[[], ModelRegistry]) -> ModelRegistry:
-    try:
-        return choose()
-    except LooplineError:
-        raise
-    except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise ModelError(f"the model of this run could not be made: {cause}") from error
 
 
 AnyModel = Model | ForeignModel

@@ -72,9 +72,11 @@ def knowledge_reader(
         return None
 
     async def read(ref: str) -> Passage:
-        commit = _commit_of_ref(timeline, ref, space is None)
-        if commit is None and past is not None and _is_pinned(ref):
-            commit = _commit_of_ref(await past.full(), ref, space is None)
+        parsed = parse(ref)
+        pinned = parsed.commit if isinstance(parsed, KnowledgeRef) else None
+        commit = _commit_of_ref(timeline, pinned, space is None)
+        if commit is None and past is not None and pinned is not None:
+            commit = _commit_of_ref(await past.full(), pinned, space is None)
         if space is not None and (commit is None or _same_space(commit, commit_of(space))):
             return await space.read(ref)
         if commit is None:
@@ -84,18 +86,9 @@ def knowledge_reader(
     return read
 
 
-def _is_pinned(ref: str) -> bool:
-    knowledge_ref = parse(ref)
-    return isinstance(knowledge_ref, KnowledgeRef) and knowledge_ref.commit is not None
-
-
-def _commit_of_ref(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
-    knowledge_ref = parse(ref)
-    commit = knowledge_ref.commit if isinstance(knowledge_ref, KnowledgeRef) else None
+def _commit_of_ref(timeline: Timeline, pinned: str | None, newest: bool) -> KnowledgeCommit | None:
     for used in reversed(timeline.knowledge):
-        if commit is None and newest:
-            return used
-        if commit is not None and used.commit.startswith(commit):
+        if newest if pinned is None else used.commit.startswith(pinned):
             return used
     return None
 

@@ -50,7 +50,9 @@ class PassageReader:
         Raises:
             RefError: the ref names nothing; the message lists what is there.
         """
-        parsed = _knowledge_ref(ref)
+        parsed = parse(ref) if isinstance(ref, str) else ref
+        if not isinstance(parsed, KnowledgeRef):
+            raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
         commit = current if parsed.commit is None else self._commit(parsed.commit, current)
         tree = self.tree(commit)
         path = parsed.path.strip("/")
@@ -127,13 +129,6 @@ def read_passage(
         RefError: the ref names nothing; the message lists what is there.
     """
     return PassageReader(repository, configured_roots(config)).passage(ref, commit)
-
-
-def _knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
-    parsed = parse(ref) if isinstance(ref, str) else ref
-    if not isinstance(parsed, KnowledgeRef):
-        raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
-    return parsed
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:

@@ -62,23 +62,22 @@ def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
 
 def space_path(roots: tuple[Root, ...], path: str) -> str | None:
     """Return the path in the space of a path of the repository, by the deepest root; None if it has none."""
-    if not roots:
-        return path
-    for root in roots:
-        below = _below(path, root.folder)
-        if below is not None:
-            return f"{root.name}/{below}" if below else root.name
-    return None
+    return _moved(path, [(root.folder, root.name) for root in roots])
 
 
 def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
     """Return the path in the repository of a path of the space; None if it has none."""
-    if not roots:
+    return _moved(path, [(root.name, root.folder) for root in roots])
+
+
+def _moved(path: str, folders: list[tuple[str, str]]) -> str | None:
+    """Return the path below the second of the first pair of folders whose first it is in."""
+    if not folders:
         return path
-    for root in roots:
-        below = _below(path, root.name)
+    for source, target in folders:
+        below = _below(path, source)
         if below is not None:
-            return "/".join(part for part in (root.folder, below) if part)
+            return "/".join(part for part in (target, below) if part)
     return None
 
 

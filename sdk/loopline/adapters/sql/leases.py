@@ -225,13 +225,9 @@ class _ConversationLock:
         path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
         try:
             make_private_folder(self._folder)
-            return self._stack.enter_context(FileIO(path, "a", opener=_open_private))
+            return self._stack.enter_context(FileIO(path, "a", opener=partial(os.open, mode=0o600)))
         except OSError as error:
             raise store_error(self._folder, error) from error
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class Heartbeat:

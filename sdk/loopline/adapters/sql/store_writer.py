@@ -294,9 +294,13 @@ class StoreWriter:
             return
         rows, forks = _cascade(connection, state.id)
         check_forget(conversation, [] if cascade else forks)
-        now = self._clock.now()
+        now = milliseconds_of(self._clock.now())
         for row in rows:
-            _tombstone(connection, row, now)
+            connection.execute(statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
+            connection.execute(statements.INSERT_PURGES, {"row": row})
+            for removal in statements.DELETE_CONTENT:
+                connection.execute(removal, {"row": row})
+            connection.execute(statements.CLEAR_CONVERSATION, {"row": row})
         self._states.clear()
         self._ordinals.clear()
 
@@ -518,16 +522,6 @@ def _children(connection: Connection, parent: int) -> Sequence[int]:
     span = {"first": f"{name}~c", "last": f"{name}~d"}
     rows = connection.execute(statements.SELECT_NAMED_BETWEEN, {**key, **span}).all()
     return [row for row, child in rows if parent_name(child) == name]
-
-
-def _tombstone(connection: Connection, row: int, at: datetime) -> None:
-    """Leave a tombstone, end the conversation's term, and remove its content."""
-    tombstone = {"conversation": row, "at": milliseconds_of(at)}
-    connection.execute(statements.INSERT_TOMBSTONE, tombstone)
-    connection.execute(statements.INSERT_PURGES, {"row": row})
-    for removal in statements.DELETE_CONTENT:
-        connection.execute(removal, {"row": row})
-    connection.execute(statements.CLEAR_CONVERSATION, {"row": row})
 
 
 def purge(connection: Connection, blobs: BlobStore) -> None:
