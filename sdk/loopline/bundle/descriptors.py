@@ -65,25 +65,28 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     """
     listed = list(_listed_tools(bundle.bundle))
     if not module:
-        names = Counter(function_tool.spec.name for function_tool in listed)
-        if twice := [name for name, count in names.items() if count > 1]:
-            raise BundleError(
-                f"bundle {bundle.bundle.id!r}: two of its tools are called {twice[0]!r}"
-            )
+        if twice := _duplicate_name(listed):
+            raise BundleError(f"bundle {bundle.bundle.id!r}: two of its tools are called {twice!r}")
         return ToolSet(listed)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
     bound = [*listed, *_bound_tools(descriptor, bundle)]
-    try:
-        tools = ToolSet(bound)
-    except BundleError as error:
-        raise descriptor.wrong("TOOLS_SPECS", str(error)) from error
+    if twice := _duplicate_name(bound):
+        problem = f"two tools are called {twice!r}: give one of them another alias"
+        raise descriptor.wrong("TOOLS_SPECS", problem)
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
             "MCP_TOOL_SPECS", "MCP servers are not supported; empty MCP_TOOL_SPECS"
         )
+    tools = ToolSet(bound)
     _check_runtime(descriptor, tools)
     return tools
+
+
+def _duplicate_name(tools: Iterable[Tool]) -> str:
+    """Return a name that two of the tools have, or nothing."""
+    names = Counter(bound.spec.name for bound in tools)
+    return next((name for name, count in names.items() if count > 1), "")
 
 
 def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Skills:
