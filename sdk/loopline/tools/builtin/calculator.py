@@ -284,6 +284,10 @@ def _maximum(value: Number, *values: Number) -> Number:
     return max((value, *values))
 
 
+def _absolute(value: Number) -> Number:
+    return abs(value)
+
+
 _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
@@ -294,7 +298,7 @@ _BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": abs,
+    "abs": _absolute,
     "round": _rounded,
     "min": _minimum,
     "max": _maximum,
