@@ -164,6 +164,10 @@ class _MetricExporter(OTLPMetricExporter):
             self._failure.report()
         return sent
 
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        sdk: Any = super()
+        sdk.shutdown(timeout_millis, **kwargs)
+
 
 class _FinishedIds(IdGenerator):
     """The ids of the span that is sent next, which it already has."""
