@@ -248,21 +248,19 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         secrets = Secrets.of(request)
         request.headers["accept-encoding"] = "identity"  # so that people can read the cassette
         number = await self._recorder.write_request(recorded_request(request))
-        recording = _ResponseRecording(self._recorder, number, secrets)
+        line = RecordedResponse(number=number, end=ABANDONED)
         try:
             response = await self._client.send(request, stream=True)
         except httpx2.TransportError as error:
-            recording.fail(error)
-            await recording.write()
+            await self._recorder.write(_failed(line, error, secrets))
             raise
         except asyncio.CancelledError:
-            await recording.write()
+            await self._recorder.write(line)
             raise
-        recording.begin(response)
         return httpx2.Response(
             response.status_code,
             headers=response.headers,
-            stream=_RecordedStream(response, recording),
+            stream=_RecordedStream(response, self._recorder, line, secrets),
             extensions=response.extensions,
         )
 
@@ -270,54 +268,46 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         await self._client.aclose()
 
 
-class _ResponseRecording:
-    """A response that is still arriving; its line is written when it is over."""
+class _RecordedStream(httpx2.AsyncByteStream):
+    """A response's body, which is recorded while it is read; the line is written when it is over."""
 
-    def __init__(self, recorder: CassetteRecorder, number: int, secrets: Secrets) -> None:
-        self.pieces: list[bytes] = []
-        self._recorder = recorder
-        self._line = RecordedResponse(number=number, end=ABANDONED)
-        self._secrets = secrets
-
-    def begin(self, response: httpx2.Response) -> None:
+    def __init__(
+        self,
+        response: httpx2.Response,
+        recorder: CassetteRecorder,
+        line: RecordedResponse,
+        secrets: Secrets,
+    ) -> None:
         headers = {
-            name: self._secrets.hide(value)
+            name: secrets.hide(value)
             for name, value in response.headers.items()
             if name in RESPONSE_HEADERS or "ratelimit" in name
         }
-        self._line = replace(self._line, status=response.status_code, headers=headers)
-
-    def complete(self) -> None:
-        self._line = replace(self._line, end=COMPLETE)
-
-    def fail(self, error: httpx2.TransportError) -> None:
-        """Note the error that ended the response, or came in its place."""
-        message = self._secrets.hide(str(error))
-        self._line = replace(self._line, end=type(error).__name__, said=message)
-
-    async def write(self) -> None:
-        pieces = self._secrets.hide_in(tuple(self.pieces))
-        await self._recorder.write(replace(self._line, pieces=pieces))
-
-
-class _RecordedStream(httpx2.AsyncByteStream):
-    """A response's body, which is recorded while it is read."""
-
-    def __init__(self, response: httpx2.Response, recording: _ResponseRecording) -> None:
+        self._line = replace(line, status=response.status_code, headers=headers)
         self._response = response
-        self._recording = recording
+        self._recorder = recorder
+        self._secrets = secrets
+        self._pieces: list[bytes] = []
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(self._response.aiter_raw()) as pieces:
                 async for piece in pieces:
-                    self._recording.pieces.append(piece)
+                    self._pieces.append(piece)
                     yield piece
         except httpx2.TransportError as error:
-            self._recording.fail(error)
+            self._line = _failed(self._line, error, self._secrets)
             raise
-        self._recording.complete()
+        self._line = replace(self._line, end=COMPLETE)
 
     async def aclose(self) -> None:
         await self._response.aclose()
-        await self._recording.write()
+        pieces = self._secrets.hide_in(tuple(self._pieces))
+        await self._recorder.write(replace(self._line, pieces=pieces))
+
+
+def _failed(
+    line: RecordedResponse, error: httpx2.TransportError, secrets: Secrets
+) -> RecordedResponse:
+    """Return the line with the error that ended the response, or came in its place."""
+    return replace(line, end=type(error).__name__, said=secrets.hide(str(error)))
