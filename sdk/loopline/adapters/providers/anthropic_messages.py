@@ -281,10 +281,10 @@ class _BlockStart(NamedTuple):
 
 
 class _TextPiece(NamedTuple):
-    """A piece of a block's text, thinking or signature, or of a call's input as JSON."""
+    """A piece of a block's text, thinking or signature."""
 
     number: int
-    field: Literal["text", "thinking", "signature", "input"]
+    field: Literal["text", "thinking", "signature"]
     text: str
 
 
@@ -299,7 +299,7 @@ class _End(NamedTuple):
     """The message is over."""
 
 
-_Event: TypeAlias = _BlockStart | _TextPiece | _Status | _End
+_Event: TypeAlias = _BlockStart | CallPiece | _TextPiece | _Status | _End
 
 
 def _decode(data: str, credentials: Credentials) -> _Event | None:
@@ -336,7 +336,7 @@ def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
         case "signature_delta":
             return _TextPiece(index, "signature", text_in(delta, "signature"))
         case "input_json_delta":
-            return _TextPiece(index, "input", text_in(delta, "partial_json"))
+            return CallPiece(index, arguments=text_in(delta, "partial_json"))
         case _:
             return None
 
@@ -369,8 +369,6 @@ class AnthropicReplyParser(ReplyParser):
         """Decode an event of the stream and return the text it adds."""
         event = _decode(data, self.credentials)
         match event:
-            case _TextPiece(field="input"):
-                self._take_input(event)
             case _TextPiece():
                 self._block(event.number).add(event.field, event.text)
                 if event.field == "text":
@@ -378,6 +376,8 @@ class AnthropicReplyParser(ReplyParser):
                 if event.field == "thinking":
                     return self.add(event.text, "thinking")
                 self.count(len(event.text))
+            case CallPiece():
+                self._take_input(event)
             case _BlockStart():
                 return self._start(event)
             case _Status():
@@ -426,13 +426,14 @@ class AnthropicReplyParser(ReplyParser):
             self.calls.add(start.call)
         return self.add(start.text) or self.add(start.thinking, "thinking")
 
-    def _take_input(self, piece: _TextPiece) -> None:
-        block = self._block(piece.number)
-        if text_in(block.fields, "type") in _SERVER_CALLS:
-            block.add(_INPUT, piece.text)
-            self.count(len(piece.text))
-        else:
-            self.calls.add(CallPiece(piece.number, arguments=piece.text))
+    def _take_input(self, piece: CallPiece) -> None:
+        block = self._block(piece.number or 0)
+        if text_in(block.fields, "type") not in _SERVER_CALLS:
+            self.calls.add(piece)
+            return
+        text = str(piece.arguments)
+        block.add(_INPUT, text)
+        self.count(len(text))
 
     def _update(self, status: _Status) -> None:
         self._stop_reason = status.stop_reason or self._stop_reason

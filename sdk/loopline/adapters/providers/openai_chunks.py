@@ -179,7 +179,9 @@ class _Choice(NamedTuple):
             text_in(delta, "reasoning_content") or text_in(delta, "reasoning"),
             _texts(delta["content"]) if "content" in delta else (),
             text_in(delta, "refusal"),
-            [_call_piece(piece) for piece in objects_in(delta, "tool_calls")],
+            [_call_piece(piece) for piece in objects_in(delta, "tool_calls")]
+            if "tool_calls" in delta
+            else (),
             [_DetailPiece.of(piece) for piece in objects_in(delta, DETAILS)] if details else (),
             len(str(details)) if details else 0,
         )
