@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +25,7 @@ class SchemaMismatch(LooplineError):
 
 
 @contextmanager
-def mismatches() -> Iterator[None]:
+def mismatches() -> Generator[None, None, None]:
     """Raise as `SchemaMismatch` whatever the code of a type raises."""
     try:
         yield
