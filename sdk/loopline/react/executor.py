@@ -12,19 +12,17 @@ from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
-from loopline.clock import Clock
+from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
-from loopline.models import ADDRESS_CHARACTERS, Json, JsonObject, dumps, one_line, well_formed
-from loopline.react.child_runs import Children, Outbox
+from loopline.models import ADDRESS_CHARACTERS, JsonObject, dumps, one_line, well_formed
 from loopline.react.context import Context
-from loopline.react.extensions import Allow, Ask, Deny
+from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.replies import answer_text
-from loopline.react.tool_runtime import Spawn, ToolRuntime
+from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.timeline import (
     ArtifactKept,
     Body,
@@ -102,8 +100,12 @@ class ToolExecutor:
             pending, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
             if pending is not None and answer is None:
                 continue
-            if answer is not None and _is_own_question(pending):
-                await self._record_end(call, _as_text(answer.value), "ok")
+            is_question = pending is not None and pending.kind == "question" and not pending.child
+            if answer is not None and is_question:  # of the tool itself
+                value = answer.value
+                await self._record_end(
+                    call, value if isinstance(value, str) else dumps(value), "ok"
+                )
             elif self._has_children(call):
                 run.append(call)
             elif (started := turn.started.get(call.call_id)) is not None:
@@ -130,7 +132,7 @@ class ToolExecutor:
             return
         arguments = call.arguments if started.ran_with is None else started.ran_with
         try:
-            children = self._children(call, None)
+            children = Children(call.call_id, self._runtime, spawn=None)
             invocation = self._tool_call(parsed, parsed.tool.effect, children)
             check = partial(parsed.tool.reconcile, deepcopy(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
@@ -139,7 +141,7 @@ class ToolExecutor:
         except StoreError:
             raise
         except AskUser as question:
-            await self._record_pending(call, question.kind, question.question, question.child)
+            await self._record_pending(call, question)
             return
         except ToolError as error:
             await self._record_failure(parsed, str(error))
@@ -150,7 +152,8 @@ class ToolExecutor:
         if outcome is None:
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
         else:
-            outcome = await self._checker.filter_result(parsed, outcome)
+            if parsed.guarded is not None:
+                outcome = await self._checker.filter_result(parsed.guarded, outcome)
             await self._record_outcome(call, outcome, 0.0, started.ran_with)
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
@@ -166,7 +169,7 @@ class ToolExecutor:
                 for running in self._running.values()
                 if running.parsed.claim.conflicts(parsed.claim)
             ]
-            children = self._children(parsed.call, self._runtime.spawn)
+            children = Children(parsed.call.call_id, self._runtime, spawn=self._runtime.spawn)
             task = asyncio.create_task(self._run_in_order(before, parsed, children))
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
         tasks = [running.task for running in self._running.values()]
@@ -181,7 +184,11 @@ class ToolExecutor:
 
     async def _check_calls(self, calls: Sequence[ToolCalled]) -> list[CheckedCall]:
         """Return the calls as the guards decide, one after the other, before any of them runs."""
-        return [await self._checker.check(self._checker.parse(call)) for call in calls]
+        parsed_calls = map(self._checker.parse, calls)
+        return [
+            parsed if parsed.guarded is None else await self._checker.check(parsed, parsed.guarded)
+            for parsed in parsed_calls
+        ]
 
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
         """Begin none of the calls, and say so."""
@@ -211,7 +218,8 @@ class ToolExecutor:
         running.entered = True
         try:
             if isinstance(parsed.verdict, Ask):  # all approvals are requested together
-                await self._record_pending(parsed.call, "approval", parsed.verdict.question)
+                approval = AskUser(parsed.verdict.question, kind="approval")
+                await self._record_pending(parsed.call, approval)
                 return
             if before:
                 await asyncio.wait(before)
@@ -220,7 +228,7 @@ class ToolExecutor:
                     start = self._clock.elapsed()
                     await self._run_to_end(parsed, children)
         except asyncio.CancelledError:
-            await self._record_cancelled(parsed, self._since(start))
+            await self._record_cancelled(parsed, elapsed_ms(self._clock, start))
 
     async def _run_to_end(self, parsed: CheckedCall, children: Children) -> None:
         """Run the call to its result, or to a question."""
@@ -230,15 +238,15 @@ class ToolExecutor:
         except StoreError:
             raise
         except AskUser as question:
-            await self._record_pending(call, question.kind, question.question, question.child)
+            await self._record_pending(call, question)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
-            await self._record_failure(parsed, str(error), self._since(start))
+            await self._record_failure(parsed, str(error), elapsed_ms(self._clock, start))
         except Exception as error:
             logger.exception("%s broke", call.tool)
             text = f"{type(error).__name__}: {error}"
-            await self._record_failure(parsed, text, self._since(start))
+            await self._record_failure(parsed, text, elapsed_ms(self._clock, start))
 
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Return whether an earlier conflicting call awaits approval, or waits for one that does."""
@@ -270,9 +278,6 @@ class ToolExecutor:
             text = "The tool cancelled its own work."
             await self._record_end(call, text, "error", elapsed_ms)
 
-    def _since(self, start: float) -> float:
-        return round((self._clock.elapsed() - start) * 1000, 3)
-
     async def _run(self, call: ToolCalled, parsed: CheckedCall, children: Children) -> None:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
@@ -280,12 +285,9 @@ class ToolExecutor:
         is_started = call.call_id in self._recorder.turn.started
         arguments = parsed.arguments
         ran_with = None if arguments is call.arguments else arguments
-        match parsed.verdict:
-            case Deny(reason=reason):
-                await self._record_end(call, reason, "denied")
-                return
-            case Ask() | Allow():
-                pass
+        if isinstance(parsed.verdict, Deny):
+            await self._record_end(call, parsed.verdict.reason, "denied")
+            return
         start = self._clock.elapsed()
         if tool.effect != "read":
             await wait_for_threads(
@@ -303,8 +305,9 @@ class ToolExecutor:
         # A copy: what a tool does to its arguments must not change what the log says of them.
         invocation = self._tool_call(parsed, tool.effect, children)
         outcome = await children.run(self._timed(tool, deepcopy(arguments), invocation))
-        outcome = await self._checker.filter_result(parsed, outcome)
-        await self._record_outcome(call, outcome, self._since(start), ran_with)
+        if parsed.guarded is not None:
+            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the tool within the time that a call has."""
@@ -331,20 +334,14 @@ class ToolExecutor:
         finally:
             alarm.cancel()
 
-    async def _record_pending(
-        self,
-        call: ToolCalled,
-        kind: Literal["question", "approval"],
-        question: str,
-        child: str = "",
-    ) -> None:
+    async def _record_pending(self, call: ToolCalled, question: AskUser) -> None:
         """Record that the call waits for the user, and tell listeners."""
         pending = ToolPending(
             call_id=call.call_id,
-            kind=kind,
-            question=well_formed(question),
+            kind=question.kind,
+            question=well_formed(question.question),
             digest=approval_digest(call),
-            child=child,
+            child=question.child,
             elapsed_ms=self._recorder.elapsed_ms,
         )
         await self._recorder.record(pending)
@@ -364,8 +361,9 @@ class ToolExecutor:
         self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
     ) -> None:
         """Record an error as the guards let the model read it."""
-        shown = await self._checker.filter_result(parsed, Outcome(text=text))
-        await self._record_end(parsed.call, shown.text, "error", elapsed_ms)
+        if parsed.guarded is not None:
+            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
+        await self._record_end(parsed.call, text, "error", elapsed_ms)
 
     async def _record_end(
         self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0
@@ -395,10 +393,6 @@ class ToolExecutor:
                 call, truncated, elapsed_ms, timeline, number, ran_with, answer
             )
         )
-
-    def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
-        outbox = Outbox(call.call_id, recorder=self._recorder, listen=self._runtime.listen)
-        return Children(call.call_id, self._runtime, spawn=spawn, outbox=outbox)
 
     def _tool_call(self, parsed: CheckedCall, effect: Effect, children: Children) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
@@ -509,15 +503,6 @@ def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _is_own_question(waiting: ToolPending | None) -> bool:
-    """Return whether the tool itself has asked the user, not one of its children nor a guard."""
-    return waiting is not None and waiting.kind == "question" and not waiting.child
-
-
-def _as_text(value: Json) -> str:
-    return value if isinstance(value, str) else dumps(value)
-
-
 _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
 """By the uid of a conversation, for as long as the threads run: they belong to the process."""
 
@@ -545,13 +530,8 @@ async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float 
         ToolError: one still does after so many seconds.
     """
     threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
-    if threads:
-        await _wait_until_done(threads, clock, seconds)
-
-
-async def _wait_until_done(
-    threads: Sequence[Future[object]], clock: Clock, seconds: float | None
-) -> None:
+    if not threads:
+        return
     late = asyncio.Event()
     alarm = None if seconds is None else clock.alarm(seconds, late.set)
     waited = [asyncio.ensure_future(_all_done(threads)), asyncio.ensure_future(late.wait())]

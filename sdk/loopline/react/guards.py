@@ -253,13 +253,9 @@ class Claim:
 
     def conflicts(self, other_claim: Claim) -> bool:
         """Return whether the two calls must not run at once."""
-        match self.effect, other_claim.effect:
-            case ("exclusive", _) | (_, "exclusive"):
-                return True
-            case ("write", "write") | ("meta", "meta"):
-                return self.key == other_claim.key
-            case _:
-                return False
+        if "exclusive" in (self.effect, other_claim.effect):
+            return True
+        return self == other_claim and self.effect != "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +281,7 @@ class CallChecker:
     def __init__(self, runtime: ToolRuntime, tools: Callable[[], ToolSet]) -> None:
         self._recorder = runtime.recorder
         self._tools = tools
-        self._guards = Guards(tuple(runtime.guards)) if runtime.guards else None
+        self._guards = Guards(tuple(runtime.guards))
         self._options = runtime.options
         self._deps = runtime.deps
 
@@ -296,7 +292,7 @@ class CallChecker:
             tool.check(call.arguments)
         except LooplineError as error:
             return CheckedCall(call, error, Claim("read"), call.arguments)
-        guarded = None if self._guards is None else self._guarded(call, tool.effect)
+        guarded = self._guarded(call, tool.effect) if self._guards.guards else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
@@ -309,27 +305,26 @@ class CallChecker:
             logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
             return Claim("exclusive")
 
-    async def check(self, parsed: CheckedCall) -> CheckedCall:
+    async def check(self, parsed: CheckedCall, guarded: GuardedCall) -> CheckedCall:
         """Return the call as the guards decide."""
-        tool, call, guards, guarded = parsed.tool, parsed.call, self._guards, parsed.guarded
-        if isinstance(tool, LooplineError) or guards is None or guarded is None:
+        tool, call = parsed.tool, parsed.call
+        if isinstance(tool, LooplineError):
             return parsed
         turn = self._recorder.turn
         answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
         is_same_call = waiting is not None and waiting.digest == approval_digest(call)
         is_approved = is_same_call and answer is not None and is_approval(answer.value)
         is_approved |= call.call_id in turn.started  # what its children do is carried on
-        verdict = await (guards.granted(guarded) if is_approved else guards.before(guarded))
+        verdict = await (self._guards.granted if is_approved else self._guards.before)(guarded)
         parsed = replace(parsed, verdict=verdict)
-        match verdict:
-            case Allow(arguments=dict() as changed):
-                try:
-                    tool.check(changed)
-                except LooplineError as error:
-                    return replace(parsed, tool=error, claim=Claim("read"))
-                return replace(parsed, claim=self._claim(tool, changed), arguments=changed)
-            case _:
-                return parsed
+        changed = verdict.arguments if isinstance(verdict, Allow) else None
+        if changed is None:
+            return parsed
+        try:
+            tool.check(changed)
+        except LooplineError as error:
+            return replace(parsed, tool=error, claim=Claim("read"))
+        return replace(parsed, claim=self._claim(tool, changed), arguments=changed)
 
     def _guarded(self, call: ToolCalled, effect: Effect) -> GuardedCall:
         recorder = self._recorder
@@ -353,11 +348,9 @@ class CallChecker:
         since = dropwhile(lambda batch_call: batch_call.call_id != call.call_id, batch)
         return turn.call_counts - Counter(batch_call.tool for batch_call in since)
 
-    async def filter_result(self, judged: CheckedCall, outcome: Outcome) -> Outcome:
+    async def filter_result(self, guarded: GuardedCall, outcome: Outcome) -> Outcome:
         """Return the outcome as the guards let the model read it: its text, and that of each section."""
-        guards, guarded = self._guards, judged.guarded
-        if guards is None or guarded is None:
-            return outcome
+        guards = self._guards
         try:
             sections = [
                 replace(section, text=await guards.after(guarded, section.text))

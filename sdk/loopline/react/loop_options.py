@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
 from loopline.events import DialectName
-from loopline.models import Capabilities, Model, ProtocolName
+from loopline.models import Model
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -126,13 +126,13 @@ def _integer(minimum: int) -> Check:
 
 
 def _zero_or(minimum: int) -> Check:
-    def check(value: object) -> str:
-        is_zero = type(value) is int and value == 0
-        return (
-            "" if is_zero or not _integer(minimum)(value) else f"0, or {_integer(minimum)(value)}"
-        )
+    check = _integer(minimum)
 
-    return check
+    def check_positive(value: object) -> str:
+        expected = "" if type(value) is int and value == 0 else check(value)
+        return f"0, or {expected}" if expected else ""
+
+    return check_positive
 
 
 def _or_none(check: Check) -> Check:
@@ -144,14 +144,9 @@ def _or_none(check: Check) -> Check:
 
 
 def _positive(value: object) -> str:
-    match value:
-        case bool():
-            pass
-        case int() | float() if isfinite(value) and value > 0:
-            return ""
-        case _:
-            pass
-    return "a number above 0"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "a number above 0"
+    return "" if isfinite(value) and value > 0 else "a number above 0"
 
 
 def _one_of(choice: object) -> Check:
@@ -337,20 +332,14 @@ def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
     """Return the requested protocol if the model can follow it; "auto" is the best that it can."""
-    capabilities = model.capabilities
-    match options.protocol:
-        case "json" | "tagged" | "thought_action" as name if capabilities.write_decisions:
-            return protocol(name)
-        case _:
-            return protocol(_best_protocol(capabilities, options.text_protocol))
-
-
-def _best_protocol(capabilities: Capabilities, text: TextProtocol) -> ProtocolName:
+    capabilities, requested, text = model.capabilities, options.protocol, options.text_protocol
+    if capabilities.write_decisions and requested != "auto" and requested != "native":
+        return protocol(requested)
     if capabilities.tool_call:
-        return "native"
+        return protocol("native")
     if text != "auto":
-        return text
-    return "json" if capabilities.json_mode else "tagged"
+        return protocol(text)
+    return protocol("json" if capabilities.json_mode else "tagged")
 
 
 PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
@@ -436,13 +425,11 @@ def _turns(text: str) -> Limits:
 
 
 def _parallel(text: str) -> Limits:
-    match text.lower():
-        case "true" | "1":
-            return {}
-        case "false" | "0":
-            return {"parallel_tools": 1, "max_depth": 0}
-        case _:
-            raise ValueError("it takes true, 1, false or 0")
+    if text.lower() in ("true", "1"):
+        return {}
+    if text.lower() in ("false", "0"):
+        return {"parallel_tools": 1, "max_depth": 0}
+    raise ValueError("it takes true, 1, false or 0")
 
 
 _ALL = (
