@@ -69,6 +69,10 @@ class View:
             self._candidate = self._rendered(window)
         return self._candidate
 
+    def shown(self, window: Projection) -> Rendering:
+        """Return the messages as they stand, or under another window."""
+        return self.rendering if window == self.window else self.under(window)
+
     def _rendered(self, window: Projection) -> Rendering:
         rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:

@@ -28,6 +28,7 @@ from loopline.prompt import (
     NATIVE,
     RENDERER,
     TRACE_TAIL,
+    TRIGGER,
     Budget,
     CachePolicy,
     DecisionProtocol,
@@ -382,12 +383,16 @@ class Context:
             extra=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
         )
-        window, causes = await self._planner.choose(budget)
+        planner, window, causes = self._planner, self.view.window, list[str]()
+        if planner.is_due:
+            window, causes = await compute(planner.choose)
+        if causes == ["prune"] or budget.over(self.view.shown(window), TRIGGER):
+            window, causes = await planner.make_room(window, causes, budget)
         if self._recorder.turn.overflowed:
             window, causes = replace(window, unbound=self.view.seq), [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
-        now = self.view.under(window) if changed else self.view.rendering
+        now = self.view.shown(window)
         pointing = CachePolicy(
             fixed=self._offering.fixed,
             factor=factor,

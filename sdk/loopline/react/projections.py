@@ -10,7 +10,7 @@ from functools import partial
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
-from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, well_formed
+from loopline.models import Message, Model, Options, Prompt, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     HISTORY_SHARE,
@@ -95,26 +95,15 @@ class ProjectionPlanner:
     offering: ToolOffering
     answer: TypedAnswer | None
 
-    async def choose(self, budget: Budget) -> tuple[Projection, list[str]]:
-        """Return the window of the round, and what opens an epoch with it, if anything does."""
-        view, window, causes = self.view, self.view.window, list[str]()
-        changes = self._change_causes()
-        if changes or self._cache_is_cold() or view.state.last_hide > window.hides:
-            window, causes = await compute(partial(self._after_changes, changes))
-        now = view.rendering if window == view.window else view.under(window)
-        if budget.over(now, TRIGGER):
-            smaller = await self._compact(window, budget)
-            if smaller != window:
-                window, causes = smaller, [*causes, "compaction"]
-        elif causes == ["prune"]:
-            await self._record_prune(window)
-        if window != view.window:
-            await compute(partial(view.under, window))  # so that opening it costs nothing
-        return window, causes
+    @property
+    def is_due(self) -> bool:
+        """Return whether the next round may show something else than the one before."""
+        hides_more = self.view.state.last_hide > self.view.window.hides
+        return hides_more or self._cache_is_cold() or bool(self._change_causes())
 
-    def _after_changes(self, changes: list[str]) -> tuple[Projection, list[str]]:
-        """Return the window that goes with the changes, and the causes of a new epoch."""
-        window, causes = self.view.window, changes
+    def choose(self) -> tuple[Projection, list[str]]:
+        """Return the window of the round, and what opens an epoch with it, if anything does."""
+        window, causes = self.view.window, self._change_causes()
         if causes == ["start"]:
             window = replace(window, result_limit=self.runtime.options.result_characters)
         elif causes:
@@ -130,7 +119,21 @@ class ProjectionPlanner:
                 window, causes = pruned, ["prune"]
         window = window if causes in ([], ["start"]) else self._without_reasoning(window)
         if window != self.view.window:
-            self.view.under(window)
+            self.view.under(window)  # so that opening it costs nothing
+        return window, causes
+
+    async def make_room(
+        self, window: Projection, causes: list[str], budget: Budget
+    ) -> tuple[Projection, list[str]]:
+        """Return the window under which the prompt fits, and its causes; what is dropped is recorded."""
+        if budget.over(self.view.shown(window), TRIGGER):
+            smaller = await self._compact(window, budget)
+            if smaller != window:
+                window, causes = smaller, [*causes, "compaction"]
+        elif causes == ["prune"]:
+            await self._record_prune(window)
+        if window != self.view.window:
+            await compute(partial(self.view.under, window))  # so that opening it costs nothing
         return window, causes
 
     async def _record_prune(self, window: Projection) -> None:
@@ -165,16 +168,13 @@ class ProjectionPlanner:
         return replace(before, tokens=now.tokens) != now
 
     def _age(self, window: Projection) -> Projection:
-        newest, limit = (
-            self.runtime.recorder.timeline.reactions.newest_seq,
-            self.runtime.options.result_characters,
-        )
+        recorder, options = self.runtime.recorder, self.runtime.options
         return age(
-            replace(window, result_limit=min(window.result_limit, limit)),
-            self.runtime.recorder.number,
-            self.runtime.options.keep_recent_turns,
-            self.runtime.options.keep_recent_intact_turns,
-            newest,
+            replace(window, result_limit=min(window.result_limit, options.result_characters)),
+            recorder.number,
+            options.keep_recent_turns,
+            options.keep_recent_intact_turns,
+            recorder.timeline.reactions.newest_seq,
         )
 
     def _without_reasoning(self, window: Projection) -> Projection:
@@ -183,17 +183,12 @@ class ProjectionPlanner:
 
     def _cache_is_cold(self) -> bool:
         """Return whether the provider's cache of the last prompt has expired."""
-        last, ttl = (
-            self.runtime.recorder.timeline.last_request,
-            self.runtime.options.cache_ttl_seconds,
-        )
+        last = self.runtime.recorder.timeline.last_request
+        ttl = self.runtime.options.cache_ttl_seconds
         if last is None or not ttl:
             return False
-        match last.body:
-            case RoundStart(cache_ttl=written) if written:
-                ttl = written  # so long the provider keeps what it has, whatever comes next
-            case _:
-                pass
+        if isinstance(last.body, RoundStart) and last.body.cache_ttl:
+            ttl = last.body.cache_ttl  # so long the provider keeps what it has, whatever comes next
         return self.runtime.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
     def _is_worth_pruning(self, pruned: Projection) -> bool:
@@ -317,11 +312,7 @@ class ProjectionPlanner:
             previous_ref=earlier_block.ref if earlier_block else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
-                *(
-                    step
-                    for open_plan in plans.open_plans[-OPEN_PLANS_SHOWN:]
-                    for step in open_plan.steps
-                ),
+                *(step for shown in plans.open_plans[-OPEN_PLANS_SHOWN:] for step in shown.steps),
             ],
             room=room,
             history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
@@ -351,44 +342,30 @@ class ProjectionPlanner:
             ),
             purpose="summary",
         )
-        start = self.runtime.clock.elapsed()
+        clock, start = self.runtime.clock, self.runtime.clock.elapsed()
+        retries = RetryPolicy(clock=clock, retries=self.runtime.options.model_retries)
+        factor = self.view.state.factor_of(self.model.name)
+        metered = MeteredModel(self.model, self.runtime.quota, factor=factor)
         written = SummaryReply(model=self.model.name)
         try:
-            patience = RetryPolicy(
-                clock=self.runtime.clock, retries=self.runtime.options.model_retries
-            )
-            factor = self.view.state.factor_of(self.model.name)
-            reply = await request_reply(
-                MeteredModel(self.model, self.runtime.quota, factor=factor),
-                prompt,
-                _ignore,
-                patience,
-            )
+            reply = await request_reply(metered, prompt, lambda _: None, retries)
         except OutOfBudget as error:
             return SummaryReply(why=str(error))
         except ModelError as error:
-            return replace(
-                written, elapsed_ms=elapsed_ms(self.runtime.clock, start), why=str(error)
-            )
-        text = (
-            "" if reply.stop_reason == "refusal" else well_formed(self._summary_text(reply)).strip()
-        )
+            return replace(written, elapsed_ms=elapsed_ms(clock, start), why=str(error))
+        text = ""
+        if reply.stop_reason != "refusal":  # a model may answer in its decision protocol
+            decided = self.protocol.decode(reply)
+            text = decided.text if isinstance(decided, Answer) else reply.text
+        text = well_formed(text).strip()
         return replace(
             written,
             text=text,
-            elapsed_ms=elapsed_ms(self.runtime.clock, start),
+            elapsed_ms=elapsed_ms(clock, start),
             usage=reply.usage,
             cost=capabilities.cost(reply.usage),
             why="" if text else "the model wrote no summary",
         )
-
-    def _summary_text(self, reply: Reply) -> str:
-        """Return the text of a summary, from a model that may answer in its decision protocol."""
-        match self.protocol.decode(reply):
-            case Answer(text=text):
-                return text
-            case _:
-                return reply.text
 
     def _compaction_message(self, before: int, named: str, after: int = 0) -> SystemMessage:
         to = f" to {after}" if after else ""
@@ -407,7 +384,3 @@ def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
     smaller = truncate(view, window, budget)
     named = "what calls gave is now only named, and long texts are cut: refs restore them"
     return _Reduction(smaller, budget.cost(view.under(smaller)), named)
-
-
-def _ignore(piece: TextDelta) -> None:
-    """Ignore a piece of a summary: no listener hears it being written."""
