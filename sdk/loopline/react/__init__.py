@@ -1,6 +1,6 @@
 """The loop."""
 
-from loopline.react.answers import make_completion, make_fallback
+from loopline.react.answers import make_completion
 from loopline.react.context import Context
 from loopline.react.extensions import (
     Allow,
@@ -108,7 +108,6 @@ __all__ = [
     "is_approval",
     "late_input",
     "make_completion",
-    "make_fallback",
     "named_preset",
     "nodes",
     "pending_calls",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from loopline.errors import ModelError
 from loopline.models import OutputType, Reply, well_formed
 from loopline.prompt import Answer, Malformed
-from loopline.react.context import Context
+from loopline.react.context import Context, RoundPurpose
 from loopline.react.interrupter import Interrupted, Interrupter
 from loopline.react.model_chain import ModelChain
 from loopline.react.model_requests import RequestSkipped
@@ -49,22 +49,6 @@ from loopline.timeline import (
     turn_id,
 )
 from loopline.timeline.tasks import compute, finish, is_long
-
-
-async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
-    """Find what the marks in notes change of the current plan's steps."""
-    current, snapshot = timeline.plans.current, None
-    if current and notes:
-        acknowledge = partial(plan.acknowledge, current, notes, moment)
-        snapshot = await compute(acknowledge, characters=len(notes))
-    if current is None or snapshot is None:
-        return []
-    changes: dict[str, StepStatus] = {
-        number: status
-        for number, status in snapshot.step_status.items()
-        if current.step_status.get(number) != status
-    }
-    return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:
@@ -139,21 +123,8 @@ _REASON_TEXTS: Mapping[ExitReason, str] = {
 }
 
 
-async def make_fallback(
-    timeline: Timeline,
-    turn: Turn,
-    reason: ExitReason,
-    error: str = "",
-    *,
-    way: FallbackStyle = "summary",
-    output: OutputType[Any] | None = None,
-) -> Completion:
-    """Return the draft as the answer, else what was collected: a line for each call, or all results."""
-    if turn.draft is not None:
-        text = turn.draft.text
-        return await make_completion(
-            timeline, text, flag="draft", reason=reason, error=error, output=output
-        )
+def collected_text(turn: Turn, reason: ExitReason, error: str, style: FallbackStyle) -> str:
+    """Return what was collected without an answer: a line for each call, or all results."""
     because = (
         f"the model could not be asked ({error})" if error else _REASON_TEXTS.get(reason, reason)
     )
@@ -166,10 +137,9 @@ async def make_fallback(
     for result, excerpt in zip(listed, _excerpts(listed, turn.number), strict=True):
         outcome = "OK" if result.status == "ok" else f"ERROR ({result.status})"
         lines.append(f"- {result.tool} ({result.call_id}): {outcome}")
-        if way == "partial":
+        if style == "partial":
             lines.append(excerpt)
-    text = "\n".join(lines)
-    return await make_completion(timeline, text, flag=way, reason=reason, error=error)
+    return "\n".join(lines)
 
 
 def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
@@ -194,15 +164,13 @@ def _share(lengths: Sequence[int], room: int) -> int:
     return max(lengths, default=0)
 
 
+@dataclass(frozen=True, slots=True)
 class Journal:
     """Records what comes of the replies of a run; listeners hold the same texts by then."""
 
-    def __init__(self, runtime: ToolRuntime, context: Context, texts: ChannelTexts) -> None:
-        self._recorder = runtime.recorder
-        self._clock = runtime.clock
-        self._output = runtime.output
-        self._context = context
-        self._texts = texts
+    runtime: ToolRuntime
+    context: Context
+    texts: ChannelTexts
 
     async def record(self, *bodies: Body) -> None:
         """Record bodies after listeners have been given their texts.
@@ -215,10 +183,11 @@ class Journal:
             await self._settle(bodies)
 
     async def _settle(self, bodies: Sequence[Body]) -> None:
+        recorder = self.runtime.recorder
         size = sum(len(body.text) for body in bodies if isinstance(body, Completion))
-        resolve = partial(recorded_texts, bodies, self._recorder.timeline.pool)
-        self._texts.settle(await compute(resolve, characters=size))
-        await self._recorder.record(*bodies)
+        resolve = partial(recorded_texts, bodies, recorder.timeline.pool)
+        self.texts.settle(await compute(resolve, characters=size))
+        await recorder.record(*bodies)
 
     async def record_decision(
         self,
@@ -226,42 +195,50 @@ class Journal:
         notes: str,
         *bodies: Body,
         calls: int = 0,
-        is_answer: bool = False,
+        purpose: RoundPurpose = "decision",
         acknowledges: bool = True,
     ) -> None:
         """Record a reply as a decision with its thinking, notes and plan acknowledgements, then the bodies."""
         acknowledgements = await self._acknowledgements(notes) if acknowledges else []
-        decision = self._context.decision(reply, calls=calls)
-        if is_answer:
-            decision = replace(decision, purpose="answer")
+        decision = self.context.decision(reply, calls=calls, purpose=purpose)
         noted = [Notes(text=notes)] if notes else []
         await self.record(decision, *thinking_bodies(reply), *noted, *acknowledgements, *bodies)
 
     async def record_malformed(
-        self, reply: Reply, raw: str, problem: str, notes: str = "", *, is_answer: bool = False
+        self,
+        reply: Reply,
+        raw: str,
+        problem: str,
+        notes: str = "",
+        *,
+        purpose: RoundPurpose = "decision",
     ) -> None:
         """Record a reply that could not be read, and the notice that says why."""
         acknowledgements = await self._acknowledgements(notes)
-        decision = self._context.decision(reply, raw=raw if raw.strip() else EMPTY_REPLY)
-        if is_answer:
-            decision = replace(decision, purpose="answer")
+        raw = raw if raw.strip() else EMPTY_REPLY
+        decision = self.context.decision(reply, raw=raw, purpose=purpose)
         notice = Notice(code="malformed_reply", text=problem)
         await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
 
     async def record_cut_off(self, reply: Reply) -> None:
         """Record the beginning of a reply that was cut off, and tell the model to continue it."""
-        decision = self._context.decision(reply, raw=well_formed(reply.text))
+        decision = self.context.decision(reply, raw=well_formed(reply.text))
         notice = Notice(code="reply_cut_off", text=CONTINUE)
         thinking = thinking_bodies(reply)
         for block in thinking:
-            self._texts.settle_thinking(block.text)
-        await self._recorder.record(decision, *thinking, notice)
+            self.texts.settle_thinking(block.text)
+        await self.runtime.recorder.record(decision, *thinking, notice)
 
     async def remind(self, code: str, text: str) -> None:
         """Record a notice for the model, once between two decisions."""
-        notices = notice_bodies(code, text)
-        if notices and code not in self._recorder.turn.notice_codes:
-            await self._recorder.record(*notices)
+        recorder, notices = self.runtime.recorder, notice_bodies(code, text)
+        if notices and code not in recorder.turn.notice_codes:
+            await recorder.record(*notices)
+
+    async def end(self, answer: Completion, *before: Body) -> LoopEnd:
+        """Record the answer that ends the loop."""
+        await self.record(*before, answer)
+        return LoopEnd(answer.reason, answer.error)
 
     async def close(
         self,
@@ -269,113 +246,119 @@ class Journal:
         answer: Completion,
         notes: str,
         *notices: Notice,
-        is_answer: bool = False,
+        purpose: RoundPurpose = "decision",
     ) -> LoopEnd:
         """Record a reply together with the answer that ends the loop."""
-        await self.record_decision(reply, notes, *notices, answer, is_answer=is_answer)
+        await self.record_decision(reply, notes, *notices, answer, purpose=purpose)
         return LoopEnd(answer.reason, answer.error)
 
-    async def completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
+    async def completion(
+        self, text: str, flag: AnswerFlag, reason: ExitReason, error: str = ""
+    ) -> Completion:
         """Return the answer of this text as it is recorded."""
-        timeline = self._recorder.timeline
-        return await make_completion(timeline, text, flag=flag, reason=reason, output=self._output)
+        timeline, output = self.runtime.recorder.timeline, self.runtime.output
+        return await make_completion(
+            timeline, text, flag=flag, reason=reason, error=error, output=output
+        )
 
     async def fallback(
         self, reason: ExitReason, error: str = "", *, style: FallbackStyle = "summary"
     ) -> Completion:
-        """Return the answer that stands in where the model gave none."""
-        recorder = self._recorder
-        return await make_fallback(
-            recorder.timeline, recorder.turn, reason, error, way=style, output=self._output
+        """Return the draft as the answer, else what was collected."""
+        recorder = self.runtime.recorder
+        if recorder.turn.draft is not None:
+            return await self.completion(recorder.turn.draft.text, "draft", reason, error)
+        text = collected_text(recorder.turn, reason, error, style)
+        return await make_completion(
+            recorder.timeline, text, flag=style, reason=reason, error=error
         )
 
     async def _acknowledgements(self, notes: str) -> list[Body]:
-        recorder = self._recorder
-        moment = Moment(self._clock.now(), f"turn_{recorder.number}")
-        return await plan_acknowledgements(recorder.timeline, notes, moment)
+        """Find what the marks in notes change of the current plan's steps."""
+        recorder = self.runtime.recorder
+        current = recorder.timeline.plans.current
+        if current is None or not notes:
+            return []
+        moment = Moment(self.runtime.clock.now(), turn_id(recorder.number))
+        acknowledge = partial(plan.acknowledge, current, notes, moment)
+        snapshot = await compute(acknowledge, characters=len(notes))
+        if snapshot is None:
+            return []
+        changes: dict[str, StepStatus] = {
+            number: status
+            for number, status in snapshot.step_status.items()
+            if current.step_status.get(number) != status
+        }
+        return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
 
 
 MAX_REPAIRS = 3
 """How often an answer is requested again where only the rounds limit repairs: its request is none of them."""
 
 
+@dataclass(frozen=True, slots=True)
 class AnswerWriter:
     """Ends a turn with an answer, whatever is left of its rounds, time and budget."""
 
-    def __init__(
-        self,
-        runtime: ToolRuntime,
-        context: Context,
-        chain: ModelChain,
-        journal: Journal,
-        texts: ChannelTexts,
-        interrupter: Interrupter,
-    ) -> None:
-        self._runtime = runtime
-        self._recorder = runtime.recorder
-        self._options = runtime.options
-        self._context = context
-        self._chain = chain
-        self._journal = journal
-        self._texts = texts
-        self._interrupter = interrupter
+    runtime: ToolRuntime
+    context: Context
+    chain: ModelChain
+    journal: Journal
+    interrupter: Interrupter
 
     async def from_tool(self) -> LoopEnd | None:
         """End the turn with the answer that a tool gave, unless the user has said more since."""
-        recorder, text = self._recorder, self._recorder.turn.tool_answer
+        recorder, text = self.runtime.recorder, self.runtime.recorder.turn.tool_answer
         if text is None:
             return None
         await recorder.catch_up()
-        if recorder.timeline.inputs_for(recorder.number) and self._runtime.asks_again:
-            await self._journal.record(Draft(text=text, reason=NEW_INPUT))
+        if recorder.timeline.inputs_for(recorder.number) and self.runtime.asks_again:
+            await self.journal.record(Draft(text=text, reason=NEW_INPUT))
             return None
-        completion = await self._journal.completion(text, "", "complete")
-        await self._journal.record(completion)
-        return LoopEnd(completion.reason)
+        return await self.journal.end(await self.journal.completion(text, "", "complete"))
 
     async def save_partial(self) -> None:
         """Record what was written of an answer as the answer of a turn that is stopped."""
-        text = well_formed("".join(self._texts.written)).strip()
-        if text and not self._recorder.turn.completion:
-            await self._journal.record(await self._journal.completion(text, "partial", "stopped"))
+        text = well_formed("".join(self.journal.texts.written)).strip()
+        if text and not self.runtime.recorder.turn.completion:
+            await self.journal.record(await self.journal.completion(text, "partial", "stopped"))
 
     async def accept(self, reply: Reply, notes: str, text: str, flag: AnswerFlag) -> LoopEnd | None:
         """End the turn with the answer of a decision, or have one written with that as its draft."""
         if flag == "unparsed":
-            text = cut_off_text(self._recorder.turn) + text
-        if not self._options.synthesizes:
-            completion = await self._journal.completion(text, flag, "complete")
-            return await self._journal.close(reply, completion, notes)
-        await self._journal.record_decision(reply, notes, Draft(text=text, reason="synthesis"))
+            text = cut_off_text(self.runtime.recorder.turn) + text
+        if not self.runtime.options.synthesizes:
+            completion = await self.journal.completion(text, flag, "complete")
+            return await self.journal.close(reply, completion, notes)
+        await self.journal.record_decision(reply, notes, Draft(text=text, reason="synthesis"))
         return await self._synthesize("complete")
 
     async def exhausted(self, reason: ExitReason) -> LoopEnd | None:
         """End the turn although no round, no time or no budget is left."""
         may_ask = reason in ("max_iterations", "stagnation") or (
-            reason == "budget" and self._context.can_afford_answer
+            reason == "budget" and self.context.can_afford_answer
         )
-        if may_ask and self._options.synthesizes:
+        if may_ask and self.runtime.options.synthesizes:
             return await self._synthesize(reason)
-        if may_ask and self._options.on_exhausted == "force":
+        if may_ask and self.runtime.options.on_exhausted == "force":
             return await self._force(reason)
         return await self._collect(reason)
 
-    async def refused(self, reply: Reply, *, is_answer: bool = False) -> LoopEnd:
+    async def refused(self, reply: Reply, *, purpose: RoundPurpose = "decision") -> LoopEnd:
         """End the turn with the model's refusal."""
         text = well_formed(reply.text).strip() or "The model refused to answer."
-        completion = await self._journal.completion(text, "", "refused")
-        return await self._journal.close(reply, completion, "", is_answer=is_answer)
+        completion = await self.journal.completion(text, "", "refused")
+        return await self.journal.close(reply, completion, "", purpose=purpose)
 
     async def without_model(self, error: ModelError) -> LoopEnd:
         """End the turn with what was found, because no model answers."""
         text = well_formed(str(error))
         notice = Notice(code="model_error", text=text)
-        await self._journal.record(notice, await self._journal.fallback("error", text))
-        return LoopEnd("error", text)
+        return await self.journal.end(await self.journal.fallback("error", text), notice)
 
     async def _synthesize(self, reason: ExitReason) -> LoopEnd | None:
         """Have the answer written by a request of its own; repair one that is no value of its type."""
-        repairs = self._options.repairs
+        repairs = self.runtime.options.repairs
         attempts_left = MAX_REPAIRS if repairs is None else repairs
         outcome = await self._write(reason)
         while isinstance(outcome, Malformed) and attempts_left:
@@ -388,69 +371,68 @@ class AnswerWriter:
     async def _write(self, reason: ExitReason) -> LoopEnd | Malformed | None:
         """Request an answer that sees every result of the turn."""
         try:
-            reply = await self._interrupter.run(partial(self._chain.request, "answer", traces=True))
+            reply = await self.interrupter.run(partial(self.chain.request, "answer", traces=True))
         except RequestSkipped:
             return await self._from_draft("budget") or await self._collect("budget")
         except ModelError as error:
             notice = Notice(code="model_error", text=well_formed(str(error)))
             return await self._from_draft(reason, notice) or await self.without_model(error)
         except Interrupted:
-            self._texts.retract()
+            self.journal.texts.retract()
             return None
-        draft = self._recorder.turn.draft
+        draft = self.runtime.recorder.turn.draft
         if reply.stop_reason == "refusal":
             if draft is None:
-                return await self.refused(reply, is_answer=True)
-            completion = await self._journal.completion(draft.text, "draft", reason)
-            return await self._journal.close(reply, completion, "", is_answer=True)
+                return await self.refused(reply, purpose="answer")
+            completion = await self.journal.completion(draft.text, "draft", reason)
+            return await self.journal.close(reply, completion, "", purpose="answer")
         text = well_formed(reply.text).strip() or (draft.text if draft else "")
         if not text:
-            completion = await self._journal.fallback(reason)
-            return await self._journal.close(reply, completion, "", is_answer=True)
-        typed = self._context.answer(traces=True)
+            completion = await self.journal.fallback(reason)
+            return await self.journal.close(reply, completion, "", purpose="answer")
+        typed = self.context.answer(traces=True)
         answer = typed.read_text(text) if typed else Answer("", text)
         if isinstance(answer, Malformed):
-            await self._journal.record_malformed(reply, text, answer.problem, is_answer=True)
+            await self.journal.record_malformed(reply, text, answer.problem, purpose="answer")
             return answer
-        completion = await self._journal.completion(answer.text, "", reason)
+        completion = await self.journal.completion(answer.text, "", reason)
         reply = replace(reply, discarded=answer.discarded)
-        return await self._journal.close(reply, completion, "", is_answer=True)
+        return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _from_draft(self, reason: ExitReason, *before: Body) -> LoopEnd | None:
         """End the turn with the draft as its answer; None without a draft."""
-        draft = self._recorder.turn.draft
+        draft = self.runtime.recorder.turn.draft
         if draft is None:
             return None
-        completion = await self._journal.completion(draft.text, "draft", reason)
-        await self._journal.record(*before, completion)
-        return LoopEnd(completion.reason, completion.error)
+        completion = await self.journal.completion(draft.text, "draft", reason)
+        return await self.journal.end(completion, *before)
 
     async def _force(self, reason: ExitReason) -> LoopEnd | None:
         """Request an answer without calls; what was found stands in for it."""
         traces = reason == "budget"  # what the trace costs can be chosen
-        request = partial(self._chain.request, "answer", traces=traces)
+        request = partial(self.chain.request, "answer", traces=traces)
         try:
-            reply = await self._interrupter.run(request, steerable=reason != "budget")
+            reply = await self.interrupter.run(request, steerable=reason != "budget")
         except RequestSkipped:
             return await (self._collect("budget") if traces else self.exhausted("budget"))
         except ModelError as error:
             return await self.without_model(error)
         except Interrupted:  # the next step sees why, and asks again where there is time
-            self._texts.retract()
+            self.journal.texts.retract()
             return None
         if reply.stop_reason == "refusal":
-            return await self.refused(reply, is_answer=True)
-        reply, decided, marks = await self._chain.read(reply, traces=traces)
+            return await self.refused(reply, purpose="answer")
+        reply, decided, marks = await self.chain.read(reply, traces=traces)
         text = decision_text(decided)
         if not text.strip() or (marks and isinstance(decided, Malformed)):
-            completion = await self._journal.fallback(reason)
+            completion = await self.journal.fallback(reason)
         else:
-            completion = await self._journal.completion(text, "forced", reason)
-        return await self._journal.close(reply, completion, marks, is_answer=True)
+            completion = await self.journal.completion(text, "forced", reason)
+        return await self.journal.close(reply, completion, marks, purpose="answer")
 
     async def _collect(self, reason: ExitReason) -> LoopEnd:
         """End the turn with the draft, or with what the calls gave."""
-        style: FallbackStyle = "partial" if self._options.on_exhausted == "partial" else "summary"
-        completion = await self._journal.fallback(reason, style=style)
-        await self._journal.record(completion)
-        return LoopEnd(completion.reason, completion.error)
+        style: FallbackStyle = (
+            "partial" if self.runtime.options.on_exhausted == "partial" else "summary"
+        )
+        return await self.journal.end(await self.journal.fallback(reason, style=style))

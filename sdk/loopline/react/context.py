@@ -191,7 +191,14 @@ class Context:
         """Return the cost of `usage` in US dollars, or None if the price is unknown."""
         return self.model.capabilities.cost(usage)
 
-    def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
+    def decision(
+        self,
+        reply: Reply,
+        *,
+        calls: int = 0,
+        raw: str = "",
+        purpose: RoundPurpose = "decision",
+    ) -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
         estimated, estimated_cost = self._quota.take_unrecorded()
         cost, echo = self.cost(reply.usage), reply.echo
@@ -202,6 +209,7 @@ class Context:
             raw=raw,
             usage=reply.usage,
             cost=None if cost is None else cost + estimated_cost,
+            purpose=purpose,
             attempt=reply.attempt,
             discarded=reply.discarded,
             echo=echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts))),

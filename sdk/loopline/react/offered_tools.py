@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from loopline.clock import Clock, elapsed_ms
@@ -70,54 +70,50 @@ class ToolOffering:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class OfferedTools:
     """The offers of a turn: everything, or what was selected and asked for since."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        tools: ToolSet,
-        instructions: str,
-        protocol: DecisionProtocol,
-        answer: TypedAnswer | None,
-    ) -> None:
-        self._recorder = recorder
-        self._all_tools = tools
-        self._instructions = instructions
-        self._protocol = protocol
-        self._answer = answer
-        self._cache: dict[tuple[str, ...] | None, ToolOffering] = {}
+    recorder: Recorder
+    tools: ToolSet
+    instructions: str
+    protocol: DecisionProtocol
+    answer: TypedAnswer | None
+    cache: dict[tuple[str, ...] | None, ToolOffering] = field(
+        default_factory=dict[tuple[str, ...] | None, ToolOffering]
+    )
 
     @property
     def current(self) -> ToolOffering:
         """Return what the next round offers."""
         names = self._active_names()
-        if names not in self._cache:
-            tools = self._all_tools if names is None else self._subset(names)
-            self._cache[names] = ToolOffering.of(
-                tools, self._instructions, self._protocol, self._answer
+        if names not in self.cache:
+            tools = self.tools if names is None else self._subset(names)
+            self.cache[names] = ToolOffering.of(
+                tools, self.instructions, self.protocol, self.answer
             )
-        return self._cache[names]
+        return self.cache[names]
 
     async def select(self, model: Model, clock: Clock, listen: EventSink) -> None:
         """Have the model choose among many tools, once a turn; the choice is recorded."""
-        turn = self._recorder.turn
+        turn = self.recorder.turn
         if turn.selected is not None or turn.prompt is None:
             return
-        match turn.prompt.body:
-            case UserPrompt(text=question):
-                pass
-            case _:
-                return
-        pinned = [name for name in self._all_tools if name.startswith("react.")]
+        if not isinstance(turn.prompt.body, UserPrompt):
+            return
+        pinned = [name for name in self.tools if name.startswith("react.")]
         delta = Delta(
-            type="progress", channel="tools", text="selecting tools", total=len(self._all_tools)
+            type="progress", channel="tools", text="selecting tools", total=len(self.tools)
         )
         start = clock.elapsed()
         chosen = await select_tools(
-            model, self._all_tools.specs, question, pinned=pinned, on_request=lambda: listen(delta)
+            model,
+            self.tools.specs,
+            turn.prompt.body.text,
+            pinned=pinned,
+            on_request=lambda: listen(delta),
         )
-        if len(chosen.chosen) == len(self._all_tools) and not chosen.fallback:
+        if len(chosen.chosen) == len(self.tools) and not chosen.fallback:
             return
         body = ToolsSelected(
             names=chosen.chosen,
@@ -127,20 +123,20 @@ class OfferedTools:
             usage=chosen.usage,
             cost=model.capabilities.cost(chosen.usage),
         )
-        await self._recorder.record(body)
+        await self.recorder.record(body)
 
     def _active_names(self) -> tuple[str, ...] | None:
         """Return the names of the offered tools, or None if all are offered."""
-        selected = self._recorder.turn.selected
+        selected = self.recorder.turn.selected
         if selected is None:
             return None
-        active = {*selected.names, *requested_tools(self._recorder.timeline, self._recorder.number)}
-        names = tuple(name for name in self._all_tools if name in active)
-        return None if len(names) == len(self._all_tools) else names
+        active = {*selected.names, *requested_tools(self.recorder.timeline, self.recorder.number)}
+        names = tuple(name for name in self.tools if name in active)
+        return None if len(names) == len(self.tools) else names
 
     def _subset(self, names: tuple[str, ...]) -> ToolSet:
-        chosen = [tool for name, tool in self._all_tools.items() if name in names]
-        request_tools = RequestTools(self._all_tools.specs, names)
+        chosen = [tool for name, tool in self.tools.items() if name in names]
+        request_tools = RequestTools(self.tools.specs, names)
         return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [request_tools])])
 
 

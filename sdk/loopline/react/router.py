@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed
-from loopline.react.extensions import Hold, RoundHook, Stop
+from loopline.react.extensions import Hold, Reminder, RoundHook, Stop
 from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2
 from loopline.timeline import AnswerFlag
@@ -149,7 +149,7 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
                 return Held(notes, text, hold.code, hold)
             case Stop() as stop:
                 return End(notes, text, stop)
-            case _:
+            case Hold() | Reminder() | None:
                 pass
     return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
 

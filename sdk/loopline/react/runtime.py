@@ -20,7 +20,7 @@ from loopline.prompt import Calls
 from loopline.react.answers import AnswerWriter, Journal, LoopEnd, notice_bodies, recorded_end
 from loopline.react.context import Context
 from loopline.react.executor import ToolExecutor
-from loopline.react.extensions import Extensions, Reminder, RoundHook, Stop
+from loopline.react.extensions import Extensions, Hold, Reminder, RoundHook, Stop
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.middleware import wrap
 from loopline.react.model_chain import ModelChain
@@ -68,7 +68,7 @@ class React(Generic[T_co]):
         self._chain = ModelChain(runtime, models, context, texts)
         self._journal = Journal(runtime, context, texts)
         self._answers = AnswerWriter(
-            runtime, context, self._chain, self._journal, texts, self._interrupter
+            runtime, context, self._chain, self._journal, self._interrupter
         )
         self._extensions = extensions or Extensions()
         self._round_hooks: Sequence[RoundHook] = (
@@ -209,7 +209,7 @@ class React(Generic[T_co]):
                     return stop
                 case Reminder(code=code, text=text):
                     await self._journal.remind(code, text)
-                case _:
+                case Hold() | None:
                     pass
         return None
 

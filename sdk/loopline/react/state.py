@@ -21,6 +21,7 @@ from loopline.timeline import (
     DEFAULT_USER,
     Batch,
     Block,
+    BodyUnion,
     Completion,
     Decision,
     Exit,
@@ -279,10 +280,14 @@ def channels(timeline: Timeline, number: int) -> Channels:
     )
 
 
+NodeBody = RoundStart | Decision | ToolCalled | ToolStarted | ToolResult | Completion | Exit
+_NODES = BodyUnion[NodeBody](NodeBody)
+
+
 def nodes(blocks: Iterable[Block]) -> Iterator[tuple[Node, Block]]:
     """Yield the node that wrote each block of a turn; other blocks are left out."""
-    for block in blocks:
-        match block.body:
+    for block, body in _NODES.among(blocks):
+        match body:
             case RoundStart():
                 yield "prepare", block
             case Decision():
@@ -293,5 +298,3 @@ def nodes(blocks: Iterable[Block]) -> Iterator[tuple[Node, Block]]:
                 yield "execute_tools", block
             case Completion() | Exit():
                 yield "finalize", block
-            case _:
-                pass
