@@ -359,24 +359,18 @@ class Context:
     def _has_changed(self, open_round: RoundStart, iteration: Iteration) -> bool:
         """Return whether an open round would begin differently now."""
         stands = open_round.points and open_round.points[-1].messages == len(self.view.messages)
-        return not stands or (
-            open_round.model,
-            open_round.protocol,
-            open_round.renderer,
-            open_round.system_sha256,
-            open_round.tools_sha256,
-            open_round.limit,
-            open_round.purpose,
-            (open_round.answer_by, open_round.schema_sha256),
-        ) != (
-            self.model.name,
-            self.protocol.name,
-            RENDERER,
-            self._offering.system_sha256,
-            self._offering.tools_sha256,
-            iteration.limit,
-            iteration.purpose,
-            answer_record(self._typed_answer),
+        way, schema = answer_record(self._typed_answer)
+        return not stands or open_round != replace(
+            open_round,
+            model=self.model.name,
+            protocol=self.protocol.name,
+            renderer=RENDERER,
+            system_sha256=self._offering.system_sha256,
+            tools_sha256=self._offering.tools_sha256,
+            limit=iteration.limit,
+            purpose=iteration.purpose,
+            answer_by=way,
+            schema_sha256=schema,
         )
 
     async def _open_round(self, iteration: Iteration) -> None:
@@ -391,7 +385,15 @@ class Context:
             extra=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
         )
-        planner, window, causes = self._planner, self.view.window, list[str]()
+        planner = ProjectionPlanner(
+            runtime=self._runtime,
+            model=self.model,
+            protocol=self.protocol,
+            view=self.view,
+            offering=self._offering,
+            answer=self._typed_answer,
+        )
+        window, causes = self.view.window, list[str]()
         if planner.is_due:
             window, causes = await compute(planner.choose)
         if causes == ["prune"] or budget.over(self.view.shown(window), TRIGGER):
@@ -457,17 +459,6 @@ class Context:
             system="" if offering.system_sha256 in timeline.known_texts else offering.system,
         )
 
-    @property
-    def _planner(self) -> ProjectionPlanner:
-        return ProjectionPlanner(
-            runtime=self._runtime,
-            model=self.model,
-            protocol=self.protocol,
-            view=self.view,
-            offering=self._offering,
-            answer=self._typed_answer,
-        )
-
     def _checkpoints(self, start: int) -> Sequence[Body]:
         """Return the checkpoint from which to open the conversation, now that prompts begin at `start`."""
         timeline = self._recorder.timeline
@@ -480,17 +471,23 @@ class Context:
 
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
         """Return what changes from round to round; nothing if the last kept tail says the same."""
-        timeline, stays = self._recorder.timeline, self.model.capabilities.tail == "kept"
+        recorder, stays = self._recorder, self.model.capabilities.tail == "kept"
+        timeline, seconds = recorder.timeline, int(recorder.elapsed_seconds)
+        running = f", running for {timedelta(seconds=seconds)}" if seconds else ""
+        tokens_left = self._quota.unspent.tokens
+        if tokens_left is not None:  # told only where nothing else limits the rounds
+            is_told = self._options.max_iterations is None and not stays
+            tokens_left = max(tokens_left, 0) if is_told else None
         text = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,
-            tokens=None if stays else self._tokens_left(),
+            tokens=tokens_left,
             now=self._local_time(stays=stays),
-            turn_id=f"turn_{self._recorder.number}{'' if stays else self._running()}",
+            turn_id=f"turn_{recorder.number}{'' if stays else running}",
             plans=timeline.plans.open_plans,
             feedback=timeline.reactions.new_lines_since(now.window.feedback),
             unseen=unseen_sources(timeline.pool.sources, now.named_sources),
-            waiting=timeline.prompts_after(self._recorder.number),
+            waiting=timeline.prompts_after(recorder.number),
             room=room,
         )
         return "" if stays and text == now.kept_tail else text
@@ -500,18 +497,6 @@ class Context:
         prompt, zone = self._recorder.turn.prompt, self._options.time_zone
         now = prompt.ts if prompt and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
-
-    def _running(self) -> str:
-        """Return how long the turn has run, in whole seconds; waiting for a person does not count."""
-        seconds = int(self._recorder.elapsed_seconds)
-        return f", running for {timedelta(seconds=seconds)}" if seconds else ""
-
-    def _tokens_left(self) -> int | None:
-        """Return the tokens that the turn may still use, if only tokens limit its rounds."""
-        tokens = self._quota.unspent.tokens
-        if tokens is None or self._options.max_iterations is not None:
-            return None
-        return max(tokens, 0)
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Refuse a prompt whose estimate exceeds the window less the room for its reply."""

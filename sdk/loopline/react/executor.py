@@ -385,14 +385,34 @@ class ToolExecutor:
         elapsed_ms: float,
         ran_with: JsonObject | None = None,
     ) -> None:
-        number = self._recorder.number
+        """Record the result of a call with its numbered sources, its artifacts and the answer it gives."""
+        turn, artifact = self._recorder.number, outcome.artifact
         answer = answer_text(outcome.answer, self._runtime.output)
-        truncated = truncate_outcome(outcome, self._runtime.options.result_bytes)
-        await self._recorder.record_from(
-            lambda timeline: result_bodies(
-                call, truncated, elapsed_ms, timeline, number, ran_with, answer
+        shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
+
+        def bodies(timeline: Timeline) -> list[Body]:
+            cited = [section.source for section in shown.sections if section.source]
+            sids, added = timeline.pool.assign_numbers([*cited, *shown.sources])
+            kept, artifact_ref = list[ArtifactKept](), ""
+            if artifact is not None:
+                version = timeline.artifacts.get((turn, call.call_id), 0) + 1
+                text, mime = dumps(artifact), "application/json"
+                kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
+                artifact_ref = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+            result = ToolResult(
+                call_id=call.call_id,
+                tool=call.tool,
+                text=render_outcome(shown, sids, artifact_ref) or NO_OUTPUT,
+                elapsed_ms=elapsed_ms,
+                found=shown.match_count,
+                shows=shown.shows,
+                artifact=artifact_ref,
+                ran_with=ran_with,
+                answer=answer,
             )
-        )
+            return [result, *added, *shown.bodies, *kept]
+
+        await self._recorder.record_from(bodies)
 
     def _tool_call(self, parsed: CheckedCall, effect: Effect, children: Children) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
@@ -449,39 +469,6 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
         return text, limit_bytes - len(stored)
     note = f"[CUT] {len(stored):,} bytes came, and {limit_bytes:,} are kept: ask for less at once"
     return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
-
-
-def result_bodies(
-    call: ToolCalled,
-    outcome: Outcome,
-    elapsed_ms: float,
-    timeline: Timeline,
-    turn: int,
-    ran_with: JsonObject | None = None,
-    answer: str | None = None,
-) -> list[Body]:
-    """Return the result of a call with its numbered sources, its artifacts and the answer it gives."""
-    cited = [section.source for section in outcome.sections if section.source]
-    sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
-    artifacts: list[Body] = []
-    artifact = ""
-    if outcome.artifact is not None:
-        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
-        text, mime = dumps(outcome.artifact), "application/json"
-        artifacts = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
-        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
-    result = ToolResult(
-        call_id=call.call_id,
-        tool=call.tool,
-        text=render_outcome(outcome, sids, artifact) or NO_OUTPUT,
-        elapsed_ms=elapsed_ms,
-        found=outcome.match_count,
-        shows=outcome.shows,
-        artifact=artifact,
-        ran_with=ran_with,
-        answer=answer,
-    )
-    return [result, *added, *outcome.bodies, *artifacts]
 
 
 def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 from loopline.clock import Clock
@@ -64,20 +65,26 @@ class Interrupter:
     @asynccontextmanager
     async def watch(self, deadline: float | None) -> AsyncGenerator[None, None]:
         """Watch over the turn, which may run so many seconds in all."""
-        self._recorder.on_steer = self._steer
+        self._recorder.on_steer = partial(self.interrupt, "steer")
         self._deadline = deadline
         alarm = None
         if deadline is not None and not self.is_late:
             seconds_left = deadline - self._recorder.elapsed_seconds
             alarm = self._clock.alarm(seconds_left, self._reach_deadline)
-        looking = _DelayedTask(POLL_SECONDS, self._poll)
+        polls = list[asyncio.Task[None]]()
+        timer = asyncio.get_running_loop().call_later(
+            POLL_SECONDS, lambda: polls.append(asyncio.create_task(self._poll()))
+        )
         try:
             yield
         finally:
             self._recorder.on_steer = None
             if alarm is not None:
                 alarm.cancel()
-            await looking.end()
+            timer.cancel()
+            for poll in polls:
+                poll.cancel()
+                await asyncio.gather(poll, return_exceptions=True)
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """Return the outcome of a step that may be cut off; after the deadline no step begins.
@@ -125,9 +132,6 @@ class Interrupter:
         self._deadline_reached = True
         self.interrupt("deadline")
 
-    def _steer(self) -> None:
-        self.interrupt("steer")
-
     async def _poll(self) -> None:
         """Look for steers of other processes until cancelled."""
         newest_seen = 0
@@ -140,22 +144,3 @@ class Interrupter:
                 newest_seen = newest
                 self.interrupt("steer")
             await asyncio.sleep(POLL_SECONDS)
-
-
-class _DelayedTask:
-    """A task that starts after a delay, unless it is ended before."""
-
-    def __init__(self, seconds: float, begin: Callable[[], Awaitable[None]]) -> None:
-        self._begin = begin
-        self._task: asyncio.Future[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
-
-    def _start(self) -> None:
-        self._task = asyncio.ensure_future(self._begin())
-
-    async def end(self) -> None:
-        """Begin it no more, or cut it off."""
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

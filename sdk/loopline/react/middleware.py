@@ -1,4 +1,4 @@
-"""Middleware middleware a run: its order, hooks as middleware, time limits, and a circuit breaker.
+"""Middleware around a run: its order, hooks as middleware, time limits, and a circuit breaker.
 
 Results are values, so one that comes too late changes nothing.
 """
@@ -166,7 +166,7 @@ class Breaker:
 
 
 class _ObservedRun:
-    """A run as an middleware is given it: what came of it is kept, and whether it is under way."""
+    """A run as middleware is given it: what came of it is kept, and whether it is under way."""
 
     def __init__(self, run: Run) -> None:
         self.result: TurnResult[Any] | None = None
@@ -199,7 +199,7 @@ class _ObservedRun:
 
 
 class _TimedRun:
-    """A run as an middleware is given it that has so much time of its own; `late` is done once that is over."""
+    """A run as middleware is given it that has so much time of its own; `late` is done once that is over."""
 
     def __init__(self, run: Run, seconds: float, clock: Clock) -> None:
         self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()

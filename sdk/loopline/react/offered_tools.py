@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, EventSink
 from loopline.models import Model, ToolSpec, dumps
 from loopline.models.tokens import estimate
-from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
+from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, protocol, tools_text
 from loopline.react.replies import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt
 from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, requested_tools, select_tools
@@ -35,15 +35,15 @@ class ToolOffering:
         cls,
         tools: ToolSet,
         instructions: str,
-        protocol: DecisionProtocol,
+        encoding: DecisionProtocol,
         answer: TypedAnswer | None = None,
     ) -> ToolOffering:
         """Return the offering of these tools in a protocol, with a typed answer if there is one."""
-        manual, words = protocol.manual(tools.specs), answer.instructions if answer else ""
+        manual, words = encoding.manual(tools.specs), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (instructions, manual, words) if part)
         specs = (*tools.specs, *(answer.specs if answer else ()))
         text = tools_text(specs)
-        native = protocol.name == NATIVE
+        native = encoding.name == NATIVE
         return cls(
             tools=tools,
             specs=specs if native else (),
@@ -57,17 +57,8 @@ class ToolOffering:
     @classmethod
     def of_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
         """Return the offering of a request that shows the trace of a turn: no tools."""
-        text, words = tools_text(()), answer.instructions if answer else ""
-        system = "\n\n".join(part for part in (TRACE_SYSTEM, words) if part)
-        return cls(
-            tools=ToolSet(),
-            specs=(),
-            system=system,
-            system_sha256=_digest(system),
-            tools_text=text,
-            tools_sha256=_digest(text),
-            fixed=estimate(system) + _form_tokens(answer),
-        )
+        offering = cls.of(ToolSet(), TRACE_SYSTEM, protocol(NATIVE), answer)
+        return replace(offering, fixed=offering.fixed - estimate(offering.tools_text))  # not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +79,12 @@ class OfferedTools:
         """Return what the next round offers."""
         names = self._active_names()
         if names not in self.cache:
-            tools = self.tools if names is None else self._subset(names)
+            tools = self.tools
+            if names is not None:
+                chosen = [tool for name, tool in self.tools.items() if name in names]
+                can_ask = REQUEST_TOOLS in names
+                requests = [] if can_ask else [RequestTools(self.tools.specs, names)]
+                tools = ToolSet([*chosen, *requests])
             self.cache[names] = ToolOffering.of(
                 tools, self.instructions, self.protocol, self.answer
             )
@@ -133,11 +129,6 @@ class OfferedTools:
         active = {*selected.names, *requested_tools(self.recorder.timeline, self.recorder.number)}
         names = tuple(name for name in self.tools if name in active)
         return None if len(names) == len(self.tools) else names
-
-    def _subset(self, names: tuple[str, ...]) -> ToolSet:
-        chosen = [tool for name, tool in self.tools.items() if name in names]
-        request_tools = RequestTools(self.tools.specs, names)
-        return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [request_tools])])
 
 
 def _form_tokens(answer: TypedAnswer | None) -> int:

@@ -256,19 +256,13 @@ class Quota:
         remaining = self._remaining_after(self.used + self._in_flight)
         if is_own_answer:
             return remaining
-        tokens, cost = self._answer_reserve
+        tokens = min(
+            ANSWER_INPUT + ANSWER_OUTPUT, int((self.limit.tokens or 0) * self.answer_share)
+        )
+        cost = (self.limit.cost or 0.0) * self.answer_share
         return Remaining(
             None if remaining.tokens is None else remaining.tokens - tokens,
             None if remaining.cost is None else remaining.cost - cost,
-        )
-
-    @property
-    def _answer_reserve(self) -> tuple[int, float]:
-        """Return the tokens and dollars reserved for a forced answer."""
-        tokens, cost = self.limit.tokens or 0, self.limit.cost or 0.0
-        return (
-            min(ANSWER_INPUT + ANSWER_OUTPUT, int(tokens * self.answer_share)),
-            cost * self.answer_share,
         )
 
     def _remaining_after(self, used: Amount) -> Remaining:

@@ -475,7 +475,7 @@ class ReplyStream:
         self._value = reading.answer.splitter() if reading.answer else None
         self._target = ChannelTexts(lambda _: None)
         self._written: list[str] = []
-        self._resolved = CitationFilter(self._receive, reading.pool)
+        self._resolved = CitationFilter(lambda event: self._target(event), reading.pool)
 
     def _feed(self, pieces: Iterable[Piece]) -> None:
         for channel, text in pieces:
@@ -498,9 +498,6 @@ class ReplyStream:
             self._written.append(text)
         if text:
             self._resolved(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
-
-    def _receive(self, event: Event) -> None:
-        self._target(event)
 
 
 class MarkFilter:

@@ -51,7 +51,11 @@ def cycle_warning(after: int = 3) -> RoundHook:
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _may_decide(state) or state.same_calls < after:
             return None
-        return _reminder(state, CYCLE, _cycles(state.batches, after), _cycle_text(state))
+        text = (
+            f"{_repetition_text(state)} Do not expect other results: use what they gave, call something else or "
+            "with other arguments, or answer."
+        )
+        return _reminder(state, CYCLE, _cycles(state.batches, after), text)
 
     return hook
 
@@ -146,20 +150,8 @@ def _cycles(batches: Sequence[Batch], after: int) -> int:
 
 
 def _repetition_text(state: ReactStateV2) -> str:
-    return (
-        f"The same calls were made {state.same_calls} times over: {_tool_names(state.batches[-1])}."
-    )
-
-
-def _cycle_text(state: ReactStateV2) -> str:
-    return (
-        f"{_repetition_text(state)} Do not expect other results: use what they gave, call something else or with "
-        "other arguments, or answer."
-    )
-
-
-def _tool_names(batch: Batch) -> str:
-    return ", ".join(dict.fromkeys(call.tool for call in batch.calls))
+    tools = ", ".join(dict.fromkeys(call.tool for call in state.batches[-1].calls))
+    return f"The same calls were made {state.same_calls} times over: {tools}."
 
 
 def _failures(batch: Batch) -> list[ToolResult]:
