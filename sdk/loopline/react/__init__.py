@@ -1,120 +1,54 @@
 """The loop."""
 
-from loopline.react.answers import make_completion
-from loopline.react.context import Context
-from loopline.react.extensions import (
-    Allow,
-    Ask,
-    Deny,
-    Extensions,
-    Guard,
-    GuardedCall,
-    Hold,
-    Middleware,
-    Reminder,
-    RoundHook,
-    RoundHookResult,
-    Run,
-    Stop,
-    Verdict,
-)
-from loopline.react.guards import (
-    Guards,
-    allow_only,
-    ask_before,
-    block_repeated_failures,
-    check_answer,
-    is_approval,
-    rate_limit,
-    read_only,
-)
-from loopline.react.loop_options import (
-    GROUPS,
-    PRESETS,
-    Limits,
-    LoopOptions,
-    Preset,
-    PresetName,
-    check_limits,
-    check_mode,
-    choose_protocol,
-    named_preset,
-    presets_diff,
-    restore_limits,
-    stored_limits,
-)
-from loopline.react.quota import Quota
-from loopline.react.replies import ANSWER_TOOL, CitationFilter, TypedAnswer
-from loopline.react.runtime import React
-from loopline.react.state import (
-    Channels,
-    Node,
-    ReactStateV2,
-    TurnPayload,
-    channels,
-    late_input,
-    nodes,
-    pending_calls,
-    result,
-)
-from loopline.react.tool_runtime import Child, ChildAnswer, ToolRuntime
-from loopline.timeline import PendingCall, TurnResult
-
-__all__ = [
-    "ANSWER_TOOL",
-    "GROUPS",
-    "PRESETS",
-    "Allow",
-    "Ask",
-    "Channels",
-    "Child",
-    "ChildAnswer",
-    "CitationFilter",
-    "Context",
-    "Deny",
-    "Extensions",
-    "Guard",
-    "GuardedCall",
-    "Guards",
-    "Hold",
-    "Limits",
-    "LoopOptions",
-    "Middleware",
-    "Node",
-    "PendingCall",
-    "Preset",
-    "PresetName",
-    "Quota",
-    "React",
-    "ReactStateV2",
-    "Reminder",
-    "RoundHook",
-    "RoundHookResult",
-    "Run",
-    "Stop",
-    "ToolRuntime",
-    "TurnPayload",
-    "TurnResult",
-    "TypedAnswer",
-    "Verdict",
-    "allow_only",
-    "ask_before",
-    "block_repeated_failures",
-    "channels",
-    "check_answer",
-    "check_limits",
-    "check_mode",
-    "choose_protocol",
-    "is_approval",
-    "late_input",
-    "make_completion",
-    "named_preset",
-    "nodes",
-    "pending_calls",
-    "presets_diff",
-    "rate_limit",
-    "read_only",
-    "restore_limits",
-    "result",
-    "stored_limits",
-]
+from loopline.react.answers import make_completion as make_completion
+from loopline.react.context import Context as Context
+from loopline.react.extensions import Allow as Allow
+from loopline.react.extensions import Ask as Ask
+from loopline.react.extensions import Deny as Deny
+from loopline.react.extensions import Extensions as Extensions
+from loopline.react.extensions import Guard as Guard
+from loopline.react.extensions import GuardedCall as GuardedCall
+from loopline.react.extensions import Hold as Hold
+from loopline.react.extensions import Middleware as Middleware
+from loopline.react.extensions import Reminder as Reminder
+from loopline.react.extensions import RoundHook as RoundHook
+from loopline.react.extensions import RoundHookResult as RoundHookResult
+from loopline.react.extensions import Run as Run
+from loopline.react.extensions import Stop as Stop
+from loopline.react.extensions import Verdict as Verdict
+from loopline.react.guards import Guards as Guards
+from loopline.react.guards import allow_only as allow_only
+from loopline.react.guards import ask_before as ask_before
+from loopline.react.guards import block_repeated_failures as block_repeated_failures
+from loopline.react.guards import check_answer as check_answer
+from loopline.react.guards import rate_limit as rate_limit
+from loopline.react.guards import read_only as read_only
+from loopline.react.loop_options import GROUPS as GROUPS
+from loopline.react.loop_options import PRESETS as PRESETS
+from loopline.react.loop_options import Limits as Limits
+from loopline.react.loop_options import LoopOptions as LoopOptions
+from loopline.react.loop_options import Preset as Preset
+from loopline.react.loop_options import PresetName as PresetName
+from loopline.react.loop_options import check_limits as check_limits
+from loopline.react.loop_options import check_mode as check_mode
+from loopline.react.loop_options import choose_protocol as choose_protocol
+from loopline.react.loop_options import named_preset as named_preset
+from loopline.react.loop_options import presets_diff as presets_diff
+from loopline.react.loop_options import restore_limits as restore_limits
+from loopline.react.loop_options import stored_limits as stored_limits
+from loopline.react.quota import Quota as Quota
+from loopline.react.replies import ANSWER_TOOL as ANSWER_TOOL
+from loopline.react.replies import CitationFilter as CitationFilter
+from loopline.react.runtime import React as React
+from loopline.react.state import ReactStateV2 as ReactStateV2
+from loopline.react.state import TurnPayload as TurnPayload
+from loopline.react.state import channels as channels
+from loopline.react.state import late_input as late_input
+from loopline.react.state import nodes as nodes
+from loopline.react.state import pending_calls as pending_calls
+from loopline.react.state import result as result
+from loopline.react.tool_runtime import Child as Child
+from loopline.react.tool_runtime import ChildAnswer as ChildAnswer
+from loopline.react.tool_runtime import ToolRuntime as ToolRuntime
+from loopline.timeline import PendingCall as PendingCall
+from loopline.timeline import TurnResult as TurnResult
