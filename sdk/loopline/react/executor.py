@@ -234,7 +234,7 @@ class ToolExecutor:
         """Run the call to its result, or to a question."""
         call, start = parsed.call, self._clock.elapsed()
         try:
-            await self._run(call, parsed, children)
+            await self._run(parsed, children)
         except StoreError:
             raise
         except AskUser as question:
@@ -278,8 +278,8 @@ class ToolExecutor:
             text = "The tool cancelled its own work."
             await self._record_end(call, text, "error", elapsed_ms)
 
-    async def _run(self, call: ToolCalled, parsed: CheckedCall, children: Children) -> None:
-        tool = parsed.tool
+    async def _run(self, parsed: CheckedCall, children: Children) -> None:
+        call, tool = parsed.call, parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
         is_started = call.call_id in self._recorder.turn.started

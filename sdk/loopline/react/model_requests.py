@@ -164,7 +164,10 @@ class MeteredModel:
             async for piece in self.model.stream(prompt):
                 yield piece
             return
-        need = self._estimate(prompt)
+        tokens = self.tokens
+        if tokens is None:
+            tokens = int(cost_of_prompt(prompt) * self.factor) + 1
+        need = RequestEstimate.of(prompt, tokens, self.capabilities)
         output = await self.quota.reserve(need)
         capped = replace(prompt, options=replace(prompt.options, output_limit=output))
         texts, settled = list[str](), False
@@ -185,12 +188,6 @@ class MeteredModel:
         finally:
             if not settled:
                 self._settle_estimated(need, estimate("".join(texts)))
-
-    def _estimate(self, prompt: Prompt) -> RequestEstimate:
-        tokens = self.tokens
-        if tokens is None:
-            tokens = int(cost_of_prompt(prompt) * self.factor) + 1
-        return RequestEstimate.of(prompt, tokens, self.capabilities)
 
     def _settle(self, need: RequestEstimate, reply: Reply) -> None:
         usage = reply.usage

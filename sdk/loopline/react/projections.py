@@ -152,8 +152,12 @@ class ProjectionPlanner:
         before = self.runtime.recorder.timeline.last_round
         if before is None:
             return ["start"]
+        support, now = self.view.window.carrying, self.model.capabilities.attachment_support
+        takes_others = (
+            replace(support, tokens=now.tokens) != now
+        )  # other files than the model before
         causes = {
-            "model": before.model != self.model.name or self._attachment_support_changed(),
+            "model": before.model != self.model.name or takes_others,
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self.offering.system_sha256,
@@ -161,11 +165,6 @@ class ProjectionPlanner:
             "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
         }
         return [cause for cause, is_one in causes.items() if is_one]
-
-    def _attachment_support_changed(self) -> bool:
-        """Return whether the model takes other files than the model before."""
-        before, now = self.view.window.carrying, self.model.capabilities.attachment_support
-        return replace(before, tokens=now.tokens) != now
 
     def _age(self, window: Projection) -> Projection:
         recorder, options = self.runtime.recorder, self.runtime.options
