@@ -76,12 +76,10 @@ class LeasedConversation:
         )
         return recorder, sink
 
-    async def interrupt_others(self, number: int) -> None:
-        """End every turn that a runner began and left, save the one of that number."""
-        for turn in self.timeline.unfinished:
-            if turn.number != number:
-                recorder, _ = self.recorder(turn.number)
-                await finish(self.end(recorder, "interrupted"))
+    async def interrupt(self, number: int) -> None:
+        """End a turn that a runner began and left, although cancelled meanwhile."""
+        recorder, _ = self.recorder(number)
+        await finish(self.end(recorder, "interrupted"))
 
     async def stop(self, recorder: Recorder) -> None:
         """End a turn as stopped by its user, although cancelled meanwhile."""

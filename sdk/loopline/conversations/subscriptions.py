@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from loopline.clock import Clock
 from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
 from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
@@ -104,6 +102,10 @@ class Subscriptions:
 
         return publish
 
+    def has(self, conversation: ConversationKey) -> bool:
+        """Return whether anybody subscribes to the conversation."""
+        return conversation in self._subscribers
+
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
     ) -> None:
@@ -177,38 +179,18 @@ def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
             return
 
 
-class QueueNotice:
-    """Tells the sender of a turn once, and the log, which turn it waits for, if it waits for long."""
-
-    def __init__(
-        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, sink: EventSink | None
-    ) -> None:
-        """Begin to count the time."""
-        self._log = log
-        self._conversation = conversation
-        self._sink = sink
-        self._task: asyncio.Task[None] | None = None
-        self._alarm = clock.alarm(BUSY_SECONDS, self._start)
-
-    async def end(self) -> None:
-        """Tell nothing more: the wait is over."""
-        self._alarm.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _start(self) -> None:
-        self._task = asyncio.create_task(self._tell())
-
-    async def _tell(self) -> None:
-        try:
-            timeline = await open_timeline(self._log, self._conversation)
-        except StoreError:
-            return  # the turn itself reads the store next, and raises what is wrong with it
-        text = "another turn is about to run"
-        running = next(iter(timeline.unfinished), None)
-        if running is not None and running.started_at is not None:
-            text = f"{turn_id(running.number)} has been running since {running.started_at:%H:%M:%S} UTC"
-        logger.info("conversation %r is busy: %s", self._conversation.name, text)
-        if self._sink is not None:
-            self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
+async def tell_busy(
+    log: TimelineLog, conversation: ConversationKey, sink: EventSink | None
+) -> None:
+    """Tell the sender of a turn, and the log of the program, which turn it waits for."""
+    try:
+        timeline = await open_timeline(log, conversation)
+    except StoreError:
+        return  # the turn itself reads the store next, and raises what is wrong with it
+    text = "another turn is about to run"
+    running = next(iter(timeline.unfinished), None)
+    if running is not None and running.started_at is not None:
+        text = f"{turn_id(running.number)} has been running since {running.started_at:%H:%M:%S} UTC"
+    logger.info("conversation %r is busy: %s", conversation.name, text)
+    if sink is not None:
+        sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))

@@ -16,7 +16,13 @@ from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
-from loopline.conversations.subscriptions import QueueNotice, Subscriber, Subscriptions, replay
+from loopline.conversations.subscriptions import (
+    BUSY_SECONDS,
+    Subscriber,
+    Subscriptions,
+    replay,
+    tell_busy,
+)
 from loopline.conversations.turn_log import IN_TURN, in_turn
 from loopline.errors import (
     BundleError,
@@ -341,14 +347,23 @@ class Turns:
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         if not request.wait and queue.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
-        notice = QueueNotice(self._log, self._clock, conversation, request.sink)
+        notices = list[asyncio.Task[None]]()
+
+        def notify() -> None:
+            telling = tell_busy(self._log, conversation, request.sink)
+            notices.append(asyncio.create_task(telling))
+
+        alarm = self._clock.alarm(BUSY_SECONDS, notify)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(queue)
                 lease = self._log.lease(conversation, wait=request.wait)
                 term = await stack.enter_async_context(lease)
             finally:
-                await notice.end()
+                alarm.cancel()
+                for notice in notices:
+                    notice.cancel()
+                    await asyncio.gather(notice, return_exceptions=True)
             yield term
 
     async def _current(self, conversation: ConversationKey) -> _CachedConversation:
@@ -382,7 +397,8 @@ class Turns:
     ) -> TurnResult[Any]:
         """Run the chosen turn under the lease; on every way out it is ended."""
         timeline, request = lease.timeline, pending.request
-        await self._subscriptions.catch_up(lease.conversation, timeline, number)
+        if self._subscriptions.has(lease.conversation):
+            await self._subscriptions.catch_up(lease.conversation, timeline, number)
         sender = None if request.sink is None else Subscriber(request.sink, 0)
         if timeline.turn(number).exit is not None:
             replay(timeline, number, sender)
@@ -391,7 +407,9 @@ class Turns:
         recorder.adopted = request.adopted
         with in_turn(recorder):
             try:
-                await lease.interrupt_others(number)
+                for turn in timeline.unfinished:
+                    if turn.number != number:
+                        await lease.interrupt(turn.number)
                 for turn in [turn for turn in timeline.queued if turn.number < number]:
                     await self._run_for_another(pending, lease, turn.number)
                 replay(timeline, number, sender)
