@@ -80,7 +80,7 @@ async def request_reply(
     model: Model,
     prompt: Prompt,
     hear: Callable[[TextDelta], None],
-    patience: RetryPolicy | None = None,
+    retries: RetryPolicy,
 ) -> Reply:
     """Return the model's reply; `hear` gets its pieces as they arrive, a long one in parts.
 
@@ -92,12 +92,12 @@ async def request_reply(
         try:
             return replace(await _attempt(model, prompt, hear), attempt=attempt)
         except ModelUnavailable as error:
-            seconds = patience.delay(attempt, error) if patience else None
-            if patience is None or seconds is None:
+            seconds = retries.delay(attempt, error)
+            if seconds is None:
                 raise
-            if patience.on_retry is not None:
-                await patience.on_retry(attempt, error, seconds)
-            await patience.clock.sleep(seconds)
+            if retries.on_retry is not None:
+                await retries.on_retry(attempt, error, seconds)
+            await retries.clock.sleep(seconds)
         attempt += 1
 
 
