@@ -98,6 +98,11 @@ class Remaining:
     tokens: int | None
     cost: float | None
 
+    def after(self, used: Amount) -> Remaining:
+        """Return what is left once so much more is used."""
+        tokens = None if self.tokens is None else self.tokens - used.tokens
+        return Remaining(tokens, None if self.cost is None else self.cost - used.cost)
+
 
 @dataclass(slots=True, eq=False)
 class Quota:
@@ -173,7 +178,7 @@ class Quota:
     @property
     def unspent(self) -> Remaining:
         """Return what is left of the run's own limits, requests in flight not counted."""
-        return self._remaining_after(self.used)
+        return self.limit.after(self.used)
 
     def room(self, model: Model) -> int | None:
         """Return the input tokens that a forced answer may have; None where nothing limits them."""
@@ -253,24 +258,12 @@ class Quota:
         return 1
 
     def _remaining(self, *, is_own_answer: bool) -> Remaining:
-        remaining = self._remaining_after(self.used + self._in_flight)
+        remaining = self.limit.after(self.used + self._in_flight)
         if is_own_answer:
             return remaining
-        tokens = min(
-            ANSWER_INPUT + ANSWER_OUTPUT, int((self.limit.tokens or 0) * self.answer_share)
-        )
-        cost = (self.limit.cost or 0.0) * self.answer_share
-        return Remaining(
-            None if remaining.tokens is None else remaining.tokens - tokens,
-            None if remaining.cost is None else remaining.cost - cost,
-        )
-
-    def _remaining_after(self, used: Amount) -> Remaining:
-        tokens, cost = self.limit.tokens, self.limit.cost
-        return Remaining(
-            None if tokens is None else tokens - used.tokens,
-            None if cost is None else cost - used.cost,
-        )
+        share, limit = self.answer_share, self.limit
+        tokens = min(ANSWER_INPUT + ANSWER_OUTPUT, int((limit.tokens or 0) * share))
+        return remaining.after(Amount(tokens, (limit.cost or 0.0) * share))
 
     def _notify(self) -> None:
         """Wake the requests that wait for something to be settled."""
