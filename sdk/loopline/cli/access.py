@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from loopline.errors import CassetteError, LooplineError, ModelError, PropertyEr
 from loopline.harness import Harness, Store
 from loopline.knowledge import Progress
 from loopline.models import Json, JsonObject
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey, TimelineLog
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Block, ConversationKey, TimelineLog
 
 BAR_WIDTH = 32
 
@@ -115,6 +115,16 @@ def conversation_in(store: Store, name: str, choices: Choices) -> Conversation:
     return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
 
 
+def key_document(key: ConversationKey) -> JsonObject:
+    """Return the fields by which a JSON document names a conversation."""
+    return {
+        "conversation": key.name,
+        "user": key.user,
+        "project": key.project,
+        "tenant": key.tenant,
+    }
+
+
 async def chosen_conversation(store: Store, choices: Choices, screen: Screen) -> Conversation:
     """Return the conversation that was named, else the user's latest in the store.
 
@@ -122,6 +132,21 @@ async def chosen_conversation(store: Store, choices: Choices, screen: Screen) ->
         LooplineError: the user has none.
     """
     return conversation_in(store, await chosen_name(store.log, choices, screen), choices)
+
+
+async def stored_blocks(
+    store: Store, choices: Choices, screen: Screen
+) -> tuple[Conversation, Sequence[Block]]:
+    """Return the conversation that was named, else the user's latest in the store, with its blocks.
+
+    Raises:
+        LooplineError: there is no such conversation.
+    """
+    conversation = await chosen_conversation(store, choices, screen)
+    blocks = await conversation.blocks()
+    if not blocks:
+        raise no_such_conversation(conversation.conversation.name, choices)
+    return conversation, blocks
 
 
 async def chosen_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:

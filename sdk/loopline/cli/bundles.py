@@ -35,10 +35,7 @@ from loopline.bundle import (
 from loopline.cli.access import open_bundle
 from loopline.cli.knowledge import index_line
 from loopline.cli.next_commands import Invocation
-from loopline.cli.options import (
-    BundleArgument,
-    Choices,
-)
+from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock

@@ -19,10 +19,7 @@ from loopline.cli.chat_commands import (
     rate,
     refusal,
 )
-from loopline.cli.options import (
-    BundleArgument,
-    Choices,
-)
+from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import exit_now, stop_on_signal
 from loopline.cli.run import introduce, show_result, stop, watch
 from loopline.cli.terminal import Keyboard, Screen, escape

@@ -10,10 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loopline.cli.access import open_bundle
-from loopline.cli.options import (
-    BundleArgument,
-    Choices,
-)
+from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError

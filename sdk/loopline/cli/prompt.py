@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from loopline.cli.access import chosen_conversation, no_such_conversation, open_store
-from loopline.cli.options import (
-    Choices,
-)
+from loopline.cli.access import open_store, stored_blocks
+from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
@@ -22,7 +20,6 @@ from loopline.models import (
     Json,
     JsonObject,
     Message,
-    OutputSchema,
     Price,
     ToolMessage,
     Usage,
@@ -57,10 +54,7 @@ DIGITS = 12
 
 async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        blocks = await conversation.blocks()
-    if not blocks:
-        raise no_such_conversation(conversation.conversation.name, choices)
+        _, blocks = await stored_blocks(store, choices, screen)
     return Timeline(blocks)
 
 
@@ -116,14 +110,11 @@ async def prompt(
 def _answer_schema(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
     """Return the JSON Schema that the provider was to enforce for the answer; None if there was none."""
     start = request.round_start
-    for block in timeline.blocks:
-        match block.body:
-            case TurnHeader(output=OutputSchema() as schema) if start.answer_by == "schema":
-                if schema.sha256 == start.schema_sha256:
-                    return schema.form.schema
-            case _:
-                pass
-    return None
+    if start.answer_by != "schema":
+        return None
+    headers = (block.body for block in timeline.blocks if isinstance(block.body, TurnHeader))
+    schemas = (header.output for header in headers if header.output is not None)
+    return next((s.form.schema for s in schemas if s.sha256 == start.schema_sha256), None)
 
 
 def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[Text]:

@@ -16,14 +16,10 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-from loopline.cli.access import chosen_name, new_name, open_bundle
+from loopline.cli.access import chosen_name, key_document, new_name, open_bundle
 from loopline.cli.knowledge import index_line
 from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
-from loopline.cli.options import (
-    BundleArgument,
-    Choices,
-    Protocol,
-)
+from loopline.cli.options import BundleArgument, Choices, Protocol
 from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on_signal
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import TurnDisplay
@@ -409,12 +405,9 @@ def _show_recovery(screen: Screen, recovery: Recovery) -> None:
 
 
 def _recovery_document(recovery: Recovery) -> JsonObject:
-    outcome, key = recovery.result, recovery.conversation
+    outcome = recovery.result
     return {
-        "conversation": key.name,
-        "user": key.user,
-        "project": key.project,
-        "tenant": key.tenant,
+        **key_document(recovery.conversation),
         "turn_id": recovery.turn_id,
         "status": recovery.status,
         "reason": recovery.reason,

@@ -18,15 +18,12 @@ from loopline.cli.access import (
     chosen_conversation,
     conversation_in,
     conversation_key,
-    no_such_conversation,
+    key_document,
     open_store,
     read_object,
+    stored_blocks,
 )
-from loopline.cli.options import (
-    REACTIONS,
-    Choices,
-    ReactionName,
-)
+from loopline.cli.options import REACTIONS, Choices, ReactionName
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, Keyboard, Screen, escape, quantity, restored_terminal
 from loopline.errors import LooplineError
@@ -220,10 +217,7 @@ def _audit_document(result: Audit) -> JsonObject:
         {"seq": fault.seq, "kind": fault.kind, "text": fault.text} for fault in result.faults
     ]
     return {
-        "conversation": result.conversation.name,
-        "user": result.conversation.user,
-        "project": result.conversation.project,
-        "tenant": result.conversation.tenant,
+        **key_document(result.conversation),
         "seq": result.head.seq,
         "digest": result.head.digest.hex(),
         "forgotten": None if result.forgotten is None else result.forgotten.isoformat(),
@@ -334,11 +328,8 @@ async def stop(
         LooplineError: there is no such conversation.
     """
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        name = conversation.conversation.name
-        if await store.log.find(conversation.conversation) is None:
-            raise no_such_conversation(name, choices)
-        timeline = Timeline(await conversation.blocks())
+        conversation, blocks = await stored_blocks(store, choices, screen)
+    name, timeline = conversation.conversation.name, Timeline(blocks)
     numbers = [turn.number for turn in timeline.open_turns]
     turns = list[Turn]()
     if numbers:

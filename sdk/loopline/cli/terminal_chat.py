@@ -70,7 +70,7 @@ class TerminalChat:
 
     async def converse(self) -> int:
         """Continue the last turn if it has not ended, then handle each line that is typed."""
-        self._note(GREETING)
+        self._screen.note(GREETING)
         await self._continue_last_turn()
         while not self._leaving:
             try:
@@ -125,7 +125,7 @@ class TerminalChat:
         if pending:
             self._ask(pending)
         else:
-            self._note(f"turn_{turn.number} has not ended: it continues")
+            self._screen.note(f"turn_{turn.number} has not ended: it continues")
             self._start(self._conversation.stream_resume(), turn.number)
 
     def _ask(self, pending: Sequence[PendingCall]) -> None:
@@ -149,7 +149,7 @@ class TerminalChat:
             case Command.FORK | Command.FEEDBACK:
                 await self._fork_or_rate(command, text)
             case Command.HELP:
-                self._note(HELP)
+                self._screen.note(HELP)
             case _:
                 self._screen.error(refusal(command))
 
@@ -166,7 +166,7 @@ class TerminalChat:
 
     async def _steer(self, text: str) -> None:
         if not self._running:
-            self._note("nothing is running")
+            self._screen.note("nothing is running")
         elif not text:
             self._screen.error(f"{Command.STEER} needs a text: what the turn should do instead")
         else:
@@ -183,28 +183,26 @@ class TerminalChat:
     async def _fork_or_rate(self, command: str, text: str) -> None:
         try:
             if command == Command.FEEDBACK:
-                self._note(await rate(self._conversation, text))
+                self._screen.note(await rate(self._conversation, text))
             elif self._running:
                 self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
             else:
-                before, self._conversation = (
-                    self._conversation,
-                    await fork(self._conversation, text),
-                )
-                names = [
+                before = self._conversation
+                self._conversation = await fork(before, text)
+                self._pending = ()  # a pending call is not run in a copy
+                here, there = (
                     escape(conversation.conversation.name)
                     for conversation in (self._conversation, before)
-                ]
-                self._pending = ()  # a pending call is not run in a copy
-                self._note("you are in {} now; {} stays as it is".format(*names))
+                )
+                self._screen.note(f"you are in {here} now; {there} stays as it is")
         except LooplineError as error:
             self._screen.error(str(error))
 
     async def _stop(self) -> None:
         if not self._running:
-            self._note("nothing is running")
+            self._screen.note("nothing is running")
         elif self._turn is not None:
-            self._note("stopping")
+            self._screen.note("stopping")
             await self._conversation.stop()
             await asyncio.wait([self._turn])
 
@@ -240,7 +238,7 @@ class TerminalChat:
         if has_begun or await self._has_ended(number):
             await self._show_finished(number, shown=transcript.is_answered)
         else:
-            self._note("the message was withdrawn before its turn began: nothing was run")
+            self._screen.note("the message was withdrawn before its turn began: nothing was run")
 
     async def _has_ended(self, number: int) -> bool:
         """Return whether that turn has ended, as when another process ran it meanwhile."""
@@ -259,14 +257,11 @@ class TerminalChat:
         self._pending = finished.result.pending
         self._ok = finished.result.ok
         if finished.result.late_input:
-            self._note(LATE_INPUT)
+            self._screen.note(LATE_INPUT)
         self._session.app.invalidate()
 
     def _note_added(self, receipt: Receipt) -> None:
-        self._note(f"added to {receipt.turn_id}, as block {receipt.seq}")
-
-    def _note(self, text: str) -> None:
-        self._screen.note(text)
+        self._screen.note(f"added to {receipt.turn_id}, as block {receipt.seq}")
 
 
 def _newline_keys() -> KeyBindings:

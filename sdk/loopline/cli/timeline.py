@@ -12,10 +12,8 @@ from typing import Annotated, cast
 import typer
 from rich.text import Text
 
-from loopline.cli.access import chosen_conversation, no_such_conversation, open_store
-from loopline.cli.options import (
-    Choices,
-)
+from loopline.cli.access import chosen_conversation, key_document, no_such_conversation, open_store
+from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import (
     QUIET,
@@ -40,6 +38,7 @@ from loopline.timeline import (
     MARKS,
     ArtifactKept,
     Block,
+    BodyUnion,
     ConversationKey,
     ConversationSummary,
     CustomEvent,
@@ -78,6 +77,13 @@ STYLES: Mapping[str, str] = {
     "react.notice": "yellow",
 }
 """The colours of blocks by the beginning of their type."""
+
+LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
+CallBody = ToolCalled | ToolStarted | ToolResult | RunChild
+ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment
+SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CustomEvent
+"""What is shown by its fields; every other block is shown by its text."""
+_SUMMARIZED = BodyUnion[SummarizedBody](SummarizedBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +270,15 @@ def style_of(kind: str) -> str:
 
 def summary_of(block: Block) -> str:
     """Return what a block says, on one line of any length."""
-    match block.body:
-        case TurnHeader() | RoundStart() | Decision() | ModelSwitched() | Exit() as body:
+    body = block.body
+    if not _SUMMARIZED.has(body):
+        return " ".join(text_of(block)[0].split())
+    match body:
+        case TurnHeader() | RoundStart() | Decision() | ModelSwitched() | Exit():
             return _lifecycle_summary(body)
-        case ToolCalled() | ToolStarted() | ToolResult() | RunChild() as body:
+        case ToolCalled() | ToolStarted() | ToolResult() | RunChild():
             return _call_summary(body)
-        case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment() as body:
+        case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment():
             return _content_summary(body)
         case Plan(snapshot=snapshot):
             status = "" if snapshot.open else f"{snapshot.status} · "
@@ -278,11 +287,9 @@ def summary_of(block: Block) -> str:
             return "  ".join(f"{MARKS[status]} [{number}]" for number, status in changes.items())
         case CustomEvent(name=name, data=data):
             return f"{name} {dumps(data)}"
-        case _:
-            return " ".join(text_of(block)[0].split())
 
 
-def _lifecycle_summary(body: TurnHeader | RoundStart | Decision | ModelSwitched | Exit) -> str:
+def _lifecycle_summary(body: LifecycleBody) -> str:
     match body:
         case TurnHeader() as header:
             return _header_summary(header)
@@ -301,7 +308,7 @@ def _lifecycle_summary(body: TurnHeader | RoundStart | Decision | ModelSwitched 
             return f"{ended.reason} · {rounds} · {format_duration(ended.elapsed_ms)}{error}"
 
 
-def _call_summary(body: ToolCalled | ToolStarted | ToolResult | RunChild) -> str:
+def _call_summary(body: CallBody) -> str:
     match body:
         case ToolCalled() as call:
             return f"{call.tool} {dumps(call.arguments)}"
@@ -315,7 +322,7 @@ def _call_summary(body: ToolCalled | ToolStarted | ToolResult | RunChild) -> str
             return f"{status}{result.tool} · {format_duration(result.elapsed_ms)} · {text}"
 
 
-def _content_summary(body: SourceAdded | TextKept | ArtifactKept | UserAttachment) -> str:
+def _content_summary(body: ContentBody) -> str:
     match body:
         case SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"
@@ -437,10 +444,7 @@ def _conversation_line(summary: ConversationSummary) -> str:
 
 def _conversation_document(summary: ConversationSummary) -> JsonObject:
     return {
-        "conversation": summary.conversation.name,
-        "user": summary.conversation.user,
-        "project": summary.conversation.project,
-        "tenant": summary.conversation.tenant,
+        **key_document(summary.conversation),
         "turns": summary.turns,
         "blocks": summary.head,
         "started_at": iso_time(summary.started_at),

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from rich.text import Text
 
-from loopline.cli.access import (
-    chosen_conversation,
-    conversation_in,
-    no_such_conversation,
-    open_store,
-)
+from loopline.cli.access import conversation_in, open_store, stored_blocks
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
@@ -45,6 +41,7 @@ SUPPORT_MARKS: Mapping[Support, tuple[str, str]] = {
     "no text kept": ("?", QUIET),
 }
 UNCITED = "no source"
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +57,8 @@ class Charge:
 async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
     """Print what the requests of a conversation, or of one of its turns, cost."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+        conversation, blocks = await stored_blocks(store, choices, screen)
         name = conversation.conversation.name
-        blocks = await conversation.blocks()
-        if not blocks:
-            raise no_such_conversation(name, choices)
         open_child = partial(conversation_in, store, choices=choices)
         charges = [c for c in await _charges(blocks, open_child) if turn in (None, c.turn)]
     if choices.as_json:
@@ -98,47 +92,33 @@ async def _charges(
     """
     charges, children = list[Charge](), dict[str, list[Charge]]()
     for block in blocks:
+        body, cost = block.body, request_cost(block)
+        child = body.conversation if isinstance(body, RunChild) else ""
         charge = partial(Charge, turn=block.turn, round=block.round)
-        cost = request_cost(block)
-        match block.body:
-            case RunChild(conversation=child, reason=""):
-                child_blocks = await open_child(child).blocks()
-                children[child] = nested = await _charges(child_blocks, open_child)
-                charges += [charge(spent=c.spent, child=c.child or child) for c in nested]
-            case RunChild(conversation=child) if children.get(child):
-                pass
-            case RunChild(conversation=child) if cost is not None:
-                charges.append(charge(spent=cost, child=child))
-            case _ if cost is not None:
-                charges.append(charge(spent=cost))
-            case _:
-                pass
+        if isinstance(body, RunChild) and not body.reason:
+            child_blocks = await open_child(child).blocks()
+            children[child] = nested = await _charges(child_blocks, open_child)
+            charges += [charge(spent=c.spent, child=c.child or child) for c in nested]
+        elif cost is not None and not children.get(child):
+            charges.append(charge(spent=cost, child=child))
     return charges
 
 
-def by_turn(charges: Sequence[Charge]) -> Mapping[int, list[Charge]]:
-    """Return the charges of each turn, in the order of the turns."""
-    turns = dict[int, list[Charge]]()
+def _grouped(charges: Sequence[Charge], key: Callable[[Charge], K]) -> Mapping[K, list[Charge]]:
+    """Return the charges of each key, in the order of its first request."""
+    groups = dict[K, list[Charge]]()
     for charge in charges:
-        turns.setdefault(charge.turn, []).append(charge)
-    return turns
-
-
-def by_model(charges: Sequence[Charge]) -> Mapping[str, list[Charge]]:
-    """Return the charges of each model, in the order of their first requests."""
-    models = dict[str, list[Charge]]()
-    for charge in charges:
-        models.setdefault(charge.spent.model, []).append(charge)
-    return models
+        groups.setdefault(key(charge), []).append(charge)
+    return groups
 
 
 def _cost_rows(charges: Sequence[Charge], *, wide: bool) -> Iterator[tuple[Text, ...]]:
     """Yield a row for each request, a sum after each turn, then a sum for each model and for all."""
-    for number, of_turn in by_turn(charges).items():
+    for number, of_turn in _grouped(charges, lambda charge: charge.turn).items():
         for charge in of_turn:
             yield _cost_row(charge, wide=wide)
         yield _sum_row(turn_id(number), "", of_turn)
-    for model, of_model in by_model(charges).items():
+    for model, of_model in _grouped(charges, lambda charge: charge.spent.model).items():
         yield _sum_row("model", _model_name(model, wide=wide), of_model)
     yield _sum_row("all", "", charges)
 
@@ -204,10 +184,11 @@ def _cached_share(usage: Usage) -> float:
 def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
     turns: list[Json] = [
         {"turn_id": turn_id(number), **_sum_document(of_turn)}
-        for number, of_turn in by_turn(charges).items()
+        for number, of_turn in _grouped(charges, lambda charge: charge.turn).items()
     ]
     models: list[Json] = [
-        {"model": model, **_sum_document(of_model)} for model, of_model in by_model(charges).items()
+        {"model": model, **_sum_document(of_model)}
+        for model, of_model in _grouped(charges, lambda charge: charge.spent.model).items()
     ]
     return {
         "conversation": name,
@@ -266,11 +247,8 @@ class VerifiedAnswer:
 async def show_verification(turn: int | None, choices: Choices, screen: Screen) -> int:
     """Print how sources support the answers of a conversation, or of one of its turns."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        blocks = await conversation.blocks()
+        conversation, blocks = await stored_blocks(store, choices, screen)
     name = conversation.conversation.name
-    if not blocks:
-        raise no_such_conversation(name, choices)
     answers = verified_answers(Timeline(blocks), turn)
     if choices.as_json:
         documents: list[Json] = [_verification_document(answer) for answer in answers]
@@ -380,15 +358,11 @@ async def show_records(
 ) -> int:
     """Print the records of a dialect that a subscriber received of one turn, or of all."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        blocks = await conversation.blocks()
-    key = conversation.conversation
-    if not blocks:
-        raise no_such_conversation(key.name, choices)
+        conversation, blocks = await stored_blocks(store, choices, screen)
     turns = {block.seq: block.turn for block in blocks}
     records = [
         record
-        for record in replayed(dialect, key, blocks)
+        for record in replayed(dialect, conversation.conversation, blocks)
         if turn in (None, turns[sse.position(record.id)[0]])
     ]
     if choices.as_json:

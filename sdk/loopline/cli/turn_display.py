@@ -137,15 +137,12 @@ def step_line(step: Step) -> Text:
 
 def custom_event_line(event: Event) -> Text | None:
     """Return a line for an event that a tool or a workflow emitted, None for every other event."""
-    match event:
-        case Delta(type="custom", name=name, data=data):
-            pass
-        case Block(body=CustomEvent(name=name, data=data)):
-            pass
-        case _:
-            return None
-    text = escape(f"{name} {'' if data is None else dumps(data)}").strip()
-    return Text(text if len(text) <= EVENT_LENGTH else f"{text[:EVENT_LENGTH]}…", style=QUIET)
+    custom = event.body if isinstance(event, Block) else event
+    if isinstance(custom, CustomEvent) or (isinstance(custom, Delta) and custom.type == "custom"):
+        data = "" if custom.data is None else dumps(custom.data)
+        text = escape(f"{custom.name} {data}").strip()
+        return Text(text if len(text) <= EVENT_LENGTH else f"{text[:EVENT_LENGTH]}…", style=QUIET)
+    return None
 
 
 class QueueLines:
@@ -167,7 +164,7 @@ class QueueLines:
             case Block(turn_id=turn_id) if self._waits:
                 self._waits = False
                 yield Text(f"the wait is over: {turn_id} runs", style=QUIET)
-            case _:
+            case Delta() | Block():
                 pass
 
 
