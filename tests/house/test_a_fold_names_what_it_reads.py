@@ -24,10 +24,6 @@ STILL_TO_COME = {
     "cli/timeline.py",
     "cli/timeline_reports.py",
     "cli/turn_display.py",
-    "react/child_runs.py",
-    "react/offered_tools.py",
-    "react/projections.py",
-    "react/state.py",
 }
 """The modules that have a match which is yet to take a union of its own."""
 
