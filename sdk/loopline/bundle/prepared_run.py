@@ -107,9 +107,9 @@ class PreparedRun:
         )
 
     def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:
-        """Return the type of the answer: what the turn was asked for, else `own`, else the bundle's.
+        """Return the type of the answer: that of the turn, else `of_loop`, else the bundle's.
 
-        A turn that is carried on where none of them is at hand goes on with what it was begun with.
+        A resumed turn without any of these keeps the schema that it was started with.
         """
         default, requested = of_loop or self.services.output, self.recorder.output
         if requested is not None:

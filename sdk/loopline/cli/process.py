@@ -83,7 +83,7 @@ def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) ->
 
 @dataclass(slots=True)
 class StopRequest:
-    """A request to stop the work; `stop` runs once somebody has made it."""
+    """A request to stop the work; `stop` is called when somebody makes it."""
 
     stop: asyncio.Future[None] | None = None
 

@@ -160,10 +160,10 @@ CHILD_TURN = 1
 
 
 def check_own(conversation: ConversationKey) -> None:
-    """Refuse to say something to a child run, which hears its parent alone.
+    """Refuse input to a child run, which gets messages only from its parent.
 
     Raises:
-        LooplineError: the conversation is one, or is called as if it were.
+        LooplineError: the conversation is a child run, or its name has the form of one.
     """
     parent = parent_name(conversation.name)
     if parent is not None:
@@ -173,10 +173,10 @@ def check_own(conversation: ConversationKey) -> None:
 
 
 def child_input(timeline: Timeline, child: Child) -> Body | None:
-    """Return what the child is still to be told: its task, or an answer that the user gave it.
+    """Return the input that the child run still needs: its task, or the user's answer to its question.
 
     Raises:
-        LooplineError: it was begun with another task.
+        LooplineError: the child run was started with another task.
     """
     text = well_formed(child.task.prompt)
     if not timeline.turns:

@@ -55,7 +55,7 @@ class Subscriber:
 
 
 class Subscriptions:
-    """Everybody who is told of turns: their senders, the subscribers of conversations, and an observer.
+    """All receivers of the events of turns: their senders, the subscribers of conversations, and an observer.
 
     `running` has the recorders of the turns that run here.
     """
@@ -109,9 +109,9 @@ class Subscriptions:
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
     ) -> None:
-        """Tell the subscribers what was written since their last block, before that turn is run.
+        """Send the subscribers what was written since their last block, before that turn is run.
 
-        One whose last block is not known is told of the turn from its first block on.
+        A subscriber without a known last block receives the turn from its first block on.
         """
         subscribers = tuple(self._subscribers.get(conversation, ()))
         prompt = timeline.turn(number).prompt

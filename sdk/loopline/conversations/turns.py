@@ -74,7 +74,7 @@ _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRun:
-    """What a child run has of its parent: the models, the one that it begins with, and its loop."""
+    """What a child run gets from its parent: the chain of models, the first model, and the loop."""
 
     models: ModelRegistry
     model: Model | str | None
@@ -127,7 +127,7 @@ class StoppedInQueue(LooplineError):
 
 
 class Turns:
-    """Runs the turns of a harness's conversations with its bundle; without one they can only be read."""
+    """Runs the turns of a harness's conversations; without a bundle, conversations can only be read."""
 
     def __init__(
         self,

@@ -79,9 +79,9 @@ class Observer(Protocol):
     """
 
     def begin(self, turn: ObservedTurn, blocks: Sequence[Block]) -> Callable[[Block], None]:
-        """Return what is called with each new block of a turn that a runner starts or resumes.
+        """Return a function that is called with each new block of a turn that a runner starts or resumes.
 
-        `blocks` are those that the turn already has: the observer of its previous runner got them.
+        `blocks` are those that the turn already has; the observer of its previous runner received them.
         """
         ...
 

@@ -19,7 +19,7 @@ MB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file to attach. Its type is detected from its bytes; `mime` names the type of a text."""
+    """A file to attach. Its type is detected from its bytes; for a text, `mime` may name the type."""
 
     name: str
     data: bytes

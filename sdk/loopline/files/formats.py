@@ -44,7 +44,7 @@ class Pdf:
 
 
 def parse_image(data: bytes) -> Image | None:
-    """Return the image that the bytes are, or None if they are none of the four types."""
+    """Return the image in these bytes, or None if they are not one of the four supported types."""
     if data.startswith(_PNG):
         size = _big(data, 16, 4), _big(data, 20, 4)
         return Image("image/png", *size, animated=b"acTL" in data[: data.find(b"IDAT")])

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cassette:
-    """A file of HTTP requests to providers and of their replies, to the byte.
+    """A file of HTTP requests to providers and their responses, byte for byte.
 
-    The models are those that strings name, and no other may be asked. To `record` makes the file, which
-    must not be there yet. To `replay` has it answer in place of the network, without keys; a request that
-    it does not hold is a `CassetteError`.
+    It works only with models named by model strings. `mode="record"` writes the file, which must not exist yet.
+    `mode="replay"` answers from the file, without network and keys; a request that was not recorded is a
+    `CassetteError`.
     """
 
     file: str | Path

@@ -41,10 +41,10 @@ class IndexStore(Protocol):
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
-        """Build and return the index of these chunks. `notes` is called when all of them have been taken.
+        """Build and return the index of these chunks; `notes` is called after the last chunk was read.
 
-        When several processes build the same signature at once, one does the work and the others get
-        its index without taking a chunk. An index is complete or absent.
+        When several processes build the same signature at once, one does the work, and the others get its index without
+        reading a chunk. An index is complete or absent.
         """
         ...
 

@@ -18,8 +18,8 @@ _BRACKET = re.compile(r"\[(?=\[)")
 def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
     """Return the text on one line of at most so many characters, with nothing that reads as a citation.
 
-    A title, a name, a type or an address must not begin a line of its own, reverse the direction of
-    writing, or cite a source.
+    Use it for titles, names, types and addresses from outside, so that they cannot begin a line of their own, reverse
+    the direction of writing, or cite a source.
     """
     line = " ".join(_CONTROLS.sub(" ", well_formed(text[: 4 * limit])).split())
     line = _BRACKET.sub("[ ", line)

@@ -321,7 +321,7 @@ class CacheReport:
 
     @property
     def read_of_held(self) -> float:
-        """Return the share of the held tokens that was read, without those lost to minimum and step."""
+        """Return the share of the held tokens that was read; tokens too few to be cached are not counted."""
         return _share(self.held - self.missed, self.held - self.missed_for("minimum"))
 
     @property

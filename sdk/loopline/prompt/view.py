@@ -126,6 +126,6 @@ class View:
 
 
 def opens_epoch(block: Block) -> bool:
-    """Return whether the block begins a round that renders what was before it anew."""
+    """Return whether the block begins a round that renders the earlier blocks again."""
     start = block.body
     return isinstance(start, RoundStart) and start.window is not None and start.shows == "context"

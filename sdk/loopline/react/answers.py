@@ -86,9 +86,9 @@ async def make_completion(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> Completion:
-    """Return the answer with the sources it cites; unknown numbers are listed apart.
+    """Return the answer with the sources it cites; numbers without a source are listed separately.
 
-    One that is a value of the `output` type has the digest of its schema.
+    If the answer is a value of the `output` type, it has the digest of its schema.
     """
     pool = timeline.pool
     find_sids = partial(citations.cited_sids, text, newest=pool.newest)
@@ -166,14 +166,14 @@ def _share(lengths: Sequence[int], room: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Records what comes of the replies of a run; listeners hold the same texts by then."""
+    """Records the outcome of each reply, after subscribers have received the same texts."""
 
     runtime: ToolRuntime
     context: Context
     texts: ChannelTexts
 
     async def record(self, *bodies: Body) -> None:
-        """Record bodies after listeners have been given their texts.
+        """Record bodies after subscribers have received their texts.
 
         A cancellation that arrives meanwhile is raised once they are recorded.
         """

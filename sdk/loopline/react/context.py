@@ -217,9 +217,10 @@ class Context:
         )
 
     async def begin(self, iteration: Iteration) -> bool:
-        """Begin a round; False when there is nothing to answer, for the user took it back.
+        """Begin a round, and return whether there is still something to answer.
 
-        A round that was begun before a cut stands when it would begin the same way now.
+        There is not if the user has recalled the prompt. A round that a cut left open is used again if it would begin
+        the same way now.
         """
         recorder = self._recorder
         await recorder.catch_up()

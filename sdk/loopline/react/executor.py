@@ -76,7 +76,7 @@ class _RunningCall:
 
 
 class ToolExecutor:
-    """Runs calls and records what comes of them."""
+    """Runs calls and records their results."""
 
     def __init__(self, runtime: ToolRuntime, context: Context, interrupter: Interrupter) -> None:
         self._recorder = runtime.recorder
@@ -191,7 +191,7 @@ class ToolExecutor:
         ]
 
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
-        """Begin none of the calls, and say so."""
+        """Record for each call that it was not started."""
         for call in calls:
             await self._record_interruption(call, why, is_started=False)
 

@@ -13,10 +13,10 @@ from loopline.timeline import Effect, ExitReason, TurnResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedCall:
-    """A call that is about to run: its arguments are sound, and its tool exists.
+    """A call that is about to run: its tool exists, and its arguments are valid.
 
-    `earlier_calls` counts the calls that the turn made before this one, by tool; `failures` is how often the same
-    call, with the same arguments, has failed. `deps` is the object that `Harness.open` was given.
+    `earlier_calls` counts the calls that the turn made before this one, by tool; `failures` is how often the same call,
+    with the same arguments, has failed. `deps` is the object that `Harness.open` was given.
     """
 
     call_id: str
@@ -56,7 +56,7 @@ Verdict = Allow | Deny | Ask
 
 
 class Guard(Protocol):
-    """Stands around every call. One that breaks denies the call, unless it is a read."""
+    """Checks every call. A guard that raises denies the call, unless it is a read."""
 
     async def before(self, call: GuardedCall) -> Verdict:
         """Return whether the call may run."""
@@ -85,7 +85,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The turn ends here; the log keeps the text, and the model reads it if it is asked for an answer."""
+    """Ends the turn. The text is recorded as a notice, and the model reads it if it is asked for a last answer."""
 
     reason: ExitReason
     text: str = ""
@@ -99,7 +99,7 @@ Run = Callable[[TurnPayload], Awaitable[TurnResult[Any]]]
 
 
 class Middleware(Protocol):
-    """Stands around a whole run; one that does not call `run` stands in for it."""
+    """Wraps a whole run; middleware that does not call `run` replaces it."""
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
         """Run the turn, or not."""

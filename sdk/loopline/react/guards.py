@@ -39,13 +39,12 @@ LONGEST_ARGUMENTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Guards in their order, as one guard.
+    """Several guards in order, combined into one.
 
-    The next guard sees the arguments that one guard changes, and the tool checks them again before the call
-    runs. The first that denies decides, wherever it stands; else the first that asks. Results
-    pass through the guards in reverse. A guard that breaks before a call is logged: the call is denied
-    unless it is a read, which goes on to the next guard. What one raises over a result is not caught
-    here, so that nothing of the result is shown.
+    Each guard sees the arguments as the guards before it left them; the tool checks changed arguments again. If any
+    guard denies, the call is denied; else the first guard that asks decides. Results pass through the guards in
+    reverse. An exception of a guard before a call is logged: the call is denied unless it is a read, which goes on to
+    the next guard. An exception of a guard after a call is not caught here, so the result is not shown.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -61,7 +60,7 @@ class Guards:
         return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Return what the guards leave of the result."""
+        """Return the text of the result after each guard may have changed it, the last guard first."""
         for guard in reversed(self.guards):
             text = _check_text(
                 await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)

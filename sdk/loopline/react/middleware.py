@@ -84,10 +84,10 @@ def after_run(*hooks: AfterHook) -> Middleware:
 
 
 def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
-    """Limit the time of middleware before the run and after it; the run itself is not counted.
+    """Limit the time of middleware before the run and after it; the run itself does not count.
 
-    One that takes longer is cancelled and not waited for, and may begin no run any more. It raises
-    TimeoutError, which a `Breaker` about it turns into the plain result.
+    Middleware that takes longer is cancelled and not waited for, and can no longer begin a run. Then TimeoutError is
+    raised; a `Breaker` around it uses the plain run instead.
     """
 
     async def limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
@@ -116,11 +116,11 @@ def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
 
 @dataclass(slots=True, eq=False)
 class Breaker:
-    """Keeps a broken middleware apart: what it raises is logged, and the plain run stands in for it.
+    """Protects a run from middleware that raises: the error is logged, and the plain run is used instead.
 
-    A run that it began is not run again: its result is the plain one, and what that run raised is
-    raised. After so many failures in a row the middleware is left out until it has rested; the first failure
-    then leaves it out again. One breaker serves many turns.
+    If the middleware had already begun the run, its result is used and the run is not repeated; an error of the run
+    itself is raised. After `failures` errors in a row the middleware is skipped for `cooldown_seconds`; the first error
+    after that skips it again. Use one breaker for many turns.
     """
 
     middleware: Middleware

@@ -69,7 +69,7 @@ class RetryPolicy:
 
 
 class RequestSkipped(Exception):
-    """No model is asked for this decision or answer."""
+    """No request is sent for this decision or answer."""
 
     def __init__(self, reason: Literal["recalled", "budget"]) -> None:
         super().__init__(reason)

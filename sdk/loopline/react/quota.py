@@ -223,7 +223,7 @@ class Quota:
         self._notify()
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Note that nobody reported this usage of a request that was settled."""
+        """Add an estimated usage to a settled request whose provider reported none."""
         self.estimated += usage
         self.estimated_cost += cost
 

@@ -304,11 +304,11 @@ def cut_off_text(turn: Turn) -> str:
 
 
 class CitationFilter:
-    """A filter before a listener: it resolves the citations of the answer channel.
+    """Resolves the citations of the answer channel before a subscriber receives its text.
 
-    A token becomes `[1]`, `[2]`, …: which of the cited sources it is, in the order of their first
-    mention, as `TurnResult.sources` has them; `[?]` is a number that no source has. Whatever is not of
-    the answer passes as it is. One stands for one reply: `close` gives out what is held back.
+    A citation becomes `[1]`, `[2]`, …, by the order of first mention as in `TurnResult.sources`; `[?]` is a number
+    without a source. Other channels pass unchanged. Use one filter for each reply: `close` returns the text that is
+    held back.
     """
 
     def __init__(self, listen: EventSink, pool: SourcePool) -> None:
@@ -344,7 +344,7 @@ class CitationFilter:
 
 
 class ChannelTexts:
-    """The texts that listeners have of each channel, since the last block that one of them became.
+    """The texts that subscribers have of each channel, since the last block made from one of them.
 
     `written` is the answer in pieces as the model wrote it, with its citations unresolved.
     """
@@ -381,7 +381,7 @@ class ChannelTexts:
 
     def settle(self, recorded: Mapping[str, str]) -> None:
         """Have each channel hold the text that is about to be recorded of it, and nothing else."""
-        # An answer that was not streamed as a draft is none to listeners.
+        # Subscribers do not have an answer that was not streamed as a draft.
         shown = {name: text for name, text in recorded.items() if name != "draft" or name in self}
         self._align(shown)
         self._texts.clear()
@@ -431,7 +431,7 @@ def recorded_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
 
 
 class ReplyStream:
-    """One reply as listeners receive it while it is written: each attempt is begun, opened, and at last closed."""
+    """A reply as subscribers receive it while it is written; each attempt is begun, opened and closed."""
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
@@ -447,12 +447,12 @@ class ReplyStream:
             self._feed(self._splitter.feed(piece.text))
 
     def begin(self, attempt: int) -> None:
-        """Read what was written before the reply; listeners hear nothing of it yet."""
+        """Read what was written before the reply; subscribers receive nothing of it yet."""
         self._renew(attempt)
         self._feed(self._splitter.feed(self._reading.before))
 
     def open(self) -> None:
-        """Have listeners hold what was written before the reply, and hear what comes."""
+        """Send subscribers the text from before the reply, and from now on the text that arrives."""
         self._texts.begin(self._target.texts, self._written, self._attempt)
         self._target = self._texts
 

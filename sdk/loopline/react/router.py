@@ -25,7 +25,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The reply cannot be read: the model is to write it anew."""
+    """The reply cannot be read, so the model must write it again."""
 
     raw: str
     problem: str
@@ -51,7 +51,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The answer is not accepted yet, and stays a draft; `reminder` is what the model is told, if anything."""
+    """The answer is held and becomes a draft; `reminder` is the text for the model, if there is one."""
 
     notes: str
     text: str

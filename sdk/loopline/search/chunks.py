@@ -56,7 +56,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def kind_of(path: str) -> Kind:
-    """Return what a file is for, as far as its path tells."""
+    """Return the kind of a file, as its path suggests."""
     if _FAR.search(path):
         return "other"
     if _TESTS.search(path):

@@ -115,7 +115,7 @@ class UserSteer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserStop:
-    """The user ends the turn: its runner ends it as stopped, and nobody resumes it."""
+    """The user stops the turn: its runner ends it as `stopped`, and nobody can resume it."""
 
     type: Literal["user.stop"] = "user.stop"
 

@@ -177,14 +177,14 @@ class TimelineLog(Protocol):
         ...
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation and its child runs for good; there is no other removal.
+        """Remove a conversation and its child runs for good; nothing else removes blocks.
 
-        Its name stays taken, and a runner that has it is refused from then on. With `cascade` every fork that
-        shows some of these is forgotten too, with its own children. Forgetting a conversation again, or one
-        that never began, changes nothing.
+        Its name stays taken, and a runner that holds its lease can append nothing more. With `cascade`, every fork that
+        shares blocks with them is forgotten too, with its own child runs. Forgetting a conversation again, or one that
+        never began, changes nothing.
 
         Raises:
-            ConflictError: forks still show some of it, and `cascade` is False.
+            ConflictError: forks share blocks with it, and `cascade` is False.
         """
         ...
 
@@ -216,8 +216,8 @@ def check_fork(
     """Check that a fork may begin.
 
     Raises:
-        ConflictError: its name is taken.
-        StoreError: there is no such seq, or the owner is another.
+        ConflictError: a conversation with the fork's name exists.
+        StoreError: the conversation has no such seq, or the fork has another owner.
     """
     if replace(fork, name=conversation.name) != conversation:
         raise StoreError(f"{fork.name!r} is to be another's: a fork stays with its owner")
@@ -229,7 +229,7 @@ def check_fork(
 
 
 def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
-    """Check that a conversation may be forgotten; `forks` are those that show some of it.
+    """Check that a conversation may be forgotten; `forks` are the forks that share blocks with it.
 
     Raises:
         ConflictError: there are such forks.

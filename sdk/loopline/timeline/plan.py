@@ -290,7 +290,7 @@ def split_marks(text: str, steps: int) -> tuple[str, str]:
 
 
 def may_lead(line: str) -> bool:
-    """Return whether this beginning of a line may still become one that `split_marks` takes off."""
+    """Return whether a line that begins like this may become a marker line that `split_marks` removes."""
     start = line.strip()
     return not start or start[0] in "".join(_STATUSES) or start[0] in "-*•"
 

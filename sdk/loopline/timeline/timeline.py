@@ -365,7 +365,7 @@ def _count(blocks: Sequence[Block], seq: int) -> int:
 
 
 def started_plans(counted: int, carried: Iterable[Block]) -> int:
-    """Return how many plans started before a checkpoint; a checkpoint without a count carries them all."""
+    """Return how many plans started before a checkpoint; an older checkpoint has no count, and names every plan."""
     return counted or sum(isinstance(block.body, Plan) for block in carried)
 
 

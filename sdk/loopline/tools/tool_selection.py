@@ -81,9 +81,9 @@ async def select_tools(
     timeout_seconds: float | None = None,
     on_request: Callable[[], None] | None = None,
 ) -> ToolSelection:
-    """Let the model choose tools if there are more than `above`; pinned ones are always included.
+    """Let the model choose tools if there are more than `above`; pinned tools are always included.
 
-    Whatever goes wrong, the turn has tools: all of them. `on_request` is called before the model is asked.
+    If anything fails, all tools are offered. `on_request` is called before the model is asked.
     """
     everything = tuple(spec.name for spec in specs)
     offered = [spec for spec in specs if spec.name not in pinned]

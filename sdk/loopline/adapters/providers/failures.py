@@ -100,7 +100,7 @@ class Credentials:
 def response_error(
     status: int, headers: Mapping[str, str], body: str, credentials: Credentials
 ) -> ModelError:
-    """Return the error that a response without a reply stands for.
+    """Return the error for a response without a reply.
 
     `body` is the server's text, JSON or not; only its beginning is quoted.
     """
@@ -116,7 +116,7 @@ def response_error(
 def not_a_stream_error(
     url: str, status: int, headers: Mapping[str, str], body: str, credentials: Credentials
 ) -> ModelError:
-    """Return the error that a response stands for which is no stream of events."""
+    """Return the error for a response that is not a stream of events."""
     if status >= 400 or is_error_document(body):
         return response_error(status, headers, body, credentials)
     server = f"{credentials.model}: {credentials.excerpt(public_url(url))}"

@@ -241,7 +241,7 @@ class _Chunk(NamedTuple):
 
 
 class ChatReplyParser(ReplyParser):
-    """A completion that is still arriving; sealed replies of the `family` go back to the model."""
+    """Parses a chat completion while it arrives. Models of `family` get encrypted thinking back unchanged."""
 
     def __init__(
         self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str

@@ -183,7 +183,7 @@ def messages_of(
 
 
 def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
-    """Return the system text, the tools, and the form that the text must have."""
+    """Return the system text, the tools, and the JSON form that the reply must have."""
     parameters = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
         instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],

@@ -239,7 +239,7 @@ class ErrorContext:
 
 
 def model_error(error: BaseException, context: ErrorContext) -> ModelError:
-    """Return the error of Loopline that an error of pydantic-ai stands for."""
+    """Return Loopline's error for an error of pydantic-ai."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
             return model_error(last, context)
@@ -256,7 +256,7 @@ def model_error(error: BaseException, context: ErrorContext) -> ModelError:
 
 
 def call_problem(error: BaseException, context: ErrorContext) -> str:
-    """Return what is wrong with a call that its server could not read, empty for any other error."""
+    """Return the server's report of a call that it could not read, or "" for any other error."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
             return call_problem(last, context)

@@ -277,7 +277,7 @@ def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
 
 
 def idle_stamp(path: Path) -> IdleStamp | None:
-    """Return what changes when the file does; None while a process has it open, or left it unfinished."""
+    """Return a stamp that changes with the file; None if a process has it open or left a journal beside it."""
     if any(path.with_name(f"{path.name}{suffix}").exists() for suffix in _JOURNALS):
         return None
     try:

@@ -37,7 +37,7 @@ _STOP_REASONS = {
 
 
 class Beakr:
-    """The vocabulary of Beakr. Channels start anew with each turn; every update has the turn's id."""
+    """The dialect of Beakr. Channels start anew with each turn; every update has the turn's id."""
 
     def __init__(self) -> None:
         self._open_calls: list[Json] = []

@@ -89,7 +89,7 @@ class AgentEvent:
 
 
 class ChatCli:
-    """The vocabulary of ChatCLI. A run is an agent of its own, and so is every child run."""
+    """The dialect of ChatCLI. A run is an agent of its own, and so is every child run."""
 
     def __init__(self) -> None:
         self._run = AgentEvent(type="Started", call_id="", agent="", task="")

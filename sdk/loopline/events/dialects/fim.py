@@ -31,7 +31,7 @@ UNREADABLE = "(could not parse LLM output as JSON)"
 
 
 class Fim:
-    """The vocabulary of FIM One: steps while the model works, then the answer, then the end."""
+    """The dialect of FIM One: steps while the model works, then the answer, then the end."""
 
     def __init__(self) -> None:
         self._announced = False

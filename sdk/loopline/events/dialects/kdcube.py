@@ -85,7 +85,7 @@ class KdCubeEvent:
 
 
 class KdCube:
-    """The vocabulary of KDCube. The agent of every event is the bundle."""
+    """The dialect of KDCube. The agent of every event is the bundle."""
 
     def __init__(self, conversation: ConversationKey) -> None:
         self._conversation = conversation

@@ -35,7 +35,7 @@ _STATUSES = {
 
 
 class Nadoo:
-    """The vocabulary of Nadoo. Every record is of one node, whose id is that of the bundle."""
+    """The dialect of Nadoo. Every record is of one node, whose id is that of the bundle."""
 
     def __init__(self) -> None:
         self._node = ""
