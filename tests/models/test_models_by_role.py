@@ -106,7 +106,7 @@ def test_a_function_may_give_whatever_may_be_chosen(
 
 def test_offline_is_made_in_code_too_and_has_nothing_to_be_told() -> None:
     assert loopline.model("offline").name == "offline"
-    with pytest.raises(ModelError, match="offline asks nobody"):
+    with pytest.raises(ModelError, match="offline sends no requests"):
         loopline.model("offline", base_url="http://localhost:8000/v1")
 
 

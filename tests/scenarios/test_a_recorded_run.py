@@ -135,13 +135,13 @@ async def test_a_model_that_would_be_asked_past_the_cassette_is_refused(
     if mode == "replay":
         await talked("memory:", Cassette(file, mode="record"), "How many?")  # by offline
     cassette = Cassette(file, mode=mode)
-    with pytest.raises(CassetteError, match="would be asked past the cassette"):
+    with pytest.raises(CassetteError, match="cannot be used with a cassette"):
         async with Harness.open(workbench(), store="memory:", model=make(), cassette=cassette):
             pass
     assert (in_it(tmp_path) == []) == (mode == "record")
     opened = Harness.open(workbench(), store="memory:", model=lambda: make(), cassette=cassette)
     async with opened as harness:
-        with pytest.raises(CassetteError, match="would be asked past the cassette"):
+        with pytest.raises(CassetteError, match="cannot be used with a cassette"):
             await harness.conversation("c").say("How many?")
 
 
@@ -158,6 +158,6 @@ async def test_a_model_that_a_workflow_brings_is_not_asked_past_the_cassette(
     cassette = Cassette(tmp_path / "talk.jsonl", mode="record")
     own = Bundle(id="own", workflow=Own)
     async with Harness.open(own, store="memory:", cassette=cassette) as harness:
-        with pytest.raises(CassetteError, match="scripted would be asked past the cassette"):
+        with pytest.raises(CassetteError, match="scripted cannot be used with a cassette"):
             await harness.conversation("c").say("How many?")
     assert stray.requests == []

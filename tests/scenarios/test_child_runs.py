@@ -462,7 +462,7 @@ async def test_a_tool_that_comes_back_with_another_task_is_told_so() -> None:
         await talk.say("go")
         assert (await talk.resume({"c1": "yes"})).answer == "No."
         ((status, text),) = await results(talk)
-        assert (status, "was begun with another task" in text) == ("error", True)
+        assert (status, "was started with another task" in text) == ("error", True)
 
 
 async def test_what_a_child_cites_is_numbered_by_its_own_sources() -> None:

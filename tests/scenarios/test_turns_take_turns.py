@@ -225,7 +225,7 @@ async def test_a_tool_that_says_something_to_its_own_conversation_is_refused() -
         HELD.append(talk)
         await talk.say("go")
         assert exits(await talk.blocks()) == [(1, "complete")]
-    assert "held by the very turn" in str(script.requests[-1].messages[-1])
+    assert "cannot wait for a message of its own turn" in str(script.requests[-1].messages[-1])
 
 
 async def test_text_that_utf8_cannot_hold_is_kept_as_escapes(tmp_path: Path) -> None:

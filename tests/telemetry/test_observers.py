@@ -263,7 +263,7 @@ async def test_an_observer_is_closed_with_its_harness() -> None:
 
 def test_telemetry_of_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOPLINE_TELEMETRY", "jaeger")
-    with pytest.raises(LooplineError, match="LOOPLINE_TELEMETRY is 'jaeger': what works is 'otlp'"):
+    with pytest.raises(LooplineError, match="LOOPLINE_TELEMETRY is 'jaeger': use 'otlp'"):
         Harness.open(bundle, store="memory:")
 
 

@@ -245,7 +245,7 @@ async def test_a_setting_that_cannot_be_used_is_told(
     received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
-    with pytest.raises(LooplineError, match=r"an OTEL_ variable cannot be used: max_queue_size"):
+    with pytest.raises(LooplineError, match=r"a variable OTEL_… has a wrong value: max_queue_size"):
         await said("bottom")
 
 

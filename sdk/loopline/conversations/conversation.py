@@ -336,7 +336,7 @@ class Conversation(Generic[T_co]):
             LooplineError: there is no such type, which names the nearest; or a number is below 0.
         """
         if after < 0 or (limit is not None and limit < 0):
-            raise LooplineError("blocks are counted from 1: after and limit are 0 or more")
+            raise LooplineError("after and limit must be 0 or more")
         kinds_wanted = [types] if isinstance(types, str) else types
         for kind in kinds_wanted:
             await self._check_type(kind)
@@ -421,7 +421,7 @@ class Conversation(Generic[T_co]):
         )
         if when_busy not in BUSY_POLICIES:
             raise LooplineError(
-                f"no policy {when_busy!r} for when_busy: {' or '.join(BUSY_POLICIES)}"
+                f"when_busy is {when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
             )
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
@@ -551,7 +551,7 @@ def check_name(kind: str, name: str) -> None:
         LooplineError: it is blank, or is no text that can be stored.
     """
     if not name.strip() or well_formed(name) != name:
-        raise LooplineError(f"{name!r} is no name of a {kind}: give it one")
+        raise LooplineError(f"{name!r} cannot name a {kind}: use a text that is not blank")
 
 
 def stopped_early(turn: str) -> TurnResult:

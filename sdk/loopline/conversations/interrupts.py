@@ -151,7 +151,7 @@ def checked_text(text: str) -> str:
         LooplineError: it is empty.
     """
     if not text.strip():
-        raise LooplineError("there is nothing in it: say something")
+        raise LooplineError("the message is empty: give it a text")
     return well_formed(text)
 
 
@@ -168,7 +168,7 @@ def check_own(conversation: ConversationKey) -> None:
     parent = parent_name(conversation.name)
     if parent is not None:
         raise LooplineError(
-            f"{conversation.name!r} is a child run of {parent!r}, which alone runs it: it can be read"
+            f"{conversation.name!r} is a child run of {parent!r}: it can be read, but takes no messages"
         )
 
 
@@ -184,7 +184,7 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
     prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, UserPrompt) or prompt.body.text != text:
         raise LooplineError(
-            f"{child.name!r} was begun with another task: a tool that is carried on must begin the "
+            f"{child.name!r} was started with another task: a tool that is resumed must start the "
             "same children in the same order"
         )
     return None if child.answer is None else _new_answer(timeline, child.answer)

@@ -67,7 +67,7 @@ class Recoveries:
             LooplineError: `at_once` is below 1.
         """
         if at_once < 1:
-            raise LooplineError(f"at_once is {at_once}: it is 1 or more")
+            raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
         outcomes = list[Recovery]()
         unfinished = iter(await self.log.unfinished())
         workers = [self._work(unfinished, outcomes) for _ in range(at_once)]

@@ -61,7 +61,7 @@ _LOGGED = BodyUnion[LoggedBody](LoggedBody)
 
 
 def log_block(conversation: str, block: Block) -> None:
-    """Log the block, if records of its type are of use to a person."""
+    """Log the block, if blocks of its type are logged for people."""
     body, turn = block.body, block.turn_id
     if logger.isEnabledFor(logging.INFO) and _LOGGED.has(body):
         text, values = _record(body, block.round)

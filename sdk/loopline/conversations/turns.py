@@ -153,7 +153,9 @@ class Turns:
             LooplineError: there is none.
         """
         if self._bundle is None:
-            raise LooplineError("opened without a bundle: it can be read, but there is none to run")
+            raise LooplineError(
+                "the conversation was opened without a bundle: it can be read, not run"
+            )
         return self._bundle
 
     @property
@@ -169,8 +171,8 @@ class Turns:
         """
         if conversation in _inside.get():
             raise LooplineError(
-                f"conversation {conversation.name!r} is held by the very turn that says this: "
-                "return it as the tool's result, or use followup"
+                f"conversation {conversation.name!r} cannot wait for a message of its own turn: "
+                "return the text as the tool's result, or use followup"
             )
 
     async def run(self, request: Request) -> TurnResult[Any]:

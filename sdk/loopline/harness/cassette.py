@@ -105,8 +105,8 @@ class _CassetteRegistry(ModelRegistry):
         for model in models:
             if not self.provider_models.has_made(model):
                 raise CassetteError(
-                    f"{model.name} would be asked past the cassette, which has only models of "
-                    f"strings that begin with {', '.join(f'{vendor}:' for vendor in VENDORS)}"
+                    f"{model.name} cannot be used with a cassette: use offline, or a model string that "
+                    f"begins with {', '.join(f'{vendor}:' for vendor in VENDORS)}"
                 )
 
 

@@ -103,7 +103,9 @@ def conversation_key(name: str, *, user: str, tenant: str, project: str) -> Conv
 def _own_name(document: JsonObject) -> str:
     name = document.get("conversation_id")
     if not isinstance(name, str) or not name:
-        raise DocumentError("conversation_id: it is no name; import it under one that you give it")
+        raise DocumentError(
+            "conversation_id: it is not a name: import the document under a name of your own"
+        )
     return name
 
 
@@ -114,10 +116,10 @@ def _check_confirmed(
     if unknown:
         names = ", ".join(action.name for action in actions) or "nothing"
         raise LooplineError(
-            f"{unknown[0]!r} cannot be confirmed: in this document {names} would act"
+            f"{unknown[0]!r} cannot be confirmed: the actions of this document are {names}"
         )
     if parent_name(own_name) is not None and child_action(own_name) not in confirm:
         raise LooplineError(
-            f"{own_name!r} is the name of a child run, whose answer its parent would take: import it under "
+            f"{own_name!r} is the name of a child run, and a parent would use its answer: import it under "
             f"another name, or confirm {child_action(own_name)}"
         )

@@ -144,7 +144,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 has its own.
         """
         if options.get("limits") is not None and not isinstance(store, str | None):
-            raise LooplineError("limits are those of the log: open the log with them")
+            raise LooplineError("a log has limits of its own: pass limits when you open the log")
         return Harness(
             bundle,
             store=store,

@@ -166,7 +166,7 @@ def model(
 def _offline(arguments: ModelArguments) -> Model:
     if arguments != ModelArguments():
         raise ModelError(
-            "offline asks nobody: it has no base_url, api_key, facts, timeouts or limits"
+            "offline sends no requests: it takes no base_url, api_key, facts, timeouts or limits"
         )
     from loopline.adapters.offline import OfflineModel
 

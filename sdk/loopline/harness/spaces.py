@@ -80,7 +80,7 @@ def knowledge_reader(
         if space is not None and (commit is None or _same_space(commit, commit_of(space))):
             return await space.read(ref)
         if commit is None:
-            raise KnowledgeError("no turn here read at that commit")
+            raise KnowledgeError("no turn of this conversation used that commit")
         return await asyncio.to_thread(_read_at, commit, ref)
 
     return read

@@ -193,9 +193,9 @@ class Store(ConversationHost):
             LooplineError: a time has no time zone, or `limit` is below 0.
         """
         if any(moment is not None and moment.utcoffset() is None for moment in (after, before)):
-            raise LooplineError("after and before are moments: give them a time zone")
+            raise LooplineError("after and before need a time zone")
         if limit is not None and limit < 0:
-            raise LooplineError(f"limit is {limit}: it is 0 or more")
+            raise LooplineError(f"limit is {limit}: it must be 0 or more")
         summaries = await self.log.conversations(
             user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
         )

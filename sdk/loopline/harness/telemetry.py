@@ -37,7 +37,7 @@ def _named(name: str, source: str) -> Telemetry:
         case "otlp":
             return "otlp"
         case _:
-            raise LooplineError(f"{source} is {name!r}: what works is 'otlp', or leave it out")
+            raise LooplineError(f"{source} is {name!r}: use 'otlp', or leave it out")
 
 
 async def open_observer(telemetry: Telemetry) -> Observer | None:
@@ -64,7 +64,7 @@ def _otlp() -> Otlp:
             metrics=_sent("OTEL_METRICS_EXPORTER"),
         )
     except ValueError as error:
-        raise LooplineError(f"an OTEL_ variable cannot be used: {error}") from error
+        raise LooplineError(f"a variable OTEL_… has a wrong value: {error}") from error
 
 
 def _sent(variable: str) -> bool:

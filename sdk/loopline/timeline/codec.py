@@ -98,7 +98,7 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
         first = str(error).splitlines()
         raise UnsoundBody(f"{body.type}: {' '.join(first[:3])}") from error
     if again != body:
-        raise UnsoundBody(f"{body.type}: it would read again as {again!r}")
+        raise UnsoundBody(f"{body.type}: its JSON would decode to {again!r}")
     return encoded
 
 

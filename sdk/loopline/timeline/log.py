@@ -220,7 +220,7 @@ def check_fork(
         StoreError: the conversation has no such seq, or the fork has another owner.
     """
     if replace(fork, name=conversation.name) != conversation:
-        raise StoreError(f"{fork.name!r} is to be another's: a fork stays with its owner")
+        raise StoreError(f"the fork {fork.name!r} has another owner: a fork stays with its owner")
     if not 1 <= seq <= head:
         has = f"it has 1 to {head}" if head else "it never began"
         raise StoreError(f"there is no block {seq} in conversation {conversation.name!r}: {has}")
