@@ -150,5 +150,5 @@ async def test_a_backup_is_made_while_others_write(store: Path) -> None:
 
 async def test_what_is_in_memory_has_no_backup(tmp_path: Path) -> None:
     async with Store.open("memory:") as store:
-        with pytest.raises(StoreError, match="in memory alone"):
+        with pytest.raises(StoreError, match="a store in memory"):
             await store.backup(tmp_path / "copy.db")

@@ -66,7 +66,7 @@ async def test_a_fork_needs_a_place_and_a_name_of_its_own() -> None:
 async def test_a_fork_needs_a_name_that_can_be_stored(name: str) -> None:
     async with talking(["One."]) as talk:
         await talk.say("first")
-        with pytest.raises(LooplineError, match="no name of a conversation: give it one"):
+        with pytest.raises(LooplineError, match="cannot be the name of a conversation"):
             await talk.fork(seq=1, name=name)
 
 

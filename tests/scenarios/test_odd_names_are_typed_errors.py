@@ -25,7 +25,7 @@ async def test_a_store_that_cannot_be_is_said_to_be_none(url: str) -> None:
 async def test_a_name_that_cannot_be_stored_is_refused_or_not_found(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
     async with Harness.open(BUNDLE, store=store, model=ScriptedModel(["Done."])) as harness:
-        with pytest.raises(LooplineError, match="no name of a conversation"):
+        with pytest.raises(LooplineError, match="cannot be the name of a conversation"):
             harness.conversation("a\udcff")
         conversation = harness.conversation("a\0b")
         await conversation.say("go")

@@ -239,7 +239,7 @@ async def test_text_that_utf8_cannot_hold_is_kept_as_escapes(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["", "  ", SURROGATE])
 async def test_a_conversation_needs_a_name(name: str) -> None:
-    with pytest.raises(LooplineError, match="no name of a conversation"):
+    with pytest.raises(LooplineError, match="cannot be the name of a conversation"):
         async with talking([], name=name):
             pass
 

@@ -551,7 +551,9 @@ def check_name(kind: str, name: str) -> None:
         LooplineError: it is blank, or is no text that can be stored.
     """
     if not name.strip() or well_formed(name) != name:
-        raise LooplineError(f"{name!r} cannot name a {kind}: use a text that is not blank")
+        raise LooplineError(
+            f"{name!r} cannot be the name of a {kind}: use valid text that is not blank"
+        )
 
 
 def stopped_early(turn: str) -> TurnResult:

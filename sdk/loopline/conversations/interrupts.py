@@ -151,7 +151,7 @@ def checked_text(text: str) -> str:
         LooplineError: it is empty.
     """
     if not text.strip():
-        raise LooplineError("the message is empty: give it a text")
+        raise LooplineError("the message is empty: say something")
     return well_formed(text)
 
 
