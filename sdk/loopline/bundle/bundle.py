@@ -20,14 +20,15 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 class Bundle(Generic[T_co]):
     """A bundle, as its module exposes it under the name `bundle`.
 
-    `tools` are functions, decorated with `@tool` or plain, called `<id>.<function>`; `skills` are folders, each with a `SKILL.md` or with
-    skills below it, relative to the bundle's folder; `knowledge` is the section of that name of the
-    configuration, and gives the bundle a knowledge space. They are added to what the workflow class and
-    its descriptors have; `instructions` take the place of the class's. `configuration` holds the defaults
-    of the bundle's properties, nested. `deps` makes the dependencies if `Harness.open` gets none: a function
-    without parameters that returns them, or is async, or returns an async context manager of them. The answer of
-    each turn is a value of `output_type`, unless the turn or its workflow asks for another type. `module` is the name of
-    the module that made the bundle.
+    `tools` are functions, decorated with `@tool` or plain; their ids are `<id>.<function>`. `skills` are folders,
+    relative to the bundle's folder, each with a `SKILL.md` or with skills below it. `knowledge` is the section
+    `knowledge` of the configuration, and gives the bundle a knowledge space. These are added to those of the workflow
+    class and its descriptors; `instructions` replace those of the class.
+
+    `configuration` holds the defaults of the bundle's properties, nested. `deps` makes the dependencies if
+    `Harness.open` gets none: a function without parameters, sync or async, that returns them or an async context
+    manager of them. The answer of each turn is a value of `output_type`, unless the turn or its workflow asks for
+    another type. `module` is the name of the module that made the bundle.
     """
 
     id: str

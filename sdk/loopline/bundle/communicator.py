@@ -17,10 +17,10 @@ class Emitter(Protocol):
 
 
 class ChatCommunicator:
-    """KDCube's methods over the `emit` of a tool's context or a workflow; the name of an event is its type.
+    """The methods of KDCube's communicator, on top of `emit`; the name of an event is its type.
 
-    In the dialect `kdcube` they come out as there. `start`, `complete` and `error` are told as steps: the
-    loop itself says when a turn begins and ends. Each raises what `emit` raises.
+    In the dialect `kdcube` the events look as they do in KDCube. `start`, `complete` and `error` are sent as steps,
+    because only the loop decides when a turn begins and ends. Each method raises what `emit` raises.
     """
 
     def __init__(self, emitter: Emitter, *, durable: bool = False) -> None:

@@ -72,9 +72,9 @@ _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 class BaseWorkflow(Generic[Deps]):
     """The base of a bundle's workflow. One instance runs one turn; a subclass overrides `process`.
 
-    `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
-    `skills` and `knowledge`. `guards` stand around every call, `round_hooks` between rounds, `middleware` around the
-    whole run, each in their order.
+    `instructions`, `tools`, `skills` and `knowledge_config` have the values of `instructions`, `tools`, `skills` and
+    `knowledge` of `Bundle`. `guards` check every call, `round_hooks` run between rounds, and `middleware` wraps the
+    whole run, each in order.
     """
 
     instructions: str = ""

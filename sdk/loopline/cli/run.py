@@ -193,7 +193,7 @@ async def watch(
     attachments: Sequence[Path],
     animated: bool = True,
 ) -> FinishedTurn:
-    """Show a turn until it ends or waits; one that ended by an error has ended too."""
+    """Show a turn until it ends, also with an error, or waits for the user."""
     name = shlex.quote(escape(conversation.conversation.name))
     hint = f"Ctrl-C withdraws your message · loopline stop -c {name} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)

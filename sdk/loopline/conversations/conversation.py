@@ -154,7 +154,7 @@ class Conversation(Generic[T_co]):
     ) -> AsyncIterator[Event]:
         """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
 
-        Leaving the iteration leaves the turn running. A slow reader does not slow the turn down: a `missed` event
+        If you leave the iteration, the turn keeps running. A slow reader does not slow the turn down: a `missed` event
         says which blocks it missed, and `blocks` reads them.
         """
         output = output_type_of(output_type)
@@ -167,9 +167,9 @@ class Conversation(Generic[T_co]):
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of every turn of the conversation that runs in this process from now on.
 
-        Any number of subscribers may listen, each at its own speed; the iteration ends when it is left. With `after`,
-        a seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
-        subscriber would have missed.
+        It can have any number of subscribers, each at its own speed. Leave the iteration to end it. With `after`, a
+        seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
+        subscriber would miss.
         """
         mailbox = Mailbox()
         with self._turns.subscribed(self.conversation, mailbox.put):
@@ -229,11 +229,11 @@ class Conversation(Generic[T_co]):
     ) -> TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
-        `values` are the user's answers to calls that wait, by call id; an approval takes True or False.
-        Without an `output_type` the answer keeps the type that the turn was started with.
+        `values` are the user's answers to calls that wait, by call id; for an approval, True or False. Without an
+        `output_type` the answer keeps the type that the turn was started with.
 
         Raises:
-            LooplineError: there is nothing to carry on, or a call waits for something else.
+            LooplineError: there is nothing to resume, or no call waits for such a value.
             AttachmentError: the values are too large; nothing was recorded.
         """
         return await self._resume(values, limits, None, output_type_of(output_type))
@@ -372,13 +372,13 @@ class Conversation(Generic[T_co]):
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
         """Return a new conversation of the same user that begins with the blocks up to `seq`.
 
-        A call that is open at that point is not run; the next turn ends its turn as interrupted. Without a name the
-        fork is named after this conversation.
+        A call that is open at that place is not run; the next turn ends the call's turn as interrupted. Without a name
+        the fork is named after this conversation.
 
         Raises:
             StoreError: there is no such place.
             LooplineError: the name is blank, or that of a child run.
-            ConflictError: a conversation of that name has begun already.
+            ConflictError: a conversation of that name exists.
         """
         fork = replace(self.conversation, name=name or await self._fork_name())
         check_name("conversation", fork.name)

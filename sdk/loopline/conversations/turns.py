@@ -178,9 +178,9 @@ class Turns:
     async def run(self, request: Request) -> TurnResult[Any]:
         """Run the chosen turn once the conversation is free.
 
-        A turn that another runner left unfinished is ended first, as interrupted; one that was requested earlier and that
-        nobody has run is run first. The turn has a task of its own, so that `stop` ends it and not its caller; cancelling
-        the caller stops it too.
+        An unfinished turn of another runner is ended first, as interrupted. An earlier requested turn that nobody has
+        run is run first. The turn has a task of its own, so that `stop` ends it and not its caller; cancelling the
+        caller stops it too.
 
         Raises:
             StoppedInQueue: it was stopped while it waited.
@@ -281,7 +281,7 @@ class Turns:
         return cached.timeline.seq if cached else None
 
     async def stop(self, conversation: ConversationKey) -> bool:
-        """Stop the running turn and those that wait behind it here; return whether there were any."""
+        """Stop the running turn and the turns that wait for it in this process; return whether there were any."""
         return await self._stop({conversation})
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
@@ -296,7 +296,7 @@ class Turns:
                 await lease.stop(recorder)
 
     async def close(self) -> None:
-        """Stop every running turn; those that wait stay pending."""
+        """Stop every running turn; waiting turns stay pending."""
         self._closing = True
         await self._stop({key for key, lock in self._queues.items() if lock.locked()})
         tasks = [pending.task for pending in self._requests]

@@ -38,7 +38,7 @@ def encode(record: Record) -> bytes:
 
 
 def retry(milliseconds: int) -> bytes:
-    """Return what tells a client to wait so long before it connects again.
+    """Return the field that tells a client how long to wait before it reconnects.
 
     Raises:
         LooplineError: `milliseconds` is below 0.

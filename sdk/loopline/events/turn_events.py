@@ -64,7 +64,7 @@ class RoundStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStarted:
-    """The model is asked for the answer alone."""
+    """The model is asked for an answer without tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,14 +67,14 @@ class ConversationHost(ABC, Generic[T_co]):
     ) -> Conversation[T_co]:
         """Import an exported conversation block by block; without a name it keeps its own.
 
-        A document may have been written by anybody, so nothing in it acts: turns that had not ended are
-        not carried on, repositories that it names are not read, and it takes the place of no child run.
-        `confirm` names those of its `import_actions` that a person has looked at and allows.
+        Anybody can write a document, so nothing in it acts: its unfinished turns are not resumed, repositories that it
+        names are not read, and it cannot replace a child run. `confirm` names those of its `import_actions` that a
+        person has checked and allows.
 
         Raises:
-            DocumentError: it is of another version, or damaged; the message names the place.
-            LooplineError: it has no such action to confirm, or its name is a child run's.
-            ConflictError: a conversation of that name has begun already.
+            DocumentError: its version is unknown, or it is damaged; the message names the place.
+            LooplineError: it has no such action to confirm, or its name is that of a child run.
+            ConflictError: a conversation of that name exists.
         """
         own_name = name or _own_name(document)
         talk = self.conversation(own_name, user=user, tenant=tenant, project=project)

@@ -125,23 +125,23 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> Harness[B]:
         """Return a harness, to be entered with `async with`.
 
-        `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
-        `memory:`, or a log, which stays open; `model` a model string, a model, pydantic-ai's included, several
-        of them as a chain, chains by their roles, or a function that returns models at the start of each run.
-        `properties` are set by dotted name.
-        `on_build(done, total, what)` is called, from another thread, as the knowledge space is built.
-        `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
-        with the harness. A `cassette` records requests to providers and their replies, or replays them; it is
-        opened, and the model strings are checked, when the harness is entered. `caps` limit the size of attached
-        files; a conversation beyond the `limits` takes nothing new. `deps` is any object, such as clients of other
-        services, which tools get as `ToolContext[…].deps` and workflows as `self.deps`; it is never recorded or
-        shown. Without it the bundle's own factory makes one.
+        `bundle` is a path, the name of an entry point, or a `Bundle`. `store` is a URL such as `sqlite:///talk.db` or
+        `memory:`, or a log, which stays open. `model` is a model string, a model (also one of pydantic-ai), several of
+        these as a chain, a mapping from roles to chains, or a function that is called at the start of each run and
+        returns any of these.
+
+        `properties` are set by dotted name. `on_build(done, total, what)` is called from another thread while the
+        knowledge space is built. `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer,
+        which is closed with the harness. A `cassette` records requests to providers and their replies, or replays them;
+        it is opened, and the model strings are checked, when the harness is entered. `caps` limit the size of attached
+        files, and `limits` the size of a conversation; a full conversation takes nothing new. `deps` is any object,
+        such as clients of other services: tools get it as `ToolContext[…].deps` and workflows as `self.deps`, and it is
+        never recorded or shown. Without it the bundle's own factory makes one.
 
         Raises:
-            StoreError: the store's URL is not one that works.
-            ModelError: the model string is not one that works.
-            LooplineError: there is no telemetry of that name, or `limits` are given with a log, which
-                has its own.
+            StoreError: the store's URL is wrong.
+            ModelError: the model string is wrong.
+            LooplineError: there is no telemetry of that name, or `limits` are given with a log, which has its own.
         """
         if options.get("limits") is not None and not isinstance(store, str | None):
             raise LooplineError("a log has limits of its own: pass limits when you open the log")
@@ -277,10 +277,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> list[Recovery]:
         """Resume every turn of this bundle in the store that was cut off or never started.
 
-        Call it at the start of a process; any number of others may run: a turn that another process runs stays
-        with it. At most `at_once` run at a time; `on_outcome` is called with each outcome as soon as it is known. A
-        turn is resumed once: one that was cut off again is skipped, and left to `resume`. A paused turn
-        waits for its user.
+        Call it at the start of a process. A turn that another process runs stays there, so several processes may call
+        this at once. At most `at_once` turns run at a time; `on_outcome` is called with each outcome as soon as it is
+        known. A turn is resumed only once here: if it is cut off again, it is skipped, and `resume` can still continue
+        it. A paused turn waits for its user.
 
         Raises:
             LooplineError: `at_once` is below 1.

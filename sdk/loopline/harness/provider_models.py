@@ -146,9 +146,8 @@ def model(
 ) -> Model:
     """Return a model at a provider, or at any server with the same API; it may serve several harnesses.
 
-    `name` is a model string such as `openai:llama-3`. `base_url` is what stands before `/chat/completions`,
-    `/responses` or `/v1/messages`; there no key is sent but `api_key`. `facts` stand for all that is
-    known of the model.
+    `name` is a model string such as `openai:llama-3`. `base_url` is the part before `/chat/completions`, `/responses`
+    or `/v1/messages`; with it, no key is sent except `api_key`. `facts` replace the model's entry in the catalogue.
 
     Raises:
         ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.

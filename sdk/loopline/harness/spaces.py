@@ -16,7 +16,7 @@ from loopline.timeline import History, KnowledgeCommit, Timeline
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
-    """Return the configuration of the `knowledge` section; None if nobody wrote one."""
+    """Return the configuration of the `knowledge` section, or None if no bundle or file sets it."""
     if "knowledge" not in properties.written:
         return None
 

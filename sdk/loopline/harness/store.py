@@ -148,12 +148,12 @@ class Store(ConversationHost):
         clock: Clock | None = None,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Store:
-        """Return a store, to be entered with `async with`; without a URL the default one.
+        """Return a store, to be entered with `async with`; without a URL, the default store.
 
-        A conversation beyond the `limits` takes nothing new.
+        A conversation that has reached the `limits` takes nothing new.
 
         Raises:
-            StoreError: the URL is not one that works.
+            StoreError: the URL is wrong.
         """
         return cls(url, read_only=read_only, clock=clock or SystemClock(), limits=limits)
 

@@ -44,7 +44,7 @@ async def open_observer(telemetry: Telemetry) -> Observer | None:
     """Open and return the observer.
 
     Raises:
-        LooplineError: what it needs is not installed, or an `OTEL_*` variable is junk.
+        LooplineError: a package is missing, or an `OTEL_*` variable has a wrong value.
     """
     return await asyncio.to_thread(_otlp) if telemetry == "otlp" else telemetry
 

@@ -53,10 +53,10 @@ def dumps(value: Json) -> str:
 
 
 def scan_json(text: str) -> list[JsonObject | BrokenJson]:
-    """Return every outermost JSON object in free text: bare, in fences, or among words.
+    """Return every outermost JSON object in free text: bare, in fences, or between words.
 
-    Line breaks and tabs inside strings, and backslashes that escape nothing, are read as themselves.
-    An object inside a broken one is never taken for one that stands alone.
+    Line breaks and tabs inside strings are allowed, and so are backslashes that escape nothing. An object inside a
+    broken object is not returned.
     """
     return [item for item, _ in _objects(_repaired(text))]
 

@@ -172,10 +172,10 @@ class _NotStrictError(Exception):
 
 
 def json_form(name: str, schema: JsonObject) -> JsonForm:
-    """Return the form of a schema: strict if each object can name all that it holds, else as it is.
+    """Return the form of a schema: strict if each of its objects names all its properties, else unchanged.
 
-    A strict one requires every property, also those that may be left out: a model gives them all. Its
-    descriptions say the bounds of numbers and texts.
+    A strict form requires every property, also optional ones, because a model must write them all. Its descriptions
+    contain the bounds of numbers and texts.
     """
     try:
         if _refers_to_itself(schema) or not is_object_schema(schema):

@@ -56,8 +56,8 @@ class ToolCall:
 class Attached:
     """A file that the user attached, as a prompt shows it.
 
-    `text` is a line that names it, and stands for it if the model is not given the file itself. `data` is
-    the file in base64, empty if the text stands for it; `tokens` is its cost.
+    `text` is a line that names the file; it also replaces the file for a model that does not get it. `data` is the file
+    in base64, empty if the model does not get it; `tokens` is its cost.
     """
 
     ref: str
@@ -187,10 +187,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request. `tail` is its volatile end, and `tail_kind` what the next request does with it.
+    """One request. `tail` is its end, which changes in every round, and `tail_kind` how the next request treats it.
 
-    `cache_points` are rising numbers of messages up to which the provider is asked to cache the prompt.
-    Requests with the same `cache_key` begin alike.
+    `cache_points` are rising numbers of messages; the provider is asked to cache the prompt up to each. Requests with
+    the same `cache_key` begin alike.
     """
 
     system: str
@@ -304,9 +304,9 @@ def sent_id(call: ToolCall | ToolMessage, family: str) -> str:
 
 
 def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
-    """Return the reply as it goes back to this family; None if text and calls stand for it.
+    """Return the reply unchanged for the family that wrote it; None if its text and calls are sent instead.
 
-    It stands for all of its calls or for none: plain thinking goes back beside calls that it does not name.
+    It contains all of the reply's calls or none: plain thinking names no call, so it is sent beside the calls.
     """
     echo, calls = message.echo, message.calls
     if echo is None or not is_of_family(echo.wire, family):

@@ -490,11 +490,10 @@ class AnthropicCache(_VendorCache):
 
 @dataclass(slots=True, kw_only=True)
 class OpenAICache(_VendorCache):
-    """The cache of models before GPT-5.6: whatever a request has in common with an earlier one.
+    """The cache of models before GPT-5.6, which reads the common beginning with any earlier request.
 
-    `minimum` and `step` are in tokens; of the documented lifetimes the shortest is the default.
-    Cache points mean nothing to it, and nothing is reported as written. A part that differs is
-    taken to differ from its first token on.
+    `minimum` and `step` are in tokens; the default lifetime is the shortest documented one. It ignores cache points,
+    and reports nothing as written. A part that differs counts as different from its first token on.
     """
 
     minimum: int = 1_024

@@ -89,10 +89,10 @@ class ToolExecutor:
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
 
     async def settle(self) -> None:
-        """Give every open call of the turn its one result, save those that wait for the user.
+        """Give every open call of the turn its one result, except calls that wait for the user.
 
-        A call that is no read and had started is not started again, unless all that it did is the runs of
-        its children, which are carried on; every other one runs.
+        A call that is not a read and had started is not started again, unless it only started child runs; these are
+        resumed. Every other call runs.
         """
         turn = self._recorder.turn
         run = list[ToolCalled]()
@@ -450,9 +450,9 @@ class ToolExecutor:
 
 
 def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
-    """Return the outcome with at most so many bytes of text, and a line where some are left out.
+    """Return the outcome with at most so many bytes of text, and a line that says so if it was cut.
 
-    The call has happened, whatever it gave: what is too long is cut, and is no error.
+    The call has run, so a long result is cut and is not an error.
     """
     text, remaining_bytes = _truncate(outcome.text, limit_bytes)
     sections = list[ResultSection]()

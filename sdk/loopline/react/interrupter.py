@@ -38,9 +38,9 @@ class _Step:
 
 
 class Interrupter:
-    """The scope of one turn: an interruption cuts off whatever it waits for, and no step begins after its deadline.
+    """The scope of one turn: an interruption cuts off what the turn waits for, and no step begins after the deadline.
 
-    A steer in this process interrupts at once, one in another process when it is seen. While calls run,
+    A steer in this process interrupts at once; one from another process, when it is read from the log. While calls run,
     `interrupt_calls` is called with the cause, and cuts them off one by one.
     """
 

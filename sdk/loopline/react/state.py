@@ -143,12 +143,12 @@ FARTHEST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactStateV2:
-    """Where the running turn stands.
+    """The state of the running turn.
 
-    `iteration` counts the decisions made, of at most `max_iterations`, if that is not None; an answer is held until
-    `min_rounds` are. `malformed` and `cut_off` count the replies in a row that could not be read, or were
-    cut off by the output limit. `batches` are the calls of each decision with their results. `notices`
-    counts what the turn was told, by code. `answer` is an answer on the table, None when there is none.
+    `iteration` counts the decisions made, of at most `max_iterations` if that is not None; an answer is held until
+    there are `min_rounds`. `malformed` and `cut_off` count the last replies in a row that could not be read, or were
+    cut off by the output limit. `batches` are the calls of each decision with their results. `notices` counts the
+    notices of the turn, by code. `answer` is an answer that is not accepted yet, else None.
     """
 
     iteration: int

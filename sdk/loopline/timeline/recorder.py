@@ -26,11 +26,11 @@ class Recorder:
     """The writer of one turn of one conversation.
 
     When `record` returns, its bodies are in the log, and everything that other producers appended before has been
-    folded into `timeline` and passed to the listener, in the order of the log. `answers` counts the answers of this
-    run of the turn; the log may hold more from a run that was cut off. `on_steer` is called when the user steers the
-    turn, `on_stop` when it must end. `header` is appended first, unless it equals the turn's newest header;
-    `foreword` goes with the first one. A turn is `adopted` if its runner was not asked to run it. `output` is the
-    requested type of the answer.
+    folded into `timeline` and passed to `listener`, in the order of the log. `answers` counts the answers of this run
+    of the turn; the log may hold more from a run that was cut off. `on_steer` is called when the user steers the turn,
+    `on_stop` when it must end. `header` is appended first, unless it equals the turn's newest header; `foreword` goes
+    with the first header. A turn is `adopted` if its runner was not asked to run it. `output` is the requested type of
+    the answer.
     """
 
     def __init__(

@@ -139,9 +139,9 @@ class ToolContext(Generic[Deps]):
     ) -> Awaitable[TurnResult]:
         """Start a child run for a task; await it for its result.
 
-        It is for async tools with the effect "meta". If such a call is carried on after a crash or a pause, its function runs
-        again, and its n-th `spawn` is the same child as before: one that has ended is not asked again. Citations in its
-        answer are `[1]`, `[2]`, …, in the order of its `sources`.
+        Only async tools with the effect "meta" can use it. If such a call is resumed after a crash or a pause, its
+        function runs again, and its n-th `spawn` means the same child run as before: one that has ended is not started
+        again. Citations in its answer are `[1]`, `[2]`, …, in the order of its `sources`.
 
         Raises:
             ToolError: the tool may not spawn, or the child's code failed.

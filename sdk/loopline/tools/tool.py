@@ -190,10 +190,10 @@ def tool(
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
-    """Make a typed function with a docstring into a tool that can still be called directly.
+    """Make a typed function with a docstring into a tool; the function can still be called directly.
 
-    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters; after a
-    crash it returns the result of a call that had started, or None if it does not know.
+    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters.
+    After a crash it returns the result of a call that had started, or None if it does not know the result.
 
     Raises:
         BundleError: the function cannot be a tool as it is written; the message names file and line.

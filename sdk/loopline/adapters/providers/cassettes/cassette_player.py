@@ -169,10 +169,10 @@ def _error(recorded: RecordedResponse) -> httpx2.TransportError:
 
 
 class ReplayClock(SystemClock):
-    """A clock that tells recorded times, those between two requests between the same two.
+    """A clock that returns the recorded times; times from between two requests are returned between the same two.
 
-    A caller that asks more often than was recorded is told the last time again, and before `begin` the
-    time when the recording began. Sleeping takes no real time; alarms and ids are real.
+    If it is read more often than was recorded, it returns the last time again, and before `begin` the time when the
+    recording began. Sleeping takes no real time; alarms and ids are real.
     """
 
     def __init__(self, start: datetime, times: Mapping[int, ClockTimes]) -> None:
