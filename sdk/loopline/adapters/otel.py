@@ -81,7 +81,7 @@ class Otlp:
         return send
 
     async def close(self) -> None:
-        """Send what is left, for a bounded time; what a receiver does not take by then is lost."""
+        """Send the remaining spans within a bounded time; those that the receiver does not take by then are lost."""
         loop, drained = asyncio.get_running_loop(), asyncio.Event()
 
         def drain() -> None:

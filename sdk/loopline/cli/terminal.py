@@ -182,7 +182,7 @@ class Screen:
         self._history.append(layout)
 
     def note_command(self, line: str) -> None:
-        """Print a line to paste to stderr; it is never broken."""
+        """Print a command for the user to paste, on stderr and without line breaks."""
         text = Text(f"  {escape(line)}")
         self._err.print(text, soft_wrap=True)
         self._history.append(text)
@@ -339,7 +339,7 @@ def _show_in_pager(text: str, command: str) -> bool:
 
 
 class Keyboard:
-    """Lines from a person or a pipe, each read in a thread when it is asked for.
+    """Lines from a person or a pipe; each is read in a thread when it is requested.
 
     The threads are daemons: the process can end while one of them waits for Enter.
     """

@@ -94,10 +94,10 @@ class LeasedConversation:
         status: ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
-        """Give the open calls of a turn a result that says why there is none, and end it.
+        """End a turn, and give each of its open calls a result that says why there is no other.
 
-        Its child runs that have not ended, such as one that waits for the user, end before it. `by_bundle` says
-        that it was the bundle's own code that failed.
+        Its unfinished child runs, such as one that waits for the user, end before it. `by_bundle` says that the
+        bundle's own code failed.
         """
         recorder.round = recorder.turn.rounds
         await self._end_children(recorder, status)

@@ -135,7 +135,7 @@ class RenderState:
         )
 
     def unchanged_messages(self, turn: int) -> int:
-        """Return how many messages this turn left unchanged when it hid something, 0 if it has hidden nothing."""
+        """Return how many messages stand before the first one that this turn has hidden, 0 if it has hidden nothing."""
         return self._unchanged[1] if self._unchanged[0] == turn else 0
 
     def reactions(self, until: int) -> Reactions:

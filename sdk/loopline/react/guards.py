@@ -95,7 +95,7 @@ def read_only() -> Guard:
 
 
 def rate_limit(limit: int, patterns: Iterable[str] = ("*",)) -> Guard:
-    """Deny calls of matching tools once the turn has made `limit` of them, all such tools together.
+    """Deny calls of matching tools once the turn has made `limit` calls of matching tools, counted together.
 
     Raises:
         LooplineError: `limit` is below 0.

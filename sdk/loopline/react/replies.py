@@ -70,7 +70,7 @@ class TypedAnswer:
     def of_decisions(
         cls, type: OutputType[Any], capabilities: Capabilities, protocol: ProtocolName
     ) -> TypedAnswer:
-        """Return how the answer of a decision is asked for, which may call tools instead."""
+        """Return how a decision is asked for an answer of the type; the decision may also call tools."""
         way: AnswerWay = "words"
         if protocol == NATIVE and capabilities.schema_beside_tools and type.form.strict:
             way = "schema"
@@ -80,7 +80,7 @@ class TypedAnswer:
 
     @classmethod
     def of_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
-        """Return how an answer is asked for that is written without tools."""
+        """Return how an answer of the type is asked for without tools."""
         way: AnswerWay = "schema" if capabilities.json_schema and type.form.strict else "words"
         return cls(type=type, way=way, protocol=NATIVE)
 
@@ -283,7 +283,7 @@ def join_notes(notes: str, marks: str) -> str:
 
 
 def decision_text(decided: DecodedReply) -> str:
-    """Return the text of a decision, of whatever kind."""
+    """Return the text of a decision of any kind."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text

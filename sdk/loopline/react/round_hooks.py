@@ -45,7 +45,7 @@ def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
 
 
 def cycle_warning(after: int = 3) -> RoundHook:
-    """Warn once when the same calls have been made so often over, and again in the next cycle."""
+    """Warn once when the same calls have been made `after` times, and once more in each new cycle."""
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -61,7 +61,7 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 
 def stagnation(after: int = 3) -> RoundHook:
-    """End the turn when the same calls have been made so often over."""
+    """End the turn when the same calls have been made `after` times."""
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -73,8 +73,8 @@ def stagnation(after: int = 3) -> RoundHook:
 
 
 def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
-    """Have the model look up from its work after every so many rounds with calls; `goal` is quoted."""
-    _check_count(rounds_between, "every")
+    """Ask the model to check its progress after every `rounds_between` rounds with calls; `goal` is quoted."""
+    _check_count(rounds_between, "rounds_between")
     goal_text = f"\nWhat was asked: {goal}" if goal else ""
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -93,8 +93,7 @@ def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
 def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
     """Hold one answer of the turn until the model has gone through the checklist.
 
-    Only turns that have made calls in `after` rounds are held, and answers of at most `longest`
-    characters.
+    An answer is held only if it has at most `longest` characters, and the turn has made calls in `after` rounds.
     """
     _check_count(after, "after", minimum=0)
     _check_count(longest, "longest")

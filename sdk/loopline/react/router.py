@@ -84,7 +84,7 @@ Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What the rows go by beside the reply: the state, who waits, the options, the round hooks."""
+    """The input of the routing table beside the reply: the state, pending inputs, the options, the round hooks."""
 
     state: ReactStateV2
     waiting: bool

@@ -82,7 +82,7 @@ class Spawn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRuntime:
-    """What one run works with: its log, clock and listener, its options and budget, and what its tools reach."""
+    """What one run works with: its log, clock, event sink, options and budget, and all that its tools use."""
 
     recorder: Recorder
     clock: Clock

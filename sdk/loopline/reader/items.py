@@ -258,7 +258,7 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
 
 
 def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
-    """Return a passage that the log keeps: the same, or one that contains the lines."""
+    """Return a stored passage that is the requested one or contains its lines."""
     if ref.commit is None:
         return None
     requested = str(ref)

@@ -215,7 +215,7 @@ class SkillSelection:
         return _matches(pattern, namespace, id)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns without wildcards that name none of these skills."""
+        """Return the patterns without wildcards that match none of these skills."""
         skills = list(names)
         return [
             pattern

@@ -239,7 +239,7 @@ class _Read:
 class History:
     """The blocks of a conversation before those that a timeline holds.
 
-    The full conversation is kept with the timeline, so it is read at most once.
+    The full conversation is read at most once, and stays with the timeline.
     """
 
     def __init__(self, log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> None:

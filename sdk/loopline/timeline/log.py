@@ -144,10 +144,10 @@ class TimelineLog(Protocol):
         ...
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term still holds, as far as can be known here.
+        """Return whether the lease of that term is still valid, as far as this process knows.
 
-        It costs nothing while the lease cannot have ended. After a pause past its end the store is asked, and a
-        lease that still holds is renewed at once.
+        While the lease cannot have ended, the check needs no query. After a pause longer than the lease the store is
+        asked, and a lease that is still valid is renewed at once.
         """
         ...
 

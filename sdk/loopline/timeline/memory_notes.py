@@ -62,10 +62,9 @@ class MemoryNotes:
 
 
 def read(notes: str) -> list[tuple[Kind, str]]:
-    """Return the memory notes among these lines: `[P]`, `[D]`, `[S]`, `[A]` or `[K]`, and then a text.
+    """Return the memory notes in these lines: lines that begin with `[P]`, `[D]`, `[S]`, `[A]` or `[K]`.
 
-    The letters stand for preference, decision, structure, achievement and key artifact. A list bullet
-    may stand before them.
+    The letters mean preference, decision, structure, achievement and key artifact. A list bullet may stand before them.
     """
     matches = [_NOTE.match(line) for line in notes.splitlines()]
     return [(LETTERS[match[1]], match[2].rstrip()) for match in matches if match]

@@ -21,9 +21,9 @@ RESULT_CHARACTERS = 64_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePoint:
-    """A point in a prompt up to which the provider is asked to cache it.
+    """A point in a prompt; the provider is asked to cache everything before it.
 
-    `messages` is the number of messages before it; with system text and tools they cost about `tokens`.
+    `messages` is the number of messages before it; with system text and tools they have about `tokens` tokens.
     """
 
     name: Literal["prev_turn", "pre_tail", "tail"]

@@ -118,10 +118,10 @@ class ToolCallParser:
         return {call.provider_id: call.extra for call in self._calls}
 
     def add(self, piece: CallPiece) -> None:
-        """Add a piece of a call.
+        """Add a piece of a call; `extra` is data that the server wants back with the call.
 
-        The piece belongs to the latest call of its number, unless another id, or a name behind complete
-        arguments, shows that a new call has begun.
+        The piece belongs to the latest call of its index, unless it has another id, or a name although the arguments
+        are complete: then a new call has begun.
         """
         call = self._latest.get(piece.number)
         if call is None or call.differs_from(piece):

@@ -191,7 +191,7 @@ class SqlLog:
         return await self._read(partial(self._reader.summaries, selection=selection))
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may hold a turn which nobody ends."""
+        """Return the conversations that may have an unfinished turn without a runner."""
         self._group_commit()
         return await self._read(self._reader.unfinished)
 

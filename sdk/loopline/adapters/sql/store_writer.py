@@ -180,9 +180,9 @@ class LeaseClaim:
 
 
 class StoreWriter:
-    """Writes to the store of one file. Belongs to the thread that writes.
+    """Writes to the store of one file. Only the writer thread may use it.
 
-    It caches the state of the conversations it used last, for as long as nobody else writes to the file.
+    It caches the state of the conversations used last, until another process writes to the file.
     """
 
     def __init__(
@@ -305,9 +305,9 @@ class StoreWriter:
         self._ordinals.clear()
 
     def starts_collection(self, connection: Connection) -> bool:
-        """Return whether nobody has collected blobs for a day, and record that the caller does.
+        """Return whether blobs were not collected for a day; then record that the caller collects them.
 
-        A store of another schema version is left to those who know it.
+        A store of another schema version is left to versions that know it.
         """
         if schema_version(connection, self._path) != SCHEMA_VERSION:
             return False

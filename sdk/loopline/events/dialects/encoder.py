@@ -50,7 +50,7 @@ class Dialect(Protocol):
     def close(self) -> Sequence[Record]:
         """Return the last record of a stream in which no block ended or paused the turn.
 
-        In such a turn other calls come after the one that asks the user, or its runner left it.
+        This happens if other calls come after the one that asks the user, or if the runner of the turn is gone.
         """
         ...
 
@@ -91,7 +91,7 @@ class Vocabulary(Protocol):
 
 
 class DialectEncoder:
-    """A dialect: the turn events of a conversation, drafted by a vocabulary and numbered."""
+    """A dialect: the turn events of a conversation as drafts of a vocabulary, and the drafts as numbered records."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
