@@ -226,7 +226,7 @@ def test_an_unknown_name_says_what_was_looked_for(tmp_path: Path) -> None:
     guide(tmp_path / "bundles")
     with inside(tmp_path):
         said = complaint("giude")
-    assert "no bundle 'giude': no such folder here or in bundles/" in said
+    assert "no bundle 'giude': no folder of that name here or in bundles/" in said
     assert "'loopline.bundles'; nearest are ['guide'" in said
 
 

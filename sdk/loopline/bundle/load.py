@@ -154,8 +154,8 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
         return _from_site(_site(Path(BUNDLES_FOLDER) / name))
     names = [bundle.name for bundle in available()]
     raise BundleError(
-        f"no bundle {name!r}: no such folder here or in {BUNDLES_FOLDER}/ is one, and no installed package "
-        f"has an entry point of that name in the group {GROUP!r}; {_nearest(name, names)}"
+        f"no bundle {name!r}: no folder of that name here or in {BUNDLES_FOLDER}/ is a bundle, and no installed "
+        f"package has an entry point of that name in the group {GROUP!r}; {_nearest(name, names)}"
     )
 
 
