@@ -156,7 +156,7 @@ async def audit(
         Path | None, typer.Option(metavar="FILE", help="The key that signs the heads.")
     ] = None,
 ) -> int:
-    """Find blocks that are not as they were written."""
+    """Find blocks that were changed, removed, moved or inserted."""
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
     heads = dict[ConversationKey, Head]()
     if head is not None:

@@ -232,7 +232,7 @@ class Native:
 
 
 class PlainSplitter:
-    """A splitter that takes all text for the answer."""
+    """Passes all text on as the text of the answer."""
 
     def __init__(self) -> None:
         self._answer = ChannelText()
