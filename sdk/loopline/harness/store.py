@@ -238,7 +238,7 @@ class Store(ConversationHost):
         log, copy = self.log, Path(target)
         log_type, blobs = await asyncio.to_thread(_disk_adapters)
         if not isinstance(log, log_type):
-            raise StoreError("what is in memory alone has no backup: name a store that is a file")
+            raise StoreError("a store in memory has no backup: open a store that is a file")
         await log.backup(copy, blobs.for_store(copy))
 
     async def audit(
@@ -254,9 +254,7 @@ class Store(ConversationHost):
         log = self.log
         log_type, _ = await asyncio.to_thread(_disk_adapters)
         if not isinstance(log, log_type):
-            raise StoreError(
-                "what is in memory alone has nothing to audit: name a store that is a file"
-            )
+            raise StoreError("a store in memory has nothing to audit: open a store that is a file")
         return await log.audit(heads or {}, only)
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
