@@ -86,11 +86,11 @@ app.command("tool")(command(call_tool, "user", "prop", "as_json"))
 app.command("new")(command(new))
 app.command("bundles")(command(list_bundles, "as_json"))
 
-knowledge_commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+knowledge_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 knowledge_commands.command("build")(command(build, "store", "prop", "as_json"))
 app.add_typer(knowledge_commands, name="knowledge", help="Build a bundle's knowledge space.")
 
-preset_commands = typer.Typer(rich_markup_mode=None)
+preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 preset_commands.command("diff")(command(diff, "as_json"))
 app.add_typer(preset_commands, name="presets", help="List and compare loop presets.")
 

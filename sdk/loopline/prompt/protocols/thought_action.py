@@ -64,7 +64,7 @@ class ThoughtAction(TextProtocol):
     """The protocol of Thought, Action and Observation lines, for models that follow nothing else."""
 
     name: Literal["thought_action"] = "thought_action"
-    stop = ("\nObservation:",)
+    stop: tuple[str, ...] = ("\nObservation:",)
     forms = _MANUAL
     before_result = "Observation: "
 
