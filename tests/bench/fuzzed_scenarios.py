@@ -18,13 +18,13 @@ from hypothesis.strategies import SearchStrategy
 
 from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
 from tests.laws import test_nothing_begins_after_the_end as interrupted
-from tests.laws import test_what_every_turn_keeps as wild
+from tests.laws import test_the_invariants_of_a_turn as invariants
 from tests.support.corpus import live
 from tests.support.fuzzed_scenarios import wild_lives
 from tests.support.interruption_strategies import drawn
 
 HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Block]]], ...] = (
-    (wild, wild_lives, lambda life: live(life).blocks),
+    (invariants, wild_lives, lambda life: live(life).blocks),
     (interrupted, drawn, lambda drawing: interrupted.tell(drawing).blocks),
 )
 """The modules of laws, what these are held over, and the blocks of one of it."""

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import TextDelta, Timeouts
+from tests.providers.local_model import PROMPT, model_at
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.wires.local_model import PROMPT, model_at
 
 AT_ONCE = 1_000
 WAVES = 3

@@ -18,8 +18,8 @@ from pydantic_ai.providers.openrouter import OpenRouterProvider
 
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
 from loopline.models import Prompt
+from tests.providers.flat_request import KEY
 from tests.support.peers.http_server import Peer
-from tests.wires.flat_request import KEY
 
 CLASSES: Mapping[str, str] = {
     "messages": "claude-sonnet-5",

@@ -49,6 +49,10 @@ from loopline.testing import FakeClock
 from loopline.timeline import Decision, Exit, RoundStart, Thinking
 from loopline.tools import provider_names
 from tests.bridge.bridged_model import asking, bridged_at
+from tests.providers.flat_request import KEY
+from tests.providers.local_model import asked
+from tests.providers.test_requests import PROMPT
+from tests.providers.test_tails import calls, extend_one_another, talked, thoughts
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -57,10 +61,6 @@ from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.signing_server import signing
 from tests.support.workbench import at_work, bodies, workbench
-from tests.wires.flat_request import KEY
-from tests.wires.local_model import asked
-from tests.wires.test_requests import PROMPT
-from tests.wires.test_tails import calls, extend_one_another, talked, thoughts
 
 Reasoning: TypeAlias = Literal["reasoning", "reasoning_content"]
 OPUS = "claude-opus-5-5"

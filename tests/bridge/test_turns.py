@@ -17,6 +17,7 @@ from loopline.harness.model_choice import ModelChoice
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, TurnHeader
 from tests.bridge.bridged_model import asking
+from tests.providers.flat_request import markers, parts
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Status
@@ -24,7 +25,6 @@ from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.signing_server import signing
 from tests.support.workbench import bodies, workbench
-from tests.wires.flat_request import markers, parts
 
 LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
 

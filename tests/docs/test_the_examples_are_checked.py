@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import anchors, faults, fences
 from tests.docs.run_page import Step, matches, steps
-from tests.docs.running import PageRuns
+from tests.docs.page_runs import PageRuns
 
 
 def outcomes(folder: Path, *examples: str) -> list[str]:

@@ -12,9 +12,9 @@ from openai.types.responses import Response
 
 from loopline.models import Json, JsonObject, Prompt, Reply
 from tests.peers.clients import HELLO, anthropic_at, openai_at
+from tests.providers.flat_request import sent
+from tests.providers.local_model import asked, model_at
 from tests.support.peers.http_server import Peer
-from tests.wires.flat_request import sent
-from tests.wires.local_model import asked, model_at
 
 
 @dataclass(frozen=True, slots=True)

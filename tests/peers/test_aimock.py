@@ -14,6 +14,8 @@ from loopline.models import JsonObject, Model, Prompt, ToolSpec, UserMessage
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ToolResult
 from tests.peers.results import Result, of_reply, ours, theirs
+from tests.providers.flat_request import WIRES
+from tests.providers.local_model import PATIENT, asked, model_at
 from tests.support.peers.aimock import (
     NotInstalled,
     install,
@@ -26,8 +28,6 @@ from tests.support.peers.aimock import (
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
 from tests.support.workbench import bodies, said, workbench
-from tests.wires.flat_request import WIRES
-from tests.wires.local_model import PATIENT, asked, model_at
 
 TEXT = "Tea, and more of it. " * 8
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}

@@ -33,9 +33,9 @@ from loopline.react.model_requests import RetryPolicy, request_reply
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs
+from tests.providers.local_model import PATIENT, asked, model_at
 from tests.support.peers.llama_cpp import Llama, llama
 from tests.support.workbench import bodies, workbench
-from tests.wires.local_model import PATIENT, asked, model_at
 
 T = TypeVar("T")
 WINDOW = 16_384

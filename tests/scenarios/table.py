@@ -105,7 +105,7 @@ def tables() -> dict[str, list[TableLine]]:
 
 
 def held_by() -> Mapping[str, Sequence[Held]]:
-    """The tests of the scenarios and the wires by the name of the row that each holds."""
+    """The tests of the scenarios and the providers by the name of the row that each holds."""
     found = defaultdict[str, list[Held]](list)
     for path in python_files("tests"):
         for name, sentence in _named(path):
@@ -114,7 +114,9 @@ def held_by() -> Mapping[str, Sequence[Held]]:
 
 
 def _named(path: Path) -> Iterator[tuple[str, str]]:
-    if not any(path.is_relative_to(ROOT / "tests" / folder) for folder in ("scenarios", "wires")):
+    if not any(
+        path.is_relative_to(ROOT / "tests" / folder) for folder in ("scenarios", "providers")
+    ):
         return
     for function in sorted(functions(path), key=lambda one: one.lineno):
         match = _NAME.fullmatch(function.name)

@@ -57,7 +57,10 @@ async def test_what_would_act_is_listed_and_acts_once_it_is_confirmed(tmp_path: 
 async def test_only_what_would_act_can_be_confirmed(tmp_path: Path) -> None:
     document = await paused(tmp_path / "ledger")
     async with Store.open("memory:") as store:
-        with pytest.raises(LooplineError, match=r"'turn_2' cannot be confirmed: the actions of this document are turn_1"):
+        with pytest.raises(
+            LooplineError,
+            match=r"'turn_2' cannot be confirmed: the actions of this document are turn_1",
+        ):
             await store.load(document, confirm=["turn_2"])
         assert [summary async for summary in store.conversations()] == []
 

@@ -76,7 +76,7 @@ TRIED = (
     _tried(
         "a conversation lives long; a model is made for each run",
         "both grow for ever",
-        "scenarios/test_what_is_held_stays_flat.py",
+        "scenarios/test_memory_stays_flat.py",
         "test_a_long_lived_conversation_holds_no_more_blocks_than_its_context_shows",
         "test_a_model_that_was_made_for_a_run_is_closed_once_no_run_uses_it",
     ),
@@ -90,7 +90,7 @@ TRIED = (
     _tried(
         "a reply of 8,000 calls, or without end, from a server",
         "288 MB read",
-        "wires/test_forms_in_turns.py",
+        "providers/test_forms_in_turns.py",
         "test_a_reply_of_very_many_calls_is_given_up_while_it_streams",
         "test_a_reply_of_more_bytes_than_are_read_is_given_up",
     ),
@@ -143,7 +143,7 @@ TRIED = (
     _tried(
         "a server says the key, escaped or in other case",
         "kept in the cassette",
-        "wires/test_cassettes.py",
+        "providers/test_cassettes.py",
         "test_a_key_is_not_in_the_file_even_if_the_server_says_it",
         "test_a_key_is_not_in_the_file_however_it_is_spelt",
     ),
@@ -188,7 +188,7 @@ TRIED = (
     _tried(
         "processes restart with cut turns",
         "nobody resumes them",
-        "scenarios/test_cut_turns_are_taken_up.py",
+        "scenarios/test_cut_turns_are_resumed.py",
         "test_every_cut_turn_of_a_store_is_carried_on_and_those_that_ended_are_left_alone",
         "test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person",
     ),

@@ -22,7 +22,7 @@ OUTCOMES: dict[int, Outcome] = {0: "survived", 1: "killed", 2: "killed"}
 """What an exit code of pytest says: 2 is a mutant that a test file cannot even be imported with, any other no trial."""
 SUITES = (
     *("authoring", "conformance", "dialects", "knowledge", "laws", "models", "presets"),
-    *("scenarios", "telemetry", "wires"),
+    *("providers", "scenarios", "telemetry"),
     *("crashes/test_a_clock_leaps.py", "crashes/test_a_large_body_is_a_blob.py"),
     *("crashes/test_a_recall_meets_a_round.py", "crashes/test_a_silent_runner_is_taken_over.py"),
     *("crashes/test_a_store_is_backed_up.py", "crashes/test_appends_are_kept_whole.py"),

@@ -19,6 +19,9 @@ from loopline.models import (
     find_model_facts,
 )
 from loopline.timeline import Decision, Notice
+from tests.providers.flat_request import wired
+from tests.providers.local_model import asked, model_at
+from tests.providers.recorded import FAILED, FILTERED
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -29,9 +32,6 @@ from tests.support.peers.overflow_errors import OPENAI_COMPATIBLE
 from tests.support.peers.pairing_server import Paired, paired
 from tests.support.peers.streams import Event, Stream, event, on_the_wire
 from tests.support.workbench import at_work, bodies
-from tests.wires.flat_request import wired
-from tests.wires.local_model import asked, model_at
-from tests.wires.recorded import FAILED, FILTERED
 
 DETAILS: JsonObject = {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0}
 SIGNED: JsonObject = {"google": {"thought_signature": "EjQKMgEM"}}

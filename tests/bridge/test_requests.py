@@ -31,15 +31,15 @@ from loopline.models.json_schema import json_form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.bridge.bridged_model import CLASSES, Listener, bridged_at
+from tests.providers.flat_request import markers, parts
+from tests.providers.local_model import asked
+from tests.providers.test_requests import PROMPT
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.openai_like import openai_like
 from tests.support.sample_files import pdf, png
 from tests.support.workbench import at_work
-from tests.wires.flat_request import markers, parts
-from tests.wires.local_model import asked
-from tests.wires.test_requests import PROMPT
 
 
 def told(messages: Sequence[ModelMessage]) -> list[tuple[object, ...]]:

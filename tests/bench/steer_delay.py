@@ -66,7 +66,7 @@ async def _steered_elsewhere(store: str, name: str) -> float:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.bench.steering",
+        "tests.bench.steer_delay",
         store,
         name,
         cwd=ROOT,

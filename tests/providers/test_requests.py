@@ -32,10 +32,10 @@ from loopline.models import (
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import RoundStart
+from tests.providers import flat_request
+from tests.providers.flat_request import KEY, WIRES, markers, parts, wired
 from tests.support.sample_files import pdf, png
 from tests.support.workbench import at_work, bodies
-from tests.wires import flat_request
-from tests.wires.flat_request import KEY, WIRES, markers, parts, wired
 
 LOOK = ToolSpec(name="w.look", description="Look.", parameters={"type": "object", "properties": {}})
 ODD = ToolSpec(name="w.l__k", description="Odd.", parameters={"type": "object"})

@@ -19,11 +19,11 @@ from loopline.adapters.providers.failures import (
 from loopline.errors import ModelError
 from loopline.models import dumps
 from loopline.models.safe_text import secrets_in, without_secrets
+from tests.providers.flat_request import KEY
+from tests.providers.local_model import asked, model_at
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import BrokenOff, Fault, Status
 from tests.support.peers.openai_like import openai_like
-from tests.wires.flat_request import KEY
-from tests.wires.local_model import asked, model_at
 
 ODD_KEY = "sk+a/b=c-secret-of-mine"
 ACCOUNT = Credentials("openai:m", "THE_KEY", ODD_KEY, "openai")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.wires.table import PAGE, page
+from tests.providers.table import PAGE, page
 
 
 def rows() -> list[list[str]]:
@@ -11,7 +11,7 @@ def rows() -> list[list[str]]:
 
 
 async def test_the_table_is_what_real_turns_come_to() -> None:
-    assert PAGE.read_text("utf-8") == await page(), "write it: python -m tests.wires.table"
+    assert PAGE.read_text("utf-8") == await page(), "write it: python -m tests.providers.table"
 
 
 def test_what_broke_off_is_shown_to_no_later_turn() -> None:

@@ -23,6 +23,8 @@ from loopline.errors import (
     ModelUnreachable,
 )
 from loopline.models import JsonObject, TextDelta, Timeouts
+from tests.providers.flat_request import KEY, WIRES
+from tests.providers.local_model import PATIENT, PROMPT, QUICK, asked, model_at
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -39,8 +41,6 @@ from tests.support.peers.behaviors import (
 )
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.wires.flat_request import KEY, WIRES
-from tests.wires.local_model import PATIENT, PROMPT, QUICK, asked, model_at
 
 TEXT = "Tea, and more of it. " * 8
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from loopline.models import Usage
+from tests.providers.local_model import asked, model_at
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.wires.local_model import asked, model_at
 
 CALLS = (
     Call("shop__find", '{"name": "tea"}', "call_1"),

@@ -18,8 +18,8 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from tests.providers.flat_request import WIRES, account_of
 from tests.support.peers.http_server import Peer, Step, serving
-from tests.wires.flat_request import WIRES, account_of
 
 TOOL = ToolSpec(
     name="shop.find",

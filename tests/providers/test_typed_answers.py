@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from loopline.models import Capabilities, Json, JsonObject, find_model_facts
+from tests.providers.flat_request import wired
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -17,7 +18,6 @@ from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import at_work
-from tests.wires.flat_request import wired
 
 
 class Advice(BaseModel):

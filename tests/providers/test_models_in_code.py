@@ -12,11 +12,11 @@ from loopline import Harness
 from loopline.errors import ModelAccessError, ModelError
 from loopline.models import Model, ModelFacts, Rates, Timeouts, find_model_facts
 from loopline.timeline import TurnResult
+from tests.providers.flat_request import KEY
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Silence, Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import workbench
-from tests.wires.flat_request import KEY
 
 
 async def said_by(model: Model) -> TurnResult:

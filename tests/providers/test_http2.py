@@ -11,10 +11,10 @@ import pytest
 
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import TextDelta, Timeouts
+from tests.providers.local_model import PROMPT, asked, model_at
+from tests.providers.test_waiting import given_up
 from tests.support.peers.http2 import certificate, http2_like
 from tests.support.peers.http_server import Peer
-from tests.wires.local_model import PROMPT, asked, model_at
-from tests.wires.test_waiting import given_up
 
 PIECE = b'data: {"choices": [{"delta": {"content": "Tea"}}]}\n\n'
 END = (

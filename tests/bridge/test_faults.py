@@ -21,13 +21,13 @@ from loopline.errors import (
 )
 from loopline.models import JsonObject, TextDelta
 from tests.bridge.bridged_model import CLASSES, asking, bridged_at
+from tests.providers.flat_request import KEY
+from tests.providers.local_model import PROMPT, asked
+from tests.providers.test_faults import MEANT, peer_of
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviors import Status
 from tests.support.peers.openai_like import openai_like
-from tests.wires.flat_request import KEY
-from tests.wires.local_model import PROMPT, asked
-from tests.wires.test_faults import MEANT, peer_of
 
 FAULTS = (
     *("reset before the head", "reset in the middle", "half closed", "broken json"),

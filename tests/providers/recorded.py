@@ -1,4 +1,4 @@
-"""Replies in the forms of many providers, as files: `python -m tests.wires.recorded` writes them anew.
+"""Replies in the forms of many providers, as files: `python -m tests.providers.recorded` writes them anew.
 
 Each is what a server of ours says in the form of the provider that its name begins with; none is a
 copy of anybody's traffic. The forms are those of public issues and of the providers' pages: Groq (groq-typescript 28,

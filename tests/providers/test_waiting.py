@@ -9,9 +9,9 @@ import pytest
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.errors import ModelTimedOut
 from loopline.models import Timeouts
+from tests.providers.local_model import asked, model_at, saying
 from tests.support.peers.http_server import Pause, Peer, Send, Step
 from tests.support.peers.streams import APART
-from tests.wires.local_model import asked, model_at, saying
 
 SOON = 0.3
 HEAD = Send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", "head")

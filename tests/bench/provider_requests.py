@@ -1,4 +1,4 @@
-"""What a request costs to make for the wire: `python -m tests.bench.wires`.
+"""The cost of making a request to a provider: `python -m tests.bench.provider_requests`.
 
 Beside it stand, in the same run, the vendor's own library, which makes and serializes the same request and
 sends it to a transport that keeps it, and `json.dumps` of the whole.
@@ -30,7 +30,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from tests.wires.flat_request import WIRES, sent, wired
+from tests.providers.flat_request import WIRES, sent, wired
 
 TIMES = 15
 LENGTHS = (1_000, 10_000)

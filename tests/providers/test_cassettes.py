@@ -29,15 +29,15 @@ from loopline.adapters.providers.http_model import HttpModel
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
 from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
+from tests.providers.flat_request import KEY, WIRES
+from tests.providers.local_model import PATIENT, PROMPT, asked, model_at
+from tests.providers.test_faults import peer_of, waited
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviors import Silence, Status
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.wires.flat_request import KEY, WIRES
-from tests.wires.local_model import PATIENT, PROMPT, asked, model_at
-from tests.wires.test_faults import peer_of, waited
 
 GREEN = "Green, with süßem 🍵."
 FAULTS = ["429", "silent before the head", "silent in the middle", "reset in the middle"]

@@ -13,12 +13,12 @@ from loopline.errors import (
     ModelRequestError,
 )
 from loopline.models import JsonObject, Timeouts
+from tests.providers.flat_request import KEY
+from tests.providers.local_model import PATIENT, asked, model_at, saying
 from tests.support.peers.behaviors import Status
 from tests.support.peers.http_server import Pause, Peer, Reset, Send, Step
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.streams import document, on_the_wire
-from tests.wires.flat_request import KEY
-from tests.wires.local_model import PATIENT, asked, model_at, saying
 
 COMPLETION: JsonObject = {
     "object": "chat.completion",

@@ -1,4 +1,4 @@
-"""The table of faults, made of real turns on all three wires: `python -m tests.wires.table` writes its page."""
+"""The table of faults, made of real turns on all three wires: `python -m tests.providers.table` writes its page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from loopline.models import Capabilities, JsonObject, Model, Prompt, Reply, Text
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit
 from tests.docs.pages import ROOT
+from tests.providers.flat_request import WIRES
+from tests.providers.local_model import PATIENT, model_at
+from tests.providers.recorded import FAILED, FILTERED
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import MESSAGES, Anthropic
@@ -38,9 +41,6 @@ from tests.support.peers.openai_like import CHAT, RESPONSES, OpenAI
 from tests.support.peers.overflow_errors import OPENAI as OPENAI_OVERFLOW
 from tests.support.peers.streams import Stream
 from tests.support.workbench import workbench
-from tests.wires.flat_request import WIRES
-from tests.wires.local_model import PATIENT, model_at
-from tests.wires.recorded import FAILED, FILTERED
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
 
@@ -76,7 +76,7 @@ async with Harness.open(guide, store="memory:", model=model, clock=FakeClock()) 
 assert heard == [("delta", 1), ("reset", 1), ("progress", 1), ("delta", 2)]
 ```
 
-The tables are written by `python -m tests.wires.table` from real turns: a local server fails once as the row says, on
+The tables are written by `python -m tests.providers.table` from real turns: a local server fails once as the row says, on
 each of the three provider APIs, and then answers; in the row "nobody listens" there is never a server. All three APIs gave the same
 result. Deltas carry the number of their attempt; the blocks are those after the first `react.round.start`; "the model is asked" is the
 request after the one that failed; the next turn is another question in the same conversation. The errors are described under

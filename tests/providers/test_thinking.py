@@ -21,6 +21,7 @@ from loopline.models import (
 )
 from loopline.models.tokens import cost
 from loopline.timeline import Decision, RangeSummary, RoundStart, SystemMessage, Thinking
+from tests.providers.flat_request import wired
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -28,7 +29,6 @@ from tests.support.peers.behaviors import Behaviour
 from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import at_work, bodies, workbench
-from tests.wires.flat_request import wired
 
 SUMMARIZED = {"type": "adaptive", "display": "summarized"}
 COUNT = Call("w__count", '{"number": 7}', "toolu_1")

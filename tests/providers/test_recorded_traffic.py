@@ -18,9 +18,9 @@ from loopline.adapters.providers.http import HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import AssistantMessage, Capabilities, Json, Reply, dumps
-from tests.wires.flat_request import WIRES, account_of
-from tests.wires.local_model import PROMPT
-from tests.wires.recorded import FORMS, HERE, Form, Recorded, recorded, replaying
+from tests.providers.flat_request import WIRES, account_of
+from tests.providers.local_model import PROMPT
+from tests.providers.recorded import FORMS, HERE, Form, Recorded, recorded, replaying
 
 NAMES = sorted(FORMS)
 

@@ -15,6 +15,7 @@ from loopline.conversations import Conversation
 from loopline.models import Capabilities, JsonObject, ModelFacts, TailKind
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
+from tests.providers.flat_request import parts, wired
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Behaviour
@@ -23,7 +24,6 @@ from tests.support.peers.http_server import Request
 from tests.support.peers.signing_server import signing
 from tests.support.peers.strict_server import strict
 from tests.support.workbench import at_work, bodies, interrupted, workbench
-from tests.wires.flat_request import parts, wired
 
 SIGNED = ModelFacts(api="messages", thinking="signed", thinking_by="adaptive")
 TURNS = 6

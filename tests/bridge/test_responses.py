@@ -13,13 +13,13 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
 from loopline.models import Usage
 from tests.bridge.bridged_model import CLASSES, bridged_at
+from tests.providers.local_model import PROMPT, asked
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.wires.local_model import PROMPT, asked
 
 CALLS = (
     Call("shop__find", '{"name": "tea"}', "call_1"),

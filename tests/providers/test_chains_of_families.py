@@ -19,6 +19,7 @@ from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, find_model_facts
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at
+from tests.providers.flat_request import KEY, wired
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Behaviour, Status
@@ -27,7 +28,6 @@ from tests.support.peers.http_server import Peer
 from tests.support.peers.pairing_server import paired, pairing
 from tests.support.peers.signing_server import signing
 from tests.support.workbench import at_work, bodies
-from tests.wires.flat_request import KEY, wired
 
 FAMILIES = ("deepseek", "anthropic", "responses", "bridged anthropic", "bridged deepseek")
 KEPT = Capabilities(tail="kept", window=100_000)
