@@ -1,0 +1,74 @@
+"""The choice of an embedder by its name, such as `local:FOLDER`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from loopline.search import Embedder, EmbeddingError
+
+EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "local": (("numpy", "tokenizers", "safetensors"), "semantic-light"),
+    "sentence-transformers": (("numpy", "torch", "sentence_transformers"), "semantic"),
+    "openai": (("numpy",), "semantic-light"),
+}
+"""The packages that the embedders of each provider need, and the extra that installs them."""
+
+
+def check_embedder(name: str, *, setting: str) -> None:
+    """Check that a name is one of an embedder, and that what it needs is installed.
+
+    Raises:
+        EmbeddingError: it is not; the message names the setting, or the line to install.
+    """
+    provider, colon, model = name.partition(":")
+    if provider not in EXTRAS or not (colon and model.strip()):
+        providers = ", ".join(f"{provider}:…" for provider in EXTRAS)
+        raise EmbeddingError(f"{setting} is {name!r}: write one of {providers}")
+    packages, extra = EXTRAS[provider]
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise EmbeddingError(
+            f"{setting} is {name!r}, which needs {', '.join(missing)}: "
+            f"pip install 'loopline[{extra}]'"
+        )
+
+
+def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, str]) -> Embedder:
+    """Return the embedder of that name, which blocks for seconds; `check_embedder` has accepted the name.
+
+    A relative path starts at `folder`. `environment` has the key and the address of a provider.
+
+    Raises:
+        EmbeddingError: the model cannot be loaded.
+    """
+    provider, _, model = name.partition(":")
+    if provider == "local":
+        from loopline.adapters.embedding.local_folder import LocalEmbedder
+
+        return LocalEmbedder(model_folder(model.strip(), folder))
+    if provider == "openai":
+        from loopline.adapters.embedding.http_embeddings import HttpEmbedder
+
+        return HttpEmbedder(model.strip(), environment)
+    from loopline.adapters.embedding.torch_model import TorchEmbedder
+
+    path = (folder or Path()) / model.strip()
+    return TorchEmbedder(str(path) if path.is_dir() else model.strip())
+
+
+def model_folder(name: str, base: Path | None) -> Path:
+    """Return the folder of a model: a path, or the folder in an installed package that has a `tokenizer.json`.
+
+    Raises:
+        EmbeddingError: there is neither.
+    """
+    path = (base or Path()) / Path(name).expanduser()
+    if path.is_dir():
+        return path
+    spec = find_spec(name) if name.isidentifier() else None
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        for tokenizer in sorted(Path(location).glob("**/tokenizer.json")):
+            return tokenizer.parent
+    raise EmbeddingError(f"{name!r} is neither a folder with a model nor a package that has one")

@@ -1,0 +1,97 @@
+"""The port of an embedder: texts become unit vectors, so that their dot product says how near they are."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+from loopline.errors import KnowledgeError
+from loopline.search.ranking import query_terms, tokens
+
+Vector = bytes
+"""The coordinates of a vector of length 1, as little-endian 32-bit floats."""
+
+
+class Embedder(Protocol):
+    """A model that makes vectors of texts, in any thread. The calls block."""
+
+    @property
+    def key(self) -> str:
+        """Everything that decides a vector besides its text: model, revision, precision and prefixes."""
+        ...
+
+    @property
+    def dimensions(self) -> int:
+        """The number of coordinates of a vector."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """How many texts are best embedded at once; as many are lost at most when a process is killed."""
+        ...
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vector of each text, in their order. A text too long for the model is cut at its end.
+
+        Raises:
+            EmbeddingError: the model cannot be asked; a later call may succeed.
+        """
+        ...
+
+    def embed_query(self, text: str) -> Vector:
+        """Return the vector of a question.
+
+        Raises:
+            EmbeddingError: the model cannot be asked; a later call may succeed.
+        """
+        ...
+
+
+class EmbeddingError(KnowledgeError):
+    """No vectors can be made now; the message names the setting or the line to install."""
+
+
+class WordEmbedder:
+    """The in-memory embedder: texts are near each other when they share words.
+
+    Each word adds 1 or -1 to a coordinate that its digest chooses, so vectors are the same in every process.
+    """
+
+    def __init__(self, dimensions: int = 256) -> None:
+        self._dimensions = dimensions
+
+    @property
+    def key(self) -> str:
+        """The name of this way to make vectors."""
+        return f"words/{self._dimensions}"
+
+    @property
+    def dimensions(self) -> int:
+        """The number of coordinates of a vector."""
+        return self._dimensions
+
+    @property
+    def batch(self) -> int:
+        """How many texts are best embedded at once."""
+        return 64
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vector of each text, in their order."""
+        return [self._vector(tokens(text)) for text in texts]
+
+    def embed_query(self, text: str) -> Vector:
+        """Return the vector of a question."""
+        return self._vector(query_terms(text))
+
+    def _vector(self, words: Sequence[str]) -> Vector:
+        coordinates = [0.0] * self._dimensions
+        for word in words:
+            digest = int.from_bytes(
+                blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
+            )
+            coordinates[(digest >> 1) % self._dimensions] += 1 if digest & 1 else -1
+        length = math.sqrt(sum(x * x for x in coordinates)) or 1.0
+        return array("f", [x / length for x in coordinates]).tobytes()

@@ -1,0 +1,135 @@
+"""The ports of vector search: the vectors of an index's chunks, kept for each index and embedder."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from loopline.search.embedder import Embedder, Vector
+from loopline.search.index import Chunk, Index
+
+VectorProgress = Callable[[int, int], bool]
+"""Is called with the passages done and the passages in all; returns False to stop, which keeps what is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A chunk of an index by its number, and the cosine of its vector and the question's."""
+
+    number: int
+    similarity: float
+
+
+class VectorIndex(Protocol):
+    """The vectors of all chunks of an index, from any thread."""
+
+    def nearest(
+        self, query: Vector, *, limit: int, among: Collection[int] | None = None
+    ) -> list[Neighbour]:
+        """Return the nearest chunks of all, or of those numbers, nearest first. The search is exact."""
+        ...
+
+    def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
+        """Return the cosine of the question's vector and each of these chunks'."""
+        ...
+
+    def close(self) -> None:
+        """Release files and memory. Closing twice is allowed."""
+        ...
+
+
+class VectorStore(Protocol):
+    """Vectors by the signature of an index and the key of an embedder; every method may block."""
+
+    def open(self, signature: str, embedder: Embedder) -> VectorIndex | None:
+        """Return the vectors of that index, or None while some are missing."""
+        ...
+
+    def build(
+        self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
+    ) -> VectorIndex | None:
+        """Make the vectors that are missing and return all; None when `progress` stopped it.
+
+        A text that was embedded before, for this index or another, is not embedded again. Processes that build the
+        same vectors wait for each other.
+
+        Raises:
+            EmbeddingError: the embedder failed, or the vectors cannot be written. What is done is kept.
+        """
+        ...
+
+
+def passage_text(chunk: Chunk) -> str:
+    """Return what is embedded of a chunk: its title and its text."""
+    return f"{chunk.title}\n{chunk.text}"
+
+
+class MemoryVectorIndex:
+    """The vectors of an index in memory, the specification of a vector index."""
+
+    def __init__(self, vectors: Sequence[Vector]) -> None:
+        """`vectors` belong to the chunks 1, 2, 3, …."""
+        self._vectors = [_coordinates(vector) for vector in vectors]
+
+    def nearest(
+        self, query: Vector, *, limit: int, among: Collection[int] | None = None
+    ) -> list[Neighbour]:
+        """Return the nearest chunks, nearest first."""
+        numbers = [
+            number
+            for number in range(1, len(self._vectors) + 1)
+            if among is None or number in among
+        ]
+        found = map(Neighbour, numbers, self.similarities(query, numbers))
+        return sorted(found, key=lambda neighbour: (-neighbour.similarity, neighbour.number))[
+            :limit
+        ]
+
+    def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
+        """Return the cosine of the question's vector and each of these chunks'."""
+        question = _coordinates(query)
+        return [
+            math.fsum(x * y for x, y in zip(question, self._vectors[number - 1], strict=True))
+            for number in numbers
+        ]
+
+    def close(self) -> None:
+        """Release nothing: the index has no file."""
+
+
+class MemoryVectors:
+    """Vectors in memory, for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], Vector] = {}
+        self._indexes: dict[tuple[str, str], MemoryVectorIndex] = {}
+
+    def open(self, signature: str, embedder: Embedder) -> VectorIndex | None:
+        """Return the vectors of that index, or None."""
+        return self._indexes.get((signature, embedder.key))
+
+    def build(
+        self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
+    ) -> VectorIndex | None:
+        """Make the vectors that are missing and return all; None when `progress` stopped it."""
+        texts: list[str] = []
+        for first in range(1, index.size + 1, embedder.batch):
+            if not progress(first - 1, index.size):
+                return None
+            numbers = range(first, first + embedder.batch)
+            window = [passage_text(chunk) for chunk in index.read(numbers)]
+            new = [text for text in window if (embedder.key, text) not in self._texts]
+            for text, vector in zip(new, embedder.embed_passages(new), strict=True):
+                self._texts[embedder.key, text] = vector
+            texts += window
+        progress(index.size, index.size)
+        built = MemoryVectorIndex([self._texts[embedder.key, text] for text in texts])
+        self._indexes[signature, embedder.key] = built
+        return built
+
+
+def _coordinates(vector: Vector) -> array[float]:
+    return array("f", vector)
