@@ -26,6 +26,8 @@ KNOWLEDGE = {
     "deploy_root": "",
     "tests_root": "",
     "validate_refs": True,
+    "embedder": "",
+    "wait": False,
 }
 
 

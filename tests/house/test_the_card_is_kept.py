@@ -50,6 +50,8 @@ def imports(path: Path) -> set[str]:
             found |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+            found |= {str(ast.literal_eval(name)).partition(".")[0] for name in node.args}
     return found
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loopline.adapters.fts import FtsIndexes
 from loopline.errors import KnowledgeError
 from loopline.knowledge import IndexStore
-from loopline.search import Chunk, Index, IndexDamaged, Kind
+from loopline.search import Chunk, Index, IndexDamaged, Kind, search
 
 Make = Callable[[Sequence[Chunk]], Index]
 
@@ -38,11 +38,11 @@ FEW = (CACHE, LOGIN, CODE)
 
 
 def found(index: Index, query: str, limit: int = 5) -> list[str]:
-    return [hit.chunk.path for hit in index.search(query, limit=limit)]
+    return [hit.chunk.path for hit in search(query, index, limit=limit)]
 
 
 def test_a_hit_is_the_chunk_that_was_given(index_of: Make) -> None:
-    (first, *_) = index_of(FEW).search("per-site cache", limit=5)
+    (first, *_) = search("per-site cache", index_of(FEW), limit=5)
     assert first.chunk == CACHE
 
 
@@ -52,7 +52,7 @@ def test_more_of_the_words_come_first(index_of: Make) -> None:
 
 def test_scores_fall_along_the_list(index_of: Make) -> None:
     many = [a_chunk(f"docs/{n}.md", text="cache " * n + "\n") for n in range(1, 12)]
-    scores = [hit.score for hit in index_of(many).search("cache", limit=10)]
+    scores = [hit.score for hit in search("cache", index_of(many), limit=10)]
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 10
 
@@ -79,14 +79,14 @@ def test_a_plural_finds_the_singular(index_of: Make) -> None:
 
 
 def test_documentation_comes_before_tests_that_say_the_same(index_of: Make) -> None:
-    test = a_chunk("tests/a.py", "A", "migrate the database\n", kind="tests")
+    test = a_chunk("tests/a.py", "A", "migrate the database!\n", kind="tests")
     document = a_chunk("docs/z.md", "A", "migrate the database\n")
     assert found(index_of([test, document]), "migrate database") == ["docs/z.md", "tests/a.py"]
 
 
 def test_no_file_has_more_than_two_of_the_first_five(index_of: Make) -> None:
-    one = [a_chunk("docs/one.md", "Cache", "cache cache\n", line=n) for n in range(1, 7)]
-    rest = [a_chunk(f"docs/{n}.md", "B", "a cache among other things\n") for n in range(4)]
+    one = [a_chunk("docs/one.md", "Cache", f"cache cache {n}\n", line=n) for n in range(1, 7)]
+    rest = [a_chunk(f"docs/{n}.md", "B", f"a cache among other things {n}\n") for n in range(4)]
     paths = found(index_of([*one, *rest]), "cache", limit=10)
     assert paths[:5].count("docs/one.md") == 2
     assert len(paths) == 10
@@ -242,7 +242,7 @@ def test_damage_that_shows_only_in_a_search_is_said(tmp_path: Path) -> None:
         raw.seek(4 * 8192)
         raw.write(b"\xff" * (size - 4 * 8192))
     with pytest.raises(IndexDamaged):
-        opened.index.search("cache word7", limit=5)
+        search("cache word7", opened.index, limit=5)
     opened.index.close()
 
 

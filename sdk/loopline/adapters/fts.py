@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import queue
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,15 @@ from weakref import finalize
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge import StoredIndex
-from loopline.search import Chunk, Hit, IndexDamaged, Kind, QueryTerm, name_parts, query_terms, rank
+from loopline.search import (
+    Candidates,
+    Chunk,
+    IndexDamaged,
+    Kind,
+    QueryTerm,
+    name_parts,
+    query_terms,
+)
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 1
@@ -46,9 +55,16 @@ _FIND = """
 SELECT chunk.id, chunk.path, chunk.title, chunk.body, chunk.first, chunk.last, chunk.kind
 FROM (
     SELECT rowid FROM words
-    WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rank LIMIT ?
+    WHERE words MATCH ? AND rowid BETWEEN ? AND ?
+    AND (? IS NULL OR rowid IN (SELECT value FROM json_each(?))) ORDER BY rank LIMIT ?
 ) AS found JOIN chunk ON chunk.id = found.rowid
 """
+_READ = """
+SELECT id, path, title, body, first, last, kind FROM chunk
+WHERE id IN (SELECT value FROM json_each(?))
+"""
+# The chunks of a file have one run of numbers.
+_FILES = "SELECT path, min(id), max(id) FROM chunk GROUP BY path"
 _COUNT = """
 SELECT count(*) FROM (
     SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?
@@ -76,24 +92,55 @@ class FtsIndex:
         self._ranges = cast("list[tuple[int, int, int]]", database.execute(_RANGES).fetchall())
         self._last = max((last for _, last, _ in self._ranges), default=0)
 
-    def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """Return the best chunks, best first.
+    @property
+    def size(self) -> int:
+        """The number of chunks."""
+        return self._last
+
+    def candidates(
+        self, query: str, *, limit: int, among: Collection[int] | None = None
+    ) -> Candidates:
+        """Return the chunks that share the most, or the rarest, words with the query.
 
         Raises:
             IndexDamaged: the file cannot be read.
         """
         words = query_terms(query.encode("utf-8", "replace").decode())
-        if not words or limit < 1:
-            return []
+        with self._reading():
+            terms = self._terms(words)
+            chunks = self._candidates(terms, max(CANDIDATES, limit), among)
+        return Candidates(tuple(terms), chunks)
+
+    def read(self, numbers: Sequence[int]) -> list[Chunk]:
+        """Return the chunks with these numbers, in this order.
+
+        Raises:
+            IndexDamaged: the file cannot be read.
+        """
+        with self._reading():
+            rows = self._database.execute(_READ, (json.dumps(list(numbers)),)).fetchall()
+        chunks = dict(map(_chunk, cast("list[_Row]", rows)))
+        return [chunks[number] for number in numbers if number in chunks]
+
+    def numbers(self, paths: Callable[[str], bool]) -> list[int]:
+        """Return the numbers of the chunks in files whose path the function accepts.
+
+        Raises:
+            IndexDamaged: the file cannot be read.
+        """
+        with self._reading():
+            files = cast("list[tuple[str, int, int]]", self._database.execute(_FILES).fetchall())
+        return [n for path, first, last in files if paths(path) for n in range(first, last + 1)]
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
         with self._lock:
             try:
-                terms = self._terms(words)
-                candidates = self._candidates(terms, max(CANDIDATES, limit))
+                yield
             except sqlite3.ProgrammingError:
                 raise
             except sqlite3.DatabaseError as error:
                 raise IndexDamaged(f"the search index cannot be read: {error}") from error
-        return rank(query, terms, candidates, limit=limit)
 
     def close(self) -> None:
         """Close the file."""
@@ -101,33 +148,32 @@ class FtsIndex:
             self._released()
 
     def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
-        """Return the terms that occur, with the share of chunks that have them, up to a ceiling."""
+        """Return the terms with the share of chunks that have them, up to a ceiling."""
         terms: list[QueryTerm] = []
         for term in words:
             parameters = (f'"{term}"', 1, self._last, RARE_ROWS + 1)
             row = self._database.execute(_COUNT, parameters).fetchone()
-            if count := cast("tuple[int]", row)[0]:
-                terms.append(QueryTerm(term, count / self._last))
+            terms.append(QueryTerm(term, cast("tuple[int]", row)[0] / max(self._last, 1)))
         return terms
 
-    def _candidates(self, terms: list[QueryTerm], limit: int) -> list[Chunk]:
+    def _candidates(
+        self, terms: list[QueryTerm], limit: int, among: Collection[int] | None
+    ) -> dict[int, Chunk]:
         """Return the chunks to rank: documents and source first, fewer of tests and other files."""
-        if not terms:
-            return []
-        any_rare, *together = self._expressions(terms)
+        occurring = [term for term in terms if term.share]
+        if not occurring:
+            return {}
+        any_rare, *together = self._expressions(occurring)
+        allowed = None if among is None else json.dumps(sorted(among))
         candidates: dict[int, Chunk] = {}
         for first, last, near in self._ranges:
             expressions = [any_rare, *(together if near else together[:1])]
             range_limit = limit if near else limit // 2
             for expression in expressions:
-                cursor = self._database.execute(_FIND, (expression, first, last, range_limit))
-                for number, path, title, text, start, end, kind in cast(
-                    "list[_Row]", cursor.fetchall()
-                ):
-                    candidates[number] = Chunk(
-                        path=path, title=title, text=text, lines=(start, end), kind=kind
-                    )
-        return list(candidates.values())
+                parameters = (expression, first, last, allowed, allowed, range_limit)
+                rows = self._database.execute(_FIND, parameters).fetchall()
+                candidates.update(map(_chunk, cast("list[_Row]", rows)))
+        return candidates
 
     def _expressions(self, terms: list[QueryTerm]) -> list[str]:
         """Return the queries: any rare term; then all terms, all but one, and the common ones."""
@@ -152,6 +198,11 @@ class FtsIndex:
             rows += term.share * self._last
             (common if rare and rows > RARE_ROWS else rare).append(f'"{term.text}"')
         return rare, common
+
+
+def _chunk(row: _Row) -> tuple[int, Chunk]:
+    number, path, title, text, first, last, kind = row
+    return number, Chunk(path=path, title=title, text=text, lines=(first, last), kind=kind)
 
 
 class _SharedIndex(FtsIndex):

@@ -41,7 +41,7 @@ async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGen
             store=choices.store,
             model=choices.model,
             properties=choices.properties,
-            on_build=_progress_bar(screen),
+            on_build=progress_bar(screen),
             cassette=choices.cassette,
         )
     except (ModelError, PropertyError, StoreError) as error:
@@ -63,7 +63,7 @@ async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGen
         yield harness
 
 
-def _progress_bar(screen: Screen) -> Progress | None:
+def progress_bar(screen: Screen) -> Progress | None:
     """Return what moves the bar; another thread calls it."""
     if not screen.is_live:
         return None
@@ -80,7 +80,7 @@ def _progress_bar(screen: Screen) -> Progress | None:
                 complete_style="cyan",
                 pulse=not total,
             ),
-            Text(f"{done:,} of {total:,} files", style=QUIET),
+            Text(f"{done:,} of {total:,}", style=QUIET),
         )
         loop.call_soon_threadsafe(screen.animate, table)
 

@@ -33,14 +33,14 @@ from loopline.bundle import (
     merged,
 )
 from loopline.cli.access import open_bundle
-from loopline.cli.knowledge import index_line
+from loopline.cli.knowledge import index_line, vectors_line
 from loopline.cli.next_commands import Invocation
 from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
-from loopline.knowledge import KnowledgeState
+from loopline.knowledge import KnowledgeState, VectorState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
@@ -76,6 +76,7 @@ class Findings:
     tools: ToolSet = field(default_factory=ToolSet)
     skills: Skills = field(default_factory=Skills)
     knowledge: KnowledgeState | None = None
+    vectors: VectorState | None = None
     output: OutputSchema | None = None
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
@@ -112,6 +113,7 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
     try:
         async with open_bundle(bundle, choices, screen) as harness:
             findings.knowledge = harness.knowledge_state
+            findings.vectors = None if harness.knowledge is None else harness.knowledge.vectors
             _check_dependencies(loaded, harness.deps, findings)
     except LooplineError as error:
         findings.add(error)
@@ -198,6 +200,14 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
         yield _section("knowledge", "none")
         return
     yield _section("knowledge", index_line(findings.knowledge, hint=False).plain)
+    if findings.vectors is None:
+        yield Text(
+            "    found by words only: to find passages in other words too, "
+            "pip install 'loopline[semantic-light]' and set knowledge.embedder",
+            style=QUIET,
+        )
+    else:
+        yield Text.assemble("    ", vectors_line(findings.vectors))
     properties = findings.properties.section("knowledge")
     for root in ROOTS:
         if properties.get(root):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.access import open_bundle
+from loopline.cli.access import open_bundle, progress_bar
 from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
-from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage
+from loopline.knowledge import (
+    KnowledgeSpace,
+    KnowledgeState,
+    Passage,
+    SearchFilter,
+    VectorState,
+)
 from loopline.models import Json
+from loopline.search import Explanation
 
 DIGITS = 3
 
@@ -27,18 +35,33 @@ async def search(
     bundle: BundleArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The words to look for.")],
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many passages.")] = 5,
+    root: Annotated[str, typer.Option(metavar="FOLDER", help="Look only below this folder.")] = "",
+    language: Annotated[
+        str, typer.Option(metavar="ENDING", help="Look only in such files, as py.")
+    ] = "",
+    path: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Look only in such paths, as docs/*.md.")
+    ] = "",
+    explain: Annotated[
+        bool, typer.Option(help="Say why each passage stands where it does.")
+    ] = False,
 ) -> int:
     """Search a bundle's knowledge space."""
     if not query.strip():
         raise UsageError("the query is empty: give words to look for")
+    within = SearchFilter(root=root, language=language, path=path)
     async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)
         screen.note(index_line(space.state))
-        passages = await space.search(query, limit=limit)
+        if space.vectors is not None:
+            screen.note(vectors_line(space.vectors))
+        passages = await space.search(
+            query, limit=limit, within=None if within == SearchFilter() else within
+        )
     if choices.as_json:
         screen.write_json([_passage_document(passage) for passage in passages])
     elif passages:
-        _print_passages(passages, screen)
+        _print_passages(passages, screen, explain=explain)
     else:
         screen.note("no passage has any of these words")
     return ANSWERED if passages else FAILED
@@ -47,11 +70,16 @@ async def search(
 async def build(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
     """Build a knowledge space, and show what is in it."""
     async with open_bundle(bundle, choices, screen) as harness:
-        state = _space(harness).state
+        space = _space(harness)
+        state = await space.ready(progress_bar(screen))
+        screen.stop_animation()
+        vectors = space.vectors
     if choices.as_json:
-        screen.write_json(_state_document(state))
+        screen.write_json(_state_document(state, vectors))
         return ANSWERED
     screen.print(index_line(state, hint=False))
+    if vectors is not None:
+        screen.print(vectors_line(vectors))
     for skipped in state.skipped:
         screen.note(Text(f"left out: {escape(skipped.path)}: {skipped.reason}", WARNING))
     for warning in state.warnings:
@@ -88,7 +116,17 @@ def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
     return Text(" · ".join(parts), style=QUIET)
 
 
-def _print_passages(passages: Sequence[Passage], screen: Screen) -> None:
+def vectors_line(vectors: VectorState) -> Text:
+    """Return a line that says how many passages can be found in other words."""
+    if vectors.problem:
+        return Text(f"words only: {escape(vectors.problem)}", style=WARNING)
+    if vectors.is_ready:
+        return Text(f"vectors of {quantity(vectors.total, 'passage')}", style=QUIET)
+    done = f"vectors of {vectors.done:,} of {quantity(vectors.total, 'passage')}"
+    return Text(f"{done}, so words only for now (loopline knowledge build)", style=QUIET)
+
+
+def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: bool) -> None:
     """Print each passage on two lines at a terminal, and with tabs in a pipe."""
     table, lines = Table.grid(padding=(0, 1)), list[str]()
     table.add_column(justify="right", style=QUIET, no_wrap=True)
@@ -99,9 +137,20 @@ def _print_passages(passages: Sequence[Passage], screen: Screen) -> None:
         title = Text.assemble((escape(passage.ref), REF), "  ", (escape(passage.title), "bold"))
         table.add_row(score, title)
         table.add_row("", Text(escape(first), no_wrap=True, overflow="ellipsis"))
-        cells = (score, passage.ref, passage.title, first)
+        cells = [score, passage.ref, passage.title, first]
+        if explain and passage.why is not None:
+            table.add_row("", Text(_reason(passage.why), style=QUIET))
+            cells.append(_reason(passage.why))
         lines.append("\t".join(escape(cell).replace("\t", " ") for cell in cells))
     screen.print_layout(table, "\n".join(lines))
+
+
+def _reason(why: Explanation) -> str:
+    """Return why a passage stands where it does: each number from 0 to 1, a cosine from -1 to 1."""
+    parts = [f"words {why.words:.2f}", f"has {why.coverage:.0%} of what is rare in the query"]
+    if why.cosine is not None:
+        parts += [f"cosine {why.cosine:.2f}", f"vectors weigh {why.vector_weight:.0%}"]
+    return " · ".join(parts)
 
 
 def _first_line(passage: Passage) -> str:
@@ -119,11 +168,12 @@ def _passage_document(passage: Passage) -> Json:
         "commit": passage.commit,
         "lines": list[Json](passage.lines),
         "score": passage.score,
+        "why": None if passage.why is None else {**asdict(passage.why)},
         "text": passage.text,
     }
 
 
-def _state_document(state: KnowledgeState) -> Json:
+def _state_document(state: KnowledgeState, vectors: VectorState | None) -> Json:
     return {
         "repository": state.repository,
         "location": state.location,
@@ -136,4 +186,5 @@ def _state_document(state: KnowledgeState) -> Json:
         "uncommitted": state.uncommitted,
         "warnings": list[Json](state.warnings),
         "skipped": [{"path": file.path, "reason": file.reason} for file in state.skipped],
+        "vectors": None if vectors is None else vectors.done,
     }

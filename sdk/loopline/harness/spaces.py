@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 from loopline.bundle import Properties, commit_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
+from loopline.harness.embedders import check_embedder, load_embedder
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
@@ -31,6 +33,8 @@ def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
         deploy_root=text("deploy_root"),
         tests_root=text("tests_root"),
         validate_refs=bool(properties.at("knowledge.validate_refs", True)),
+        embedder=text("embedder").strip(),
+        wait=bool(properties.at("knowledge.wait", False)),
     )
 
 
@@ -46,19 +50,35 @@ def open_space(
     from loopline.adapters.git import GitRepository
 
     repository = GitRepository.open(
-        config.repo, ref=config.ref, bundle_folder=folder, mirrors=_mirrors(store_file)
+        config.repo,
+        ref=config.ref,
+        bundle_folder=folder,
+        mirrors=_kept_beside(store_file, "repositories"),
     )
     indexes = FtsIndexes(
         None if store_file is None else store_file.with_name(f"{store_file.name}-indexes")
     )
-    return KnowledgeSpace(repository, indexes, config, clock=clock)
+    if not config.embedder:
+        return KnowledgeSpace(repository, indexes, config, clock=clock)
+    check_embedder(config.embedder, setting="knowledge.embedder")
+    from loopline.adapters.vectors import VectorFiles
+
+    return KnowledgeSpace(
+        repository,
+        indexes,
+        config,
+        clock=clock,
+        embedder=partial(load_embedder, config.embedder, folder=folder, environment=os.environ),
+        vectors=VectorFiles(_kept_beside(store_file, "vectors")),
+    )
 
 
-def _mirrors(store_file: Path | None) -> Path:
+def _kept_beside(store_file: Path | None, name: str) -> Path:
+    """Return the folder beside a store for what can be made again, or one in the user's cache."""
     if store_file is not None:
-        return store_file.with_name(f"{store_file.name}-repositories")
+        return store_file.with_name(f"{store_file.name}-{name}")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "loopline" / "repositories"
+    return Path(cache).expanduser() / "loopline" / name
 
 
 def knowledge_reader(

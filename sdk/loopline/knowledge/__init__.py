@@ -3,8 +3,9 @@
 from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
 from loopline.knowledge.passage import Passage, read_passage
 from loopline.knowledge.repository import MemoryRepository, Repository, RepositoryFile
-from loopline.knowledge.space import KnowledgeSpace, KnowledgeState
+from loopline.knowledge.space import KnowledgeSpace, KnowledgeState, SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig
+from loopline.knowledge.vector_build import VectorState
 
 __all__ = [
     "IndexStore",
@@ -17,7 +18,9 @@ __all__ = [
     "Progress",
     "Repository",
     "RepositoryFile",
+    "SearchFilter",
     "Skipped",
     "StoredIndex",
+    "VectorState",
     "read_passage",
 ]

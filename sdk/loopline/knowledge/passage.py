@@ -11,7 +11,7 @@ from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
-from loopline.search import chunk, split_lines
+from loopline.search import Explanation, chunk, split_lines
 
 CACHED_TREES = 4
 LONGEST_LISTING = 200
@@ -22,8 +22,7 @@ class Passage:
     """Lines of a file at a commit.
 
     `lines` count from 1 and include both ends; a folder has (0, 0). `commit` is the full id, or empty
-    without a repository. `score` is None unless a search gave it; it compares only with others of the
-    same search.
+    without a repository. A search gives a `score` from 0 to 1 and says `why`; otherwise both are None.
     """
 
     ref: str
@@ -33,6 +32,7 @@ class Passage:
     commit: str = ""
     lines: tuple[int, int] = (0, 0)
     score: float | None = None
+    why: Explanation | None = None
 
 
 class PassageReader:

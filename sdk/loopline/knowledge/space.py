@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from hashlib import sha256
 
 from loopline.clock import Clock, SystemClock
@@ -23,8 +24,18 @@ from loopline.knowledge.index_build import (
 from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
+from loopline.knowledge.vector_build import SharedEmbedder, VectorBuild, VectorState
 from loopline.refs import KnowledgeRef, Lines
-from loopline.search import CHUNKS_VERSION, Hit, Index, IndexDamaged
+from loopline.search import (
+    CHUNKS_VERSION,
+    Embedder,
+    Hit,
+    Index,
+    IndexDamaged,
+    MemoryVectors,
+    VectorStore,
+    search,
+)
 
 # Part of the signature: raise it when the same commit and configuration gives another index.
 SPACE_VERSION = 1
@@ -52,13 +63,41 @@ class KnowledgeState:
     skipped: tuple[Skipped, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFilter:
+    """Which files a search looks at: those that fit everything that is set.
+
+    `root` is a folder of the space, such as `docs`; `language` a file name's ending, such as `py`; `path` a pattern
+    as of a shell, such as `docs/*.md`, whose `*` matches slashes too.
+    """
+
+    root: str = ""
+    language: str = ""
+    path: str = ""
+
+    def accepts(self, path: str) -> bool:
+        """Return whether a file is looked at."""
+        folder = self.root.strip("/")
+        return (
+            (not folder or path == folder or path.startswith(f"{folder}/"))
+            and (not self.language or path.endswith(f".{self.language.lstrip('.')}"))
+            and (not self.path or fnmatchcase(path, self.path))
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open index, its signature and the state it stands for."""
+    """An open index, its signature, the state it stands for, and its vectors if there is an embedder."""
 
     signature: str
     index: Index
     state: KnowledgeState
+    vectors: VectorBuild | None
+
+    def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.stop()
+        self.index.close()
 
 
 class KnowledgeSpace:
@@ -71,7 +110,12 @@ class KnowledgeSpace:
         config: KnowledgeConfig | None = None,
         *,
         clock: Clock | None = None,
+        embedder: Callable[[], Embedder] | None = None,
+        vectors: VectorStore | None = None,
     ) -> None:
+        """`embedder` loads one, which blocks; without it only words are searched. Vectors are kept in `vectors`."""
+        self._embedder = None if embedder is None else SharedEmbedder(embedder)
+        self._vectors = vectors or MemoryVectors()
         self._repository = repository
         self._indexes = indexes
         self._config = config or KnowledgeConfig()
@@ -80,7 +124,7 @@ class KnowledgeSpace:
         self._reader = PassageReader(repository, self._roots)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
-        self._retired: Index | None = None
+        self._retired: _Opened | None = None
 
     @property
     def config(self) -> KnowledgeConfig:
@@ -101,16 +145,42 @@ class KnowledgeSpace:
     async def ensure(self, progress: Progress | None = None) -> KnowledgeState:
         """Open the index of the commit that the ref names now, unless it is open; build it if there is none.
 
-        `progress(done, total, activity)` counts files; it is called from another thread.
+        With `wait` in the configuration this is `ready`. `progress(done, total, activity)` counts files; it is called
+        from another thread.
 
         Raises:
             KnowledgeError: it cannot be built; the message names the setting to change.
         """
+        if self._config.wait:
+            return await self.ready(progress)
         return (await asyncio.to_thread(self._ensure, progress)).state
 
-    async def search(self, query: str, *, limit: int = 5) -> Sequence[Passage]:
-        """Return the passages that match the query best, best first; any text is a query."""
-        return await asyncio.to_thread(self._search, query, limit)
+    @property
+    def vectors(self) -> VectorState | None:
+        """How far the vectors of the open index are; None without an embedder, or before `ensure`."""
+        build = None if self._opened is None else self._opened.vectors
+        return None if build is None else build.state
+
+    async def ready(self, progress: Progress | None = None) -> KnowledgeState:
+        """Wait until the vectors of the current commit are made, if there is an embedder.
+
+        `progress(done, total, activity)` counts files and then passages; it is called from other threads.
+
+        Raises:
+            EmbeddingError: they cannot be made; the message names the setting or the line to install.
+            KnowledgeError: the space cannot be built, or it was closed meanwhile.
+        """
+        return await asyncio.to_thread(self._wait, progress)
+
+    async def search(
+        self, query: str, *, limit: int = 5, within: SearchFilter | None = None
+    ) -> Sequence[Passage]:
+        """Return the passages that answer the query best, best first; any text is a query.
+
+        Words are searched at once, and vectors too as soon as all are made. The score of the best passage, from 0
+        to 1, says how likely the space has an answer.
+        """
+        return await asyncio.to_thread(self._search, query, limit, within)
 
     async def read(self, ref: str | KnowledgeRef) -> Passage:
         """Return a file, some of its lines, or a folder's listing, at the ref's commit or the current one.
@@ -124,14 +194,18 @@ class KnowledgeSpace:
         """Close the index; a later call opens it again."""
         await asyncio.to_thread(self._close)
 
-    def _search(self, query: str, limit: int) -> list[Passage]:
+    def _search(self, query: str, limit: int, within: SearchFilter | None) -> list[Passage]:
         opened = self._opened or self._ensure(None)
         try:
-            hits = opened.index.search(query, limit=limit)
+            return _passages(opened, query, limit, within)
         except IndexDamaged:
-            opened = self._rebuild(opened)
-            hits = opened.index.search(query, limit=limit)
-        return [_passage(hit, opened.state) for hit in hits]
+            return _passages(self._rebuild(opened), query, limit, within)
+
+    def _wait(self, progress: Progress | None) -> KnowledgeState:
+        opened = self._ensure(progress)
+        if opened.vectors is not None:
+            opened.vectors.wait(progress)
+        return opened.state
 
     def _read(self, ref: str | KnowledgeRef) -> Passage:
         opened = self._opened or self._ensure(None)
@@ -139,9 +213,9 @@ class KnowledgeSpace:
 
     def _close(self) -> None:
         with self._lock:
-            for index in (self._retired, self._opened.index if self._opened else None):
-                if index is not None:
-                    index.close()
+            for opened in (self._retired, self._opened):
+                if opened is not None:
+                    opened.close()
             self._retired = self._opened = None
 
     def _ensure(self, progress: Progress | None) -> _Opened:
@@ -163,7 +237,7 @@ class KnowledgeSpace:
         """Use the new index. The one before stays open for searches that are under way."""
         if self._retired is not None:
             self._retired.close()
-        self._retired = self._opened.index if self._opened else None
+        self._retired = self._opened
         self._opened = opened
         return opened
 
@@ -185,7 +259,10 @@ class KnowledgeSpace:
             warnings=(*self._repository.warnings, *report.warnings),
             skipped=report.skipped,
         )
-        return _Opened(signature, stored.index, state)
+        vectors = None
+        if self._embedder is not None:
+            vectors = VectorBuild(signature, stored.index, self._embedder, self._vectors)
+        return _Opened(signature, stored.index, state, vectors)
 
     def _load_or_build(
         self, signature: str, commit: str, progress: Progress | None
@@ -211,6 +288,17 @@ def index_signature(commit: str, roots: tuple[Root, ...], *, validate_refs: bool
     return sha256(repr(parts).encode()).hexdigest()
 
 
+def _passages(
+    opened: _Opened, query: str, limit: int, within: SearchFilter | None
+) -> list[Passage]:
+    among = None if within is None else opened.index.numbers(within.accepts)
+    vectors, question = None, None
+    if opened.vectors is not None:
+        vectors, question = opened.vectors.ask(query) or (None, None)
+    hits = search(query, opened.index, vectors, question, limit=limit, among=among)
+    return [_passage(hit, opened.state) for hit in hits]
+
+
 def _passage(hit: Hit, state: KnowledgeState) -> Passage:
     chunk = hit.chunk
     ref = KnowledgeRef(path=chunk.path, commit=state.short_commit, span=Lines(*chunk.lines))
@@ -222,4 +310,5 @@ def _passage(hit: Hit, state: KnowledgeState) -> Passage:
         commit=state.commit,
         lines=chunk.lines,
         score=hit.score,
+        why=hit.why,
     )

@@ -16,6 +16,8 @@ class KnowledgeConfig:
 
     `ks:docs/x` is `<docs_root>/x`, and so on for src, deploy and tests. Only configured roots are in
     the space; without any it is the whole tree under its own paths. A root of `.` is the whole tree.
+    `embedder` names a model that passages are found by in other words, such as `local:FOLDER`; with `wait` the first
+    turn waits until every passage has its vector.
     """
 
     repo: str = ""
@@ -25,6 +27,8 @@ class KnowledgeConfig:
     deploy_root: str = ""
     tests_root: str = ""
     validate_refs: bool = True
+    embedder: str = ""
+    wait: bool = False
 
     @property
     def folders(self) -> dict[str, str]:

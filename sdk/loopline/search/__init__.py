@@ -1,24 +1,30 @@
-"""Search: files cut into chunks, the port of an index, and the ranking of what it finds."""
+"""Search: files cut into chunks, found by words and by the vectors of an embedder."""
 
-from loopline.search.chunks import CHUNKS_VERSION, chunk, kind_of, split_lines
-from loopline.search.index import KINDS, Chunk, Hit, Index, IndexDamaged, Kind
-from loopline.search.memory_index import MemoryIndex
-from loopline.search.ranking import QueryTerm, name_parts, query_terms, rank
-
-__all__ = [
-    "CHUNKS_VERSION",
-    "KINDS",
-    "Chunk",
-    "Hit",
-    "Index",
-    "IndexDamaged",
-    "Kind",
-    "MemoryIndex",
-    "QueryTerm",
-    "chunk",
-    "kind_of",
-    "name_parts",
-    "query_terms",
-    "rank",
-    "split_lines",
-]
+from loopline.search.chunks import CHUNKS_VERSION as CHUNKS_VERSION
+from loopline.search.chunks import chunk as chunk
+from loopline.search.chunks import kind_of as kind_of
+from loopline.search.chunks import split_lines as split_lines
+from loopline.search.embedder import Embedder as Embedder
+from loopline.search.embedder import EmbeddingError as EmbeddingError
+from loopline.search.embedder import Vector as Vector
+from loopline.search.embedder import WordEmbedder as WordEmbedder
+from loopline.search.hybrid import Explanation as Explanation
+from loopline.search.hybrid import Hit as Hit
+from loopline.search.hybrid import search as search
+from loopline.search.index import KINDS as KINDS
+from loopline.search.index import Candidates as Candidates
+from loopline.search.index import Chunk as Chunk
+from loopline.search.index import Index as Index
+from loopline.search.index import IndexDamaged as IndexDamaged
+from loopline.search.index import Kind as Kind
+from loopline.search.index import QueryTerm as QueryTerm
+from loopline.search.memory_index import MemoryIndex as MemoryIndex
+from loopline.search.ranking import name_parts as name_parts
+from loopline.search.ranking import query_terms as query_terms
+from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
+from loopline.search.vectors import MemoryVectors as MemoryVectors
+from loopline.search.vectors import Neighbour as Neighbour
+from loopline.search.vectors import VectorIndex as VectorIndex
+from loopline.search.vectors import VectorProgress as VectorProgress
+from loopline.search.vectors import VectorStore as VectorStore
+from loopline.search.vectors import passage_text as passage_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -27,24 +27,53 @@ class Chunk:
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """A chunk that matches a query; among the hits of one query, a higher score is better."""
+@dataclass(frozen=True, slots=True)
+class QueryTerm:
+    """A term of a query, and the share of chunks that have it: 0 if none has."""
 
-    chunk: Chunk
-    score: float
+    text: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The terms of a query, and the chunks that may answer it by their numbers."""
+
+    terms: tuple[QueryTerm, ...]
+    chunks: Mapping[int, Chunk]
 
 
 class Index(Protocol):
-    """Chunks that can be searched, from any thread."""
+    """Chunks numbered 1, 2, 3, … that can be found by words, from any thread."""
 
-    def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """Return the best chunks for a query in plain words, best first.
+    @property
+    def size(self) -> int:
+        """The number of chunks."""
+        ...
 
-        Any text is a query: there is no syntax, so there are no errors. Chunks match that hold any of
-        its words; those with more of them, or with the words in a title or path, come first.
-        Not promised: which of two equally good chunks comes first, or that scores of two queries
-        compare.
+    def candidates(
+        self, query: str, *, limit: int, among: Collection[int] | None = None
+    ) -> Candidates:
+        """Return the chunks that share the most, or the rarest, words with a query: at least the best `limit`.
+
+        Any text is a query: there is no syntax, so there are no errors. `among` are the numbers of the chunks that
+        may be found.
+
+        Raises:
+            IndexDamaged: the index cannot be read; build it anew.
+        """
+        ...
+
+    def read(self, numbers: Sequence[int]) -> list[Chunk]:
+        """Return the chunks with these numbers, in this order; numbers of no chunk are left out.
+
+        Raises:
+            IndexDamaged: the index cannot be read; build it anew.
+        """
+        ...
+
+    def numbers(self, paths: Callable[[str], bool]) -> list[int]:
+        """Return the numbers of the chunks in files whose path the function accepts.
 
         Raises:
             IndexDamaged: the index cannot be read; build it anew.

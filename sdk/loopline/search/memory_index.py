@@ -1,12 +1,12 @@
-"""The in-memory index, the specification of an index: it looks at every chunk and ranks those with a term."""
+"""The in-memory index, the specification of an index: every chunk with a term of the query is a candidate."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from loopline.search.index import Chunk, Hit
-from loopline.search.ranking import QueryTerm, name_parts, query_terms, rank, tokens
+from loopline.search.index import Candidates, Chunk, QueryTerm
+from loopline.search.ranking import name_parts, query_terms, tokens
 
 
 class MemoryIndex:
@@ -16,20 +16,36 @@ class MemoryIndex:
         self._chunks = tuple((chunk, _words(chunk)) for chunk in chunks)
         self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
 
-    def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """Return the best chunks, best first."""
+    @property
+    def size(self) -> int:
+        """The number of chunks."""
+        return len(self._chunks)
+
+    def candidates(
+        self, query: str, *, limit: int, among: Collection[int] | None = None
+    ) -> Candidates:
+        """Return every chunk that has a term of the query."""
+        del limit
         stems = {term: _stem(term) for term in query_terms(query)}
-        terms = [
-            QueryTerm(term, self._holding[stem] / len(self._chunks))
-            for term, stem in stems.items()
-            if stem in self._holding
-        ]
-        candidates = [
-            chunk
-            for chunk, chunk_stems in self._chunks
-            if not chunk_stems.isdisjoint(stems.values())
-        ]
-        return rank(query, terms, candidates, limit=limit)
+        share = 1 / max(len(self._chunks), 1)
+        terms = tuple(QueryTerm(term, self._holding[stem] * share) for term, stem in stems.items())
+        wanted = frozenset(stems.values())
+        return Candidates(
+            terms,
+            {
+                number: chunk
+                for number, (chunk, chunk_stems) in enumerate(self._chunks, start=1)
+                if not chunk_stems.isdisjoint(wanted) and (among is None or number in among)
+            },
+        )
+
+    def read(self, numbers: Sequence[int]) -> list[Chunk]:
+        """Return the chunks with these numbers, in this order."""
+        return [self._chunks[number - 1][0] for number in numbers if 0 < number <= self.size]
+
+    def numbers(self, paths: Callable[[str], bool]) -> list[int]:
+        """Return the numbers of the chunks in files whose path the function accepts."""
+        return [n for n, (chunk, _) in enumerate(self._chunks, start=1) if paths(chunk.path)]
 
     def close(self) -> None:
         """Release nothing: the index has no file."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from loopline.search.index import Chunk, Hit, Kind
+from loopline.search.index import Chunk, Kind, QueryTerm
 
 _STOP_WORDS = """
 a about am an and any are as at be been but by can could did do does each else for from get had has
@@ -30,7 +29,6 @@ _NAME = re.compile(r"[A-Za-z0-9]+")
 _JOINT = re.compile(r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]")
 LONGEST_QUERY = 24
 KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
-# A change log says less about how things are than a description.
 HISTORY = re.compile(
     r"(?:^|/)(?:releases?|release[-_]notes|changelog|changes|history|news)\b", re.IGNORECASE
 )
@@ -43,8 +41,8 @@ TYPICAL_CHARACTERS = 1_200
 COVERAGE_WEIGHT = 0.5
 PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
-TOP_HITS = 5
-TOP_HITS_PER_FILE = 2
+RAREST_SHARE = 1e-4
+"""What a term that no chunk has counts as."""
 _SUBSTRING_FROM = 5
 
 
@@ -102,48 +100,49 @@ def _is_compound(token: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTerm:
-    """A term of a query, and the share of chunks that have it."""
+class WordScore:
+    """How well a chunk matches a query by words.
 
-    text: str
-    share: float
+    `bm25` has no scale: it compares chunks of one query. `coverage` is the share of the query's rarity that the
+    chunk has, from 0 to 1; a term that no chunk has counts as the rarest.
+    """
+
+    bm25: float
+    coverage: float
 
 
-def rank(
-    query: str, terms: Iterable[QueryTerm], chunks: Iterable[Chunk], *, limit: int
-) -> list[Hit]:
-    """Return the chunks that an index found for these terms, ranked.
+def score_by_words(
+    query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk]
+) -> list[WordScore]:
+    """Return the score of each chunk, in their order.
 
-    The score is BM25 with fields, weighted by the kind of chunk, by the share of the terms that it
-    has, and by whether they stand together. No file has more than two of the first five hits
-    unless there are no others.
+    It is BM25 with fields, weighted by the kind of chunk, by the share of the terms that it has, and by whether
+    they stand together.
     """
     patterns = [_TermPattern(term) for term in terms]
     phrases = query_phrases(query)
-    hits = [Hit(chunk=chunk, score=_score(chunk, patterns, phrases)) for chunk in chunks]
-    hits = [hit for hit in hits if hit.score > 0]
-    hits.sort(key=lambda hit: hit.score, reverse=True)
-    return _diverse(hits)[:limit]
+    return [_score(chunk, patterns, phrases) for chunk in chunks]
 
 
 class _TermPattern:
     """A term as a pattern that counts it in a text in lower case."""
 
     def __init__(self, term: QueryTerm) -> None:
-        self.rarity = math.log(1 + 1 / max(term.share, 1e-6))
+        self.occurs: bool = term.share > 0
+        self.rarity: float = math.log(1 + 1 / (term.share or RAREST_SHARE))
         stem = _stem(term.text)
         pattern = re.escape(stem)
         if len(stem) < _SUBSTRING_FROM:
             pattern += rf"(?<![^\W_]{pattern})"
         if stem == term.text and len(stem) < _SUBSTRING_FROM:
             pattern += r"(?:e?s)?(?![^\W_])"
-        self.occurrences = re.compile(pattern).findall
+        self.occurrences: Callable[[str], list[str]] = re.compile(pattern).findall
 
 
-def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> float:
+def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> WordScore:
     title, path, text = chunk.title.lower(), chunk.path.lower(), chunk.text.lower()
     length = 1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(text) / TYPICAL_CHARACTERS
-    total = covered = possible = 0.0
+    total = covered = possible = occurring = 0.0
     for pattern in patterns:
         frequency = (
             TITLE_WEIGHT * min(len(pattern.occurrences(title)), 2)
@@ -151,19 +150,24 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
             + len(pattern.occurrences(text)) / length
         )
         possible += pattern.rarity
+        occurring += pattern.rarity if pattern.occurs else 0.0
         covered += pattern.rarity if frequency else 0.0
         total += pattern.rarity * frequency * (SATURATION + 1) / (frequency + SATURATION)
-    score = (
-        total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - covered / (possible or 1)))
-    )
-    if HISTORY.search(path):
+    share = covered / (occurring or 1)
+    score = total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - share))
+    if is_history(chunk.path):
         score *= HISTORY_WEIGHT
     for phrase in phrases:
         if phrase in title:
             score *= TITLE_PHRASE_BONUS
         elif phrase in text:
             score *= PHRASE_BONUS
-    return score
+    return WordScore(score, covered / (possible or 1))
+
+
+def is_history(path: str) -> bool:
+    """Return whether a file tells what was changed, which says less about how things are than a description."""
+    return HISTORY.search(path) is not None
 
 
 def _stem(token: str) -> str:
@@ -172,18 +176,3 @@ def _stem(token: str) -> str:
         if token.endswith(ending) and len(token) - len(ending) >= 4:
             return token.removesuffix(ending)
     return token
-
-
-def _diverse(hits: list[Hit]) -> list[Hit]:
-    first: list[Hit] = []
-    later: list[Hit] = []
-    hits_per_file: Counter[str] = Counter()
-    for hit in hits:
-        if len(first) < TOP_HITS and hits_per_file[hit.chunk.path] < TOP_HITS_PER_FILE:
-            hits_per_file[hit.chunk.path] += 1
-            first.append(hit)
-        else:
-            later.append(hit)
-    # Scores still fall along the list, so sorting by score keeps this order.
-    ceiling = first[-1].score if first else 0.0
-    return first + [replace(hit, score=min(hit.score, ceiling)) for hit in later]

@@ -1,0 +1,115 @@
+"""The vectors of a space, made in the background while words are searched already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from loopline.errors import KnowledgeError
+from loopline.knowledge.index_build import Progress
+from loopline.search import Embedder, EmbeddingError, Index, Vector, VectorIndex, VectorStore
+
+
+@dataclass(frozen=True, slots=True)
+class VectorState:
+    """How far the vectors of a space are.
+
+    `done` of `total` passages are embedded; `problem` says why no more will be.
+    """
+
+    done: int = 0
+    total: int = 0
+    is_ready: bool = False
+    problem: str = ""
+
+
+class SharedEmbedder:
+    """An embedder that is loaded when a first text is embedded, by whichever thread that is."""
+
+    def __init__(self, load: Callable[[], Embedder]) -> None:
+        """`load` blocks, and raises `EmbeddingError` when the embedder cannot be loaded."""
+        self._load = load
+        self._lock = threading.Lock()
+        self._loaded: Embedder | None = None
+
+    def get(self) -> Embedder:
+        """Return the embedder, and load it if nobody has.
+
+        Raises:
+            EmbeddingError: it cannot be loaded; the message says what is missing.
+        """
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+
+class VectorBuild:
+    """Makes the vectors of one index in a thread, or opens those that were made before."""
+
+    def __init__(
+        self, signature: str, index: Index, embedder: SharedEmbedder, store: VectorStore
+    ) -> None:
+        """Start at once."""
+        self._signature = signature
+        self._index = index
+        self._embedder = embedder
+        self._store = store
+        self._progress: Progress | None = None
+        self._stopped = threading.Event()
+        self._vectors: VectorIndex | None = None
+        self._state = VectorState(total=index.size)
+        self._thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> VectorState:
+        """How far the vectors are."""
+        return self._state
+
+    def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
+        """Return the vectors and that of the query; None until all vectors are made."""
+        vectors = self._vectors
+        return None if vectors is None else (vectors, self._embedder.get().embed_query(query))
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Block until the vectors are made; `progress(done, total, activity)` counts passages in another thread.
+
+        Raises:
+            EmbeddingError: they cannot be made; the message says what to do.
+            KnowledgeError: the space was closed, or its commit has moved.
+        """
+        self._progress = progress
+        self._thread.join()
+        if self._state.problem:
+            raise EmbeddingError(self._state.problem)
+        if self._vectors is None:
+            raise KnowledgeError(
+                "the space was closed, or its commit moved, before all vectors were made"
+            )
+
+    def stop(self) -> None:
+        """Stop after the texts that are being embedded; what is done is kept for the next start."""
+        self._stopped.set()
+        self._thread.join()
+        if self._vectors is not None:
+            self._vectors.close()
+
+    def _run(self) -> None:
+        try:
+            embedder = self._embedder.get()
+            self._vectors = self._store.open(self._signature, embedder) or self._store.build(
+                self._signature, embedder, self._index, self._advance
+            )
+        except KnowledgeError as error:
+            self._state = replace(self._state, problem=str(error))
+        else:
+            if self._vectors is not None:
+                self._state = VectorState(self._index.size, self._index.size, is_ready=True)
+
+    def _advance(self, done: int, total: int) -> bool:
+        self._state = replace(self._state, done=done)
+        if self._progress is not None:
+            self._progress(done, total, "embedding passages")
+        return not self._stopped.is_set()
