@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
+
+from loopline.cli.commands import BUILD, COMMANDS, DIFF, PRESETS, CommandEntry
 
 HEAVY = {
     *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
@@ -14,6 +19,14 @@ HEAVY = {
 ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__all__]"
 """Public names are loaded when they are asked for: all of them together are what must be light."""
 LIST_WHAT_LOADS = f"import sys; before = set(sys.modules); {ASK_FOR_ALL}; print('loaded', *set(sys.modules) - before)"
+
+
+RUN_COMMAND = """
+import atexit, sys
+from loopline.cli import main
+atexit.register(lambda: print("\\nloaded", *sys.modules))
+main()
+"""
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -28,10 +41,39 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def loaded_by(*arguments: str, folder: Path) -> set[str]:
+    """The modules that a process of the command has loaded when it ends."""
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", RUN_COMMAND, *arguments],
+        cwd=folder,
+        env={"HOME": str(folder), "LOOPLINE_STORE": "sqlite:///talk.db"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(ran.stdout.rpartition("loaded ")[2].split())
+
+
 def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = set(run(LIST_WHAT_LOADS, tmp_path).stdout.split())
     assert "loopline" in loaded
     assert loaded & HEAVY == set()
+
+
+def test_help_loads_only_the_names_of_the_commands(tmp_path: Path) -> None:
+    assert {
+        name for name in loaded_by("--help", folder=tmp_path) if name.startswith("loopline")
+    } == {
+        *{"loopline", "loopline.cli", "loopline.cli.app"},
+        *{"loopline.cli.commands", "loopline.cli.parameters"},
+    }
+
+
+@pytest.mark.parametrize("entry", [*COMMANDS, BUILD, PRESETS, DIFF], ids=lambda entry: entry.name)
+def test_the_help_of_a_command_says_what_its_function_does(entry: CommandEntry) -> None:
+    module, _, function = entry.work.partition(":")
+    work: object = getattr(import_module(f"loopline.cli.{module}"), function)
+    assert entry.help == f"{work.__doc__}".partition("\n")[0]
 
 
 def test_a_name_that_is_not_public_is_no_attribute(tmp_path: Path) -> None:

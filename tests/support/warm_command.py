@@ -25,6 +25,14 @@ from loopline.timeline import UserPrompt, encode
 
 PRELOADED = (
     "loopline.cli.app",
+    "loopline.cli.bundles",
+    "loopline.cli.chat",
+    "loopline.cli.knowledge",
+    "loopline.cli.presets",
+    "loopline.cli.prompt",
+    "loopline.cli.run",
+    "loopline.cli.storage",
+    "loopline.cli.timeline",
     "loopline.adapters.git",
     "loopline.adapters.sql",
     "loopline.testing",

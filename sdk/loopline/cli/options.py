@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share."""
+"""The common options of a command, and the command made of them and of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ from typing import Annotated, Concatenate, Literal
 import typer
 
 from loopline.bundle import Setting, parse_setting
+from loopline.cli.parameters import (
+    OWN,
+    ConversationArgument,
+    ConversationOption,
+    JsonOption,
+    ModelOption,
+    PagerOption,
+    ProjectOption,
+    PropOption,
+    RecordOption,
+    ReplayOption,
+    StoreOption,
+    TenantOption,
+    UserOption,
+    VerboseOption,
+)
 from loopline.cli.process import UsageError, execute
 from loopline.cli.terminal import Screen
 from loopline.harness import Cassette
@@ -19,8 +35,6 @@ from loopline.timeline import DEFAULT_USER, Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 ReactionName = Literal["ok", "not_ok", "neutral", "none"]
-OWN = "..."
-"""Where a command's own options stand among the shared ones."""
 REACTIONS: Mapping[str, Reaction | None] = {
     "ok": "ok",
     "not_ok": "not_ok",
@@ -30,47 +44,6 @@ REACTIONS: Mapping[str, Reaction | None] = {
 """The reactions to a turn by the name that is typed; `none` takes a reaction back."""
 
 BundleArgument = Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's folder or name.")]
-ConversationArgument = Annotated[
-    str | None, typer.Argument(metavar="CONVERSATION", help="Its name; the latest if omitted.")
-]
-ConversationOption = Annotated[
-    str | None,
-    typer.Option(
-        "-c",
-        "--conversation",
-        help="The conversation; if omitted, run and chat begin one, others take the latest.",
-    ),
-]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE."),
-]
-ModelOption = Annotated[
-    str | None, typer.Option(help="The model, such as openai:gpt-5; else LOOPLINE_MODEL.")
-]
-UserOption = Annotated[str | None, typer.Option(help="The user of the conversation.")]
-ProjectOption = Annotated[str | None, typer.Option(help="The project of the conversation.")]
-TenantOption = Annotated[str | None, typer.Option(help="The tenant of the conversation.")]
-PropOption = Annotated[
-    list[str] | None,
-    typer.Option("--prop", metavar="A.B=VALUE", help="Set a property of the bundle."),
-]
-RecordOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Record the replies of a provider's model.")
-]
-ReplayOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Answer from a recording, without network.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
-PagerOption = Annotated[
-    bool,
-    typer.Option(
-        "--pager/--no-pager", help="Show long output in PAGER, else in less.", show_default=False
-    ),
-]
-VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Log to stderr; with --json in lines of JSON.")
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
