@@ -97,8 +97,9 @@ class Subscriptions:
                     pass
             if sender is not None:
                 sender.receive(event)
-            for subscriber in tuple(self._subscribers.get(conversation, ())):
-                subscriber.receive(event)
+            if self._subscribers:
+                for subscriber in tuple(self._subscribers.get(conversation, ())):
+                    subscriber.receive(event)
 
         return publish
 

@@ -129,6 +129,8 @@ class Reactions:
         A withdrawn reaction is reported only if the reaction was recorded up to that seq.
         """
         recent = self._after(seq)
+        if not recent:
+            return []
         turns = {entry.block.turn for entry in recent if entry.feedback.origin == "user"}
         changed = [entry for turn in turns for entry in _news(self._users[turn], seq)]
         news = [*changed, *(entry for entry in recent if entry.feedback.origin != "user")]

@@ -309,8 +309,8 @@ def check_room(
     Raises:
         StoreError: an entry begins or adds to a turn or a round, and the conversation is full.
     """
-    begins = any(_BEGINS.has(entry.body) for entry in entries)
-    if begins and (size.blocks >= limits.blocks or size.bytes >= limits.bytes):
+    is_full = size.blocks >= limits.blocks or size.bytes >= limits.bytes
+    if is_full and any(_BEGINS.has(entry.body) for entry in entries):
         raise StoreError(
             f"conversation {conversation.name!r} is full: it has {_measured(size, limits)}; "
             "begin another one"
@@ -339,7 +339,7 @@ def warn_if_nearly_full(
     limits: ConversationLimits,
 ) -> None:
     """Log a warning if this append brings a conversation close to its limits."""
-    if not _is_nearly_full(before, limits) and _is_nearly_full(after, limits):
+    if _is_nearly_full(after, limits) and not _is_nearly_full(before, limits):
         logger.warning(
             "conversation %r is nearly full: it has %s",
             conversation.name,

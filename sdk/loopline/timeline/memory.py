@@ -43,12 +43,7 @@ class _StoredConversation:
     turns: int = 0
     shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
     """Whose blocks a fork shows, and up to which seq."""
-    bytes: int = 0
-
-    @property
-    def size(self) -> ConversationSize:
-        """Return the size of the conversation."""
-        return ConversationSize(blocks=len(self.blocks), bytes=self.bytes)
+    size: ConversationSize = field(default_factory=ConversationSize)
 
 
 class MemoryLog:
@@ -78,12 +73,11 @@ class MemoryLog:
             return await self.read(conversation, after=seen)
         sizes = [_size(entry.body) for entry in entries]
         check_append(entries, term=term, newest=self._terms[conversation])
-        check_not_forgotten(conversation, self._forgotten.get(conversation))
-        if conversation not in self._conversations:
-            self._conversations[conversation] = _StoredConversation(
-                uid=self._clock.new_id(), title=title_of(entries)
-            )
-        stored = self._conversations[conversation]
+        stored = self._conversations.get(conversation)
+        if stored is None:
+            check_not_forgotten(conversation, self._forgotten.get(conversation))
+            stored = _StoredConversation(uid=self._clock.new_id(), title=title_of(entries))
+            self._conversations[conversation] = stored
         if not key or key not in stored.keys:
             before = stored.size
             check_room(conversation, entries, before, self._limits)
@@ -96,25 +90,26 @@ class MemoryLog:
         self, stored: _StoredConversation, entries: Sequence[Entry], sizes: Sequence[int], term: int
     ) -> None:
         stored.sizes += sizes
-        stored.bytes += sum(sizes)
-        if any(entry.turn == NEW_TURN for entry in entries):
+        if NEW_TURN in [entry.turn for entry in entries]:
             stored.turns += 1
         now = self._clock.now()
         for entry in entries:
             turn = entry.turn or stored.turns
-            kind = stored_type(entry.body)
-            stored.counts[turn, kind] += 1
+            place = turn, stored_type(entry.body)
+            stored.counts[place] = n = stored.counts[place] + 1
             stored.blocks.append(
                 Block(
                     seq=len(stored.blocks) + 1,
                     turn=turn,
                     round=entry.round,
-                    n=stored.counts[turn, kind],
+                    n=n,
                     ts=now,
                     term=term,
                     body=entry.body,
                 )
             )
+        size = stored.size.bytes + sum(sizes)
+        stored.size = ConversationSize(blocks=len(stored.blocks), bytes=size)
 
     async def read(
         self,
@@ -215,7 +210,7 @@ class MemoryLog:
             title=title,
             blocks=list(blocks),
             sizes=sizes,
-            bytes=sum(sizes),
+            size=ConversationSize(blocks=len(blocks), bytes=sum(sizes)),
         )
         check_restored(conversation, stored.size, self._limits)
         warn_if_nearly_full(conversation, ConversationSize(), stored.size, self._limits)
@@ -241,7 +236,7 @@ class MemoryLog:
                 title=stored.title,
                 blocks=shown,
                 sizes=stored.sizes[:seq],
-                bytes=sum(stored.sizes[:seq]),
+                size=ConversationSize(blocks=seq, bytes=sum(stored.sizes[:seq])),
                 counts=Counter((block.turn, block.type) for block in shown),
                 turns=max(block.turn for block in shown),
                 shows=_shown(conversation, stored, seq),

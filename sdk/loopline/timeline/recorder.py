@@ -54,6 +54,7 @@ class Recorder:
         self.conversation = conversation
         self.uid = uid
         self.number = turn
+        self.turn: Turn = timeline.turn(turn)
         self.round = 0
         self.answers = 0
         self.header: TurnHeader | None = None
@@ -83,11 +84,6 @@ class Recorder:
     def history(self) -> History:
         """Return the blocks before those that the timeline holds."""
         return History(self._log, self.conversation, self.timeline)
-
-    @property
-    def turn(self) -> Turn:
-        """Return the state of the turn."""
-        return self.timeline.turn(self.number)
 
     async def record(self, *bodies: Body) -> Sequence[Block]:
         """Append the bodies to the current round of the turn, all or none, and return their blocks.
@@ -129,8 +125,8 @@ class Recorder:
 
     def _look_for_stop(self, blocks: Sequence[Block]) -> None:
         """Call `on_stop` if one of these blocks stops the turn."""
-        is_stopped = any(block.turn == self.number for block, _ in _STOPS.among(blocks))
-        if is_stopped and self.on_stop is not None:
+        turns = [block.turn for block, _ in _STOPS.among(blocks)]
+        if self.number in turns and self.on_stop is not None:
             self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
@@ -176,7 +172,7 @@ class Recorder:
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header
-        if self.header is None or self.header == recorded:
+        if self.header is None or self.header is recorded or self.header == recorded:
             return []
         foreword = self.foreword if recorded is None else ()
         return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]

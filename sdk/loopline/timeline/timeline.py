@@ -361,6 +361,12 @@ def unknown_names(confirmed: Sequence[str], actions: Sequence[ImportedAction]) -
 
 
 def _count(blocks: Sequence[Block], seq: int) -> int:
+    """Return how many blocks have at most that seq; only those that a checkpoint carries leave gaps."""
+    if not blocks or blocks[-1].seq <= seq:
+        return len(blocks)
+    count = len(blocks) - (blocks[-1].seq - seq)
+    if count > 0 and blocks[count - 1].seq == seq:
+        return count
     return bisect_right(blocks, seq, key=lambda block: block.seq)
 
 
