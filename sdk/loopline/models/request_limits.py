@@ -71,6 +71,8 @@ class AttachmentSupport:
     tokens: int = 0
 
 
+NO_ATTACHMENTS: AttachmentSupport = AttachmentSupport()
+"""What a request may carry to a model that is given no files."""
 SMALL_WINDOW = 200_000
 FILES_SHARE = 0.75
 """The share of a request's bytes that files may take; the remainder is for text."""
@@ -82,7 +84,7 @@ def attachment_support(
 ) -> AttachmentSupport:
     """Return the files that the requests to a model may carry; the sizes of its window are in tokens."""
     if not vision and not pdf:
-        return AttachmentSupport()
+        return NO_ATTACHMENTS
     small = window <= SMALL_WINDOW
     total = int(limits.request_bytes * FILES_SHARE)
     pages = limits.pdf_pages_small if small else limits.pdf_pages

@@ -130,9 +130,10 @@ class RenderState:
 
     def hidden(self, ref: str, until: int) -> Hide | None:
         """Return the newest hide of that block up to a seq, or None."""
-        return next(
-            (hide for seq, hide in reversed(self._hides.get(ref, ())) if seq <= until), None
-        )
+        hides = self._hides.get(ref)
+        if hides is None:
+            return None
+        return next((hide for seq, hide in reversed(hides) if seq <= until), None)
 
     def unchanged_messages(self, turn: int) -> int:
         """Return how many messages stand before the first one that this turn has hidden, 0 if it has hidden nothing."""

@@ -358,34 +358,36 @@ class Rendering:
 
     def _close_round(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
+        refs = [block.ref for block, _ in current.calls]
         calls = self._with_provider_ids(
             [
                 ToolCall(
                     name=call.tool,
-                    arguments=self._arguments(block, call),
+                    arguments=self._arguments(block, ref, call),
                     call_id=call.call_id,
                     provider_id=call.provider_id,
                 )
-                for block, call in current.calls
+                for ref, (block, call) in zip(refs, current.calls, strict=True)
             ]
         )
-        for block, _ in current.calls:
-            self._positions.setdefault(block.ref, len(self.messages))
+        for ref in refs:
+            self._positions.setdefault(ref, len(self.messages))
         message = self._with_echo(self._protocol.render_calls(current.notes, calls))
-        self._add(message, current.calls[0][0].ref)
+        self._add(message, refs[0])
         for call, (_, call_body) in zip(calls, current.calls, strict=True):
             block, result = current.results[call.call_id]
-            text = self._result_text(block, result, call_body)
+            ref = block.ref
+            text = self._result_text(block, ref, result, call_body)
             self.named_sources.update(truncation.source_numbers(text))
             tool_message = ToolMessage(
                 call_id=result.call_id,
                 provider_id=call.provider_id,
                 name=result.tool,
-                text=f"[{block.ref}]\n{text}",
+                text=f"[{ref}]\n{text}",
                 ok=result.status == "ok",
                 echoed_on=call.echoed_on,
             )
-            self._add(self._protocol.render_result(tool_message), block.ref)
+            self._add(self._protocol.render_result(tool_message), ref)
         self._round = None
 
     def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
@@ -446,21 +448,23 @@ class Rendering:
         return truncation.truncate_text(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
-        limit = self.window.text_limit
+        limit, ref = self.window.text_limit, block.ref
         if block.turn < self.window.old_before:
             limit = min(limit or truncation.TEXT_LIMIT, truncation.TEXT_LIMIT)
         if limit is None:
-            shown = truncation.without_base64(text, block.ref)
+            shown = truncation.without_base64(text, ref)
         else:
-            shown = truncation.old_text(text, block.ref, limit)
+            shown = truncation.old_text(text, ref, limit)
         if shown == text:
-            self.shown_in_full.add(block.ref)
+            self.shown_in_full.add(ref)
         return shown
 
     def _notes_text(self, block: Block, text: str) -> str:
         """Return notes, with their memory notes in full."""
         shown = self._text(block, text)
-        notes = [] if shown == text else memory_notes.fold([block]).notes
+        if shown == text:
+            return text
+        notes = memory_notes.fold([block]).notes
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
     def _unless_hidden(self, block: Block, text: str) -> str:
@@ -470,22 +474,22 @@ class Rendering:
         self.shown_in_full.discard(block.ref)
         return _replaced(hidden.replacement, block.ref)
 
-    def _arguments(self, block: Block, call: ToolCalled) -> JsonObject:
-        hidden = self._state.hidden(block.ref, self.window.hides)
+    def _arguments(self, block: Block, ref: str, call: ToolCalled) -> JsonObject:
+        hidden = self._state.hidden(ref, self.window.hides)
         if hidden is not None:
-            return {"hidden": _replaced(hidden.replacement, block.ref)}
+            return {"hidden": _replaced(hidden.replacement, ref)}
         limit = self.window.text_limit
         if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
             limit = min(limit or truncation.FIELD_LIMIT, truncation.FIELD_LIMIT)
-        shown = truncation.arguments_without_base64(call.arguments, block.ref)
+        shown = truncation.arguments_without_base64(call.arguments, ref)
         if limit is not None:
-            shown = truncation.old_arguments(shown, block.ref, limit)
+            shown = truncation.old_arguments(shown, ref, limit)
         if shown == call.arguments:
-            self.shown_in_full.add(block.ref)
+            self.shown_in_full.add(ref)
         return shown
 
-    def _result_text(self, block: Block, result: ToolResult, call: ToolCalled) -> str:
-        window, ref = self.window, block.ref
+    def _result_text(self, block: Block, ref: str, result: ToolResult, call: ToolCalled) -> str:
+        window = self.window
         hidden = self._state.hidden(ref, window.hides)
         if hidden is not None:
             return _replaced(hidden.replacement, ref)

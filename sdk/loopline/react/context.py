@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from math import ceil
 from typing import Literal
@@ -115,6 +115,7 @@ class Context:
         self._instructions = system
         self._trace: Sequence[Message] | None = None
         self.tokens: int = 0
+        self._cache_key = sha256(repr(runtime.recorder.conversation).encode()).hexdigest()[:32]
         self._select_model(model)
 
     def use(self, model: Model) -> None:
@@ -273,9 +274,9 @@ class Context:
     @property
     def _output_tokens(self) -> int:
         """Return the tokens reserved for the reply: at most a quarter of a window that proved far smaller than assumed."""
-        capabilities = self.model.capabilities
-        beyond = self._window - (capabilities.window - capabilities.output_limit)
-        return max(min(capabilities.output_limit, self._window // 4), beyond)
+        capabilities, window = self.model.capabilities, self._window
+        beyond = window - (capabilities.window - capabilities.output_limit)
+        return max(min(capabilities.output_limit, window // 4), beyond)
 
     @property
     def _room(self) -> int:
@@ -331,14 +332,14 @@ class Context:
             cache_points=message_counts(
                 open_round.points if open_round else (), len(self.view.messages)
             ),
-            cache_key=sha256(repr(self._recorder.conversation).encode()).hexdigest()[:32],
+            cache_key=self._cache_key,
         )
         self._check_fits(prompt)
         return prompt
 
     def _model_options(self, *, calls: bool, longer: int = 0) -> Options:
-        capabilities = self.model.capabilities
-        limit = min(self._output_tokens << longer, max(self._window // 2, 1))
+        capabilities, tokens = self.model.capabilities, self._output_tokens
+        longest = min(tokens << longer, max(self._window // 2, 1)) if longer else tokens
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._trace is None else NATIVE
         typed = self.answer(traces=self._trace is not None)
@@ -349,7 +350,7 @@ class Context:
             force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
             json_form=typed.form if typed else None,
             json_object=spoken == "json" and capabilities.json_mode,
-            output_limit=max(limit, self._output_tokens),
+            output_limit=max(longest, tokens),
             reasoning_effort=self._options.reasoning_effort or "",
             stop=self.protocol.stop if self._trace is None else (),
         )
@@ -376,12 +377,17 @@ class Context:
 
     async def _open_round(self, iteration: Iteration) -> None:
         timeline, number = self._recorder.timeline, self._recorder.number
-        inputs = timeline.inputs_for(number)
+        inputs, room = timeline.inputs_for(number), self._room
         factor = self.view.state.factor_of(self.model.name)
-        tail_room = tail_limit(self._room / factor)
-        tail = cache(partial(self._tail, iteration, tail_room))
+        tail_room, tails = tail_limit(room / factor), dict[Rendering, str]()
+
+        def tail(now: Rendering) -> str:
+            if now not in tails:
+                tails[now] = self._tail(iteration, tail_room, now)
+            return tails[now]
+
         budget = Budget(
-            total=self._room,
+            total=room,
             fixed=self._offering.fixed,
             extra=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
@@ -475,14 +481,13 @@ class Context:
         recorder, stays = self._recorder, self.model.capabilities.tail == "kept"
         timeline, seconds = recorder.timeline, int(recorder.elapsed_seconds)
         running = f", running for {timedelta(seconds=seconds)}" if seconds else ""
-        tokens_left = self._quota.unspent.tokens
-        if tokens_left is not None:  # told only where nothing else limits the rounds
-            is_told = self._options.max_iterations is None and not stays
-            tokens_left = max(tokens_left, 0) if is_told else None
+        tokens_left = None
+        if self._options.max_iterations is None and not stays:  # nothing else limits the rounds
+            tokens_left = self._quota.unspent.tokens
         text = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,
-            tokens=tokens_left,
+            tokens=None if tokens_left is None else max(tokens_left, 0),
             now=self._local_time(stays=stays),
             turn_id=f"turn_{recorder.number}{'' if stays else running}",
             plans=timeline.plans.open_plans,

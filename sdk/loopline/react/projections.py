@@ -153,9 +153,8 @@ class ProjectionPlanner:
         if before is None:
             return ["start"]
         support, now = self.view.window.carrying, self.model.capabilities.attachment_support
-        takes_others = (
-            replace(support, tokens=now.tokens) != now
-        )  # other files than the model before
+        # other files than the model before
+        takes_others = support != now and replace(support, tokens=now.tokens) != now
         causes = {
             "model": before.model != self.model.name or takes_others,
             "protocol": before.protocol != self.protocol.name,
