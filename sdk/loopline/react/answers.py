@@ -48,7 +48,7 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import compute, finish, is_long
+from loopline.timeline.tasks import LONG_TEXT, compute, finish
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:
@@ -177,14 +177,14 @@ class Journal:
 
         A cancellation that arrives meanwhile is raised once they are recorded.
         """
-        if any(isinstance(body, Completion) and is_long(body.text) for body in bodies):
-            await finish(asyncio.ensure_future(self._settle(bodies)))
+        size = sum([len(body.text) for body in bodies if isinstance(body, Completion)])
+        if size >= LONG_TEXT:
+            await finish(asyncio.ensure_future(self._settle(bodies, size)))
         else:
-            await self._settle(bodies)
+            await self._settle(bodies, size)
 
-    async def _settle(self, bodies: Sequence[Body]) -> None:
+    async def _settle(self, bodies: Sequence[Body], size: int) -> None:
         recorder = self.runtime.recorder
-        size = sum(len(body.text) for body in bodies if isinstance(body, Completion))
         resolve = partial(recorded_texts, bodies, recorder.timeline.pool)
         self.texts.settle(await compute(resolve, characters=size))
         await recorder.record(*bodies)

@@ -179,7 +179,8 @@ class ToolExecutor:
             unfinished = [task for task in tasks if not task.done()]
             for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            if unfinished:
+                await asyncio.gather(*unfinished, return_exceptions=True)
             self._running.clear()
 
     async def _check_calls(self, calls: Sequence[ToolCalled]) -> list[CheckedCall]:
@@ -251,6 +252,8 @@ class ToolExecutor:
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Return whether an earlier conflicting call awaits approval, or waits for one that does."""
         turn = self._recorder.turn
+        if not turn.pending:
+            return False
         questions = {
             call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
         }
@@ -459,6 +462,8 @@ def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
     for section in outcome.sections:
         shown, remaining_bytes = _truncate(section.text, remaining_bytes)
         sections.append(replace(section, text=shown))
+    if text is outcome.text and not sections:
+        return outcome
     return replace(outcome, text=text, sections=tuple(sections))
 
 

@@ -111,7 +111,7 @@ class ModelChain:
 
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
         """Request the reply and pass its pieces to subscribers as they arrive."""
-        prompt = self._context.prompt(purpose, longer=self._runtime.state.cut_off)
+        prompt = self._context.prompt(purpose, longer=self._recorder.turn.cut_off)
         reading = self._format(traces=traces)
         stream = ReplyStream(self._texts, reading)
 

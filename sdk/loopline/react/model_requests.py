@@ -90,7 +90,8 @@ async def request_reply(
     attempt = 1
     while True:
         try:
-            return replace(await _attempt(model, prompt, hear), attempt=attempt)
+            reply = await _attempt(model, prompt, hear)
+            return reply if reply.attempt == attempt else replace(reply, attempt=attempt)
         except ModelUnavailable as error:
             seconds = retries.delay(attempt, error)
             if seconds is None:
@@ -152,18 +153,19 @@ class MeteredModel:
         """Return what the model can do."""
         return self.model.capabilities
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Stream the reply, with the output capped to what is left.
 
         Raises:
             OutOfBudget: too little is left, or no time.
             ModelError: the model could not be asked, or broke off.
         """
-        if not self.quota.is_limited:
-            self.quota.check_time()
-            async for piece in self.model.stream(prompt):
-                yield piece
-            return
+        if self.quota.is_limited:
+            return self._stream_within_quota(prompt)
+        self.quota.check_time()
+        return self.model.stream(prompt)
+
+    async def _stream_within_quota(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         tokens = self.tokens
         if tokens is None:
             tokens = int(cost_of_prompt(prompt) * self.factor) + 1

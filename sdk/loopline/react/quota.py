@@ -153,7 +153,9 @@ class Quota:
     @property
     def is_limited(self) -> bool:
         """Return whether this run, or one above it, has a limit."""
-        return any(quota.limit != Remaining(None, None) for quota in self._lineage())
+        if self.limit.tokens is not None or self.limit.cost is not None:
+            return True
+        return self.parent is not None and self.parent.is_limited
 
     def check_time(self) -> None:
         """Refuse a request when the time of this run, or of one above it, is over.

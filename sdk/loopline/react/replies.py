@@ -238,7 +238,9 @@ class ReplyFormat:
                 discarded = decided.discarded
             elif decided.raw == reply.text:
                 discarded = read.discarded
-            reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
+            discarded = well_formed(discarded)
+            if (thinking, discarded) != (reply.thinking, reply.discarded):
+                reply = replace(reply, thinking=thinking, discarded=discarded)
         return reply, decided, marks
 
     def _decode(self, reply: Reply) -> DecodedReply:
@@ -315,24 +317,26 @@ class CitationFilter:
         self._listen = listen
         self._pool = pool
         self._attempt = 1
-        self._resolver = self._new_resolver()
+        self._resolver: citations.Resolver | None = None
 
     def __call__(self, event: Event) -> None:
         """Pass an event on, as far as its citations can be resolved by now."""
         match event:
             case Delta(type="delta", channel="answer", text=text, attempt=attempt):
                 self._attempt = attempt
+                self._resolver = self._resolver or self._new_resolver()
                 self._emit(self._resolver.feed(text))
             case Delta(type="reset", channel="answer"):
-                self._resolver = self._new_resolver()
+                self._resolver = None
                 self._listen(event)
             case Delta() | Block():
                 self._listen(event)
 
     def close(self) -> None:
         """Emit what is held back, because the reply is complete."""
-        self._emit(self._resolver.close())
-        self._resolver = self._new_resolver()
+        if self._resolver is not None:
+            self._emit(self._resolver.close())
+            self._resolver = None
 
     def _new_resolver(self) -> citations.Resolver:
         marks = citations.Marks(self._pool.sources)
@@ -393,6 +397,8 @@ class ChannelTexts:
         self._texts.pop("thinking")
 
     def _align(self, texts: Mapping[str, str]) -> None:
+        if not texts and not self._texts:
+            return
         shown = self.texts
         self._texts = {channel: [text] for channel, text in texts.items() if text}
         for channel in dict.fromkeys([*shown, *texts]):
@@ -448,8 +454,10 @@ class ReplyStream:
 
     def begin(self, attempt: int) -> None:
         """Read what was written before the reply; subscribers receive nothing of it yet."""
-        self._renew(attempt)
-        self._feed(self._splitter.feed(self._reading.before))
+        if attempt != self._attempt:
+            self._renew(attempt)
+        if self._reading.before:
+            self._feed(self._splitter.feed(self._reading.before))
 
     def open(self) -> None:
         """Send subscribers the text from before the reply, and from now on the text that arrives."""
@@ -527,7 +535,9 @@ class MarkFilter:
     def close(self) -> list[Piece]:
         """Return what is held back."""
         held_text, self._held_text = self._held_text, None
-        marks, remaining_text = plan.split_marks(held_text or "", self._steps)
+        if not held_text:
+            return []
+        marks, remaining_text = plan.split_marks(held_text, self._steps)
         pieces: list[Piece] = [("notes", marks), ("answer", remaining_text)]
         return [piece for piece in pieces if piece[1]]
 

@@ -13,11 +13,6 @@ LONG_TEXT = 8_192
 """Length from which a text is processed in a thread or in parts: at a microsecond a character, 8 ms."""
 
 
-def is_long(text: str) -> bool:
-    """Return whether processing the text would block the event loop noticeably."""
-    return len(text) >= LONG_TEXT
-
-
 async def finish(outcome: asyncio.Future[T]) -> T:
     """Return the outcome; a cancellation is raised only once there is one."""
     try:

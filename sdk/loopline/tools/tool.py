@@ -261,7 +261,8 @@ class BoundTool:
         values = self._values(arguments, call)
         names = inspect.signature(check).parameters
         accepted = {name: values[name] for name in names if name in values}
-        returned = await _call(self.name, check, accepted, call)
+        location = _location_of(_source_function(check))
+        returned = await _call(self.name, check, accepted, call, location)
         try:
             return None if returned is None else self._outcome(returned)
         except ToolError as error:
@@ -271,7 +272,8 @@ class BoundTool:
         """Call the function, in a thread unless it is async, and convert its value."""
         values = self._values(arguments, call)
         try:
-            returned = await _call(self.name, self.function.function, values, call)
+            function = self.function
+            returned = await _call(self.name, function.function, values, call, function.location)
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
@@ -451,12 +453,14 @@ class WatchedSteps(Generator[Any, Any, object]):
 
 
 async def _call(
-    name: str, function: Callable[..., Any], values: Mapping[str, Any], call: ToolInvocation
+    name: str,
+    function: Callable[..., Any],
+    values: Mapping[str, Any],
+    call: ToolInvocation,
+    location: str,
 ) -> object:
     if inspect.iscoroutinefunction(function):
-        return await WatchedSteps(
-            function(**values), name=name, location=_location_of(_source_function(function))
-        )
+        return await WatchedSteps(function(**values), name=name, location=location)
     context = copy_context()
     thread = _threads(os.getpid()).submit(context.run, _in_thread, function, values)
     try:
