@@ -445,3 +445,28 @@ async def test_an_index_with_warnings_is_not_taken_for_one_without(indexes: Inde
 def test_a_passage_of_ones_own_needs_little() -> None:
     passage = Passage(ref="ks:x", title="X", text="x")
     assert (passage.commit, passage.lines, passage.score) == ("", (0, 0), None)
+
+
+QUOTED = """\
+See `docs/tea.md`, `docs/tea.md#L3`, `tea.md`, `../src/shop.py` and `src/shop.py`.
+`docs/coffee.md` is gone, `src/` stays, `src/old/` went.
+A `text/html` page, `a/b`, [lost](lost.md).
+```text
+`docs/fenced.md`
+```
+"""
+
+
+async def test_a_check_names_each_path_in_backticks_that_is_gone() -> None:
+    space = await ready({"docs/a.md": QUOTED, "docs/tea.md": "tea", "src/shop.py": "x = 1\n"})
+    assert await space.check() == [
+        "docs/a.md:2: there is no `docs/coffee.md`",
+        "docs/a.md:2: there is no `src/old/`",
+        "docs/a.md:3: the link to 'lost.md' leads nowhere",
+    ]
+
+
+async def test_a_check_lists_more_than_a_build_warns_of() -> None:
+    space = await ready({"a.md": "[lost](lost.md)\n" * 300})
+    assert len(await space.check()) == 300
+    assert len(space.state.warnings) == 201

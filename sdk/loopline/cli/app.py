@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import loopline
-from loopline.cli.commands import BUILD, COMMANDS, DIFF, PRESETS, add
+from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, PRESETS, add
 from loopline.cli.parameters import JsonOption, VerboseOption
 
 app: typer.Typer = typer.Typer(
@@ -47,7 +47,10 @@ for entry in COMMANDS:
 
 knowledge_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 add(knowledge_commands, BUILD)
-app.add_typer(knowledge_commands, name="knowledge", help="Build a bundle's knowledge space.")
+add(knowledge_commands, CHECK)
+app.add_typer(
+    knowledge_commands, name="knowledge", help="Build or check a bundle's knowledge space."
+)
 
 preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 add(preset_commands, DIFF)

@@ -187,6 +187,12 @@ BUILD = CommandEntry(
     "Build a knowledge space, and show what is in it.",
     ("store", "prop", "as_json"),
 )
+CHECK = CommandEntry(
+    "check",
+    "knowledge:check_links",
+    "List the links, refs and paths in documents that name nothing.",
+    ("store", "prop", "as_json"),
+)
 PRESETS = CommandEntry(
     "presets", "presets:list_presets", "List the loop options of every preset.", ("as_json",)
 )

@@ -1,4 +1,4 @@
-"""`loopline search` and `loopline knowledge build`: a bundle's knowledge space, without a turn."""
+"""`loopline search` and `loopline knowledge`: a bundle's knowledge space, without a turn."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ async def search(
     async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)
         screen.note(index_line(space.state))
-        if space.vectors is not None:
-            screen.note(vectors_line(space.vectors))
         passages = await space.search(
             query, limit=limit, within=None if within == SearchFilter() else within
         )
+        vectors = space.vectors
+    if vectors is not None:
+        screen.note(vectors_line(vectors))
     if choices.as_json:
         screen.write_json([_passage_document(passage) for passage in passages])
     elif passages:
@@ -85,6 +86,20 @@ async def build(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
     for warning in state.warnings:
         screen.note(Text(f"warning: {escape(warning)}", WARNING))
     return ANSWERED
+
+
+async def check_links(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+    """List the links, refs and paths in documents that name nothing."""
+    async with open_bundle(bundle, choices, screen) as harness:
+        space = _space(harness)
+        problems, files = await space.check(), space.state.files
+    if choices.as_json:
+        screen.write_json(list[Json](problems))
+    else:
+        for problem in problems:
+            screen.print(Text(escape(problem)))
+        screen.note(f"{quantity(len(problems), 'problem')} in {quantity(files, 'file')}")
+    return FAILED if problems else ANSWERED
 
 
 def _space(harness: Harness) -> KnowledgeSpace:

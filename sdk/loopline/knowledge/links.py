@@ -21,29 +21,44 @@ _LINK = re.compile(
 )
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]^][^\]]*\]:\s*<?([^\s>]+)>?\s*(?:[\"'(].*)?\Z")
 _REF = re.compile(r"(?<![\w:])ks:[^\s\"'`<>|(){}\[\]…*\\]+")
+_QUOTED_PATH = re.compile(
+    r"(?<!`)`([\w.@~+-]++(?:/[\w.@~+-]++)++/?)(?:(?:#L?|:)\d[\d:L-]*+)?`(?!`)"
+)
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|[/#?{]|\Z")
 _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
-def broken_links(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
+def broken_links(
+    path: str, inside: str, text: str, tree: Tree, *, with_paths: bool = False
+) -> Iterator[str]:
     """Yield a warning with file and line for each link or ref of a document that leads nowhere.
 
     `path` is the document's path in the space, `inside` its path in the repository. Links are not
     checked in fenced and inline code, refs not in fenced code. A link from the top of a web site is
-    not checked either: its target is not known here.
+    not checked either: its target is not known here. `with_paths` checks paths in backticks too, if they begin
+    with a top folder: `docs/tea.md` is one, `text/html` none.
     """
     ending = posixpath.splitext(inside)[1].lower()
-    if ending not in _DOCUMENTS or ("](" not in text and "]:" not in text and "ks:" not in text):
+    marks = ("](", "]:", "ks:", *("`" if with_paths else ""))
+    if ending not in _DOCUMENTS or not any(mark in text for mark in marks):
         return
-    markdown = ending in _MARKDOWN
     for number, line in _outside_fences(text):
-        for ref in _REF.findall(line):
-            if why := _broken_ref(ref.rstrip(".,;:!?"), tree):
-                yield f"{path}:{number}: {why}"
-        if markdown:
-            for target in _targets(line):
-                if not _target_exists(target, inside, tree):
-                    yield f"{path}:{number}: the link to {target!r} leads nowhere"
+        for why in _problems(line, inside, tree, ending in _MARKDOWN, with_paths):
+            yield f"{path}:{number}: {why}"
+
+
+def _problems(
+    line: str, inside: str, tree: Tree, markdown: bool, with_paths: bool
+) -> Iterator[str]:
+    for ref in _REF.findall(line):
+        if why := _broken_ref(ref.rstrip(".,;:!?"), tree):
+            yield why
+    for quoted in _QUOTED_PATH.findall(line) if with_paths else ():
+        if not _path_exists(quoted, inside, tree):
+            yield f"there is no `{quoted}`"
+    for target in _targets(line) if markdown else ():
+        if not _target_exists(target, inside, tree):
+            yield f"the link to {target!r} leads nowhere"
 
 
 def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
@@ -79,6 +94,20 @@ def _target_exists(target: str, inside: str, tree: Tree) -> bool:
         return True
     path = "" if path == "." else path
     return any(tree.exists(f"{path}{ending}") for ending in _ENDINGS)
+
+
+def _path_exists(quoted: str, inside: str, tree: Tree) -> bool:
+    """Return whether a path in backticks names something, from the top or from the document's folder."""
+    path = quoted.rstrip("/")
+    if not tree.has_top_folder(path.partition("/")[0]):
+        return True
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(inside), path))
+    return (
+        tree.exists(path)
+        or tree.exists(beside)
+        or tree.find(path) is not None
+        or path in tree.folders
+    )
 
 
 def _broken_ref(text: str, tree: Tree) -> str:

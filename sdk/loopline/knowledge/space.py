@@ -12,15 +12,18 @@ from hashlib import sha256
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import (
+    LARGEST_FILE_BYTES,
     BuildReport,
     IndexBuild,
     IndexStore,
     Progress,
     Skipped,
     StoredIndex,
+    decode_text,
     dump_report,
     load_report,
 )
+from loopline.knowledge.links import broken_links
 from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
@@ -182,6 +185,10 @@ class KnowledgeSpace:
         """
         return await asyncio.to_thread(self._search, query, limit, within)
 
+    async def check(self) -> Sequence[str]:
+        """Return each link, ref and path in backticks that names nothing, as `file:line: why`, in order of files."""
+        return await asyncio.to_thread(self._check)
+
     async def read(self, ref: str | KnowledgeRef) -> Passage:
         """Return a file, some of its lines, or a folder's listing, at the ref's commit or the current one.
 
@@ -210,6 +217,20 @@ class KnowledgeSpace:
     def _read(self, ref: str | KnowledgeRef) -> Passage:
         opened = self._opened or self._ensure(None)
         return self._reader.passage(ref, opened.state.commit)
+
+    def _check(self) -> list[str]:
+        opened = self._opened or self._ensure(None)
+        tree = self._reader.tree(opened.state.commit)
+        files = [(path, tree.files[path]) for path in sorted(tree.files)]
+        documents = [(path, entry) for path, entry in files if entry.size <= LARGEST_FILE_BYTES]
+        contents = self._repository.contents([entry.blob for _, entry in documents])
+        return [
+            problem
+            for (path, entry), data in zip(documents, contents, strict=True)
+            for problem in broken_links(
+                path, entry.path, decode_text(data) or "", tree, with_paths=True
+            )
+        ]
 
     def _close(self) -> None:
         with self._lock:

@@ -145,6 +145,10 @@ class Tree:
         """Return whether a path of the repository, in the space or not, is a file or folder."""
         return path in self._all or path in self._all_folders
 
+    def has_top_folder(self, name: str) -> bool:
+        """Return whether a folder of that name stands at the top of the repository or of the space."""
+        return name in self._all_folders or name in self.folders
+
     def listing(self, folder: str) -> list[str] | None:
         """Return the names directly in a folder of the space, folders with a slash; None if there is no such folder."""
         if folder not in self.folders:

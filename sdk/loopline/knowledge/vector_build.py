@@ -10,6 +10,9 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import Progress
 from loopline.search import Embedder, EmbeddingError, Index, Vector, VectorIndex, VectorStore
 
+LOAD_SECONDS = 20.0
+"""How long a search waits for an embedder that is being loaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class VectorState:
@@ -58,6 +61,8 @@ class VectorBuild:
         self._store = store
         self._progress: Progress | None = None
         self._stopped = threading.Event()
+        self._loaded = threading.Event()
+        """Whether it is known if the vectors were made before."""
         self._vectors: VectorIndex | None = None
         self._state = VectorState(total=index.size)
         self._thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
@@ -69,7 +74,11 @@ class VectorBuild:
         return self._state
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
-        """Return the vectors and that of the query; None until all vectors are made."""
+        """Return the vectors and that of the query; None until all vectors are made.
+
+        The first call waits for the embedder, so that vectors that were made before always count.
+        """
+        self._loaded.wait(LOAD_SECONDS)
         vectors = self._vectors
         return None if vectors is None else (vectors, self._embedder.get().embed_query(query))
 
@@ -99,14 +108,19 @@ class VectorBuild:
     def _run(self) -> None:
         try:
             embedder = self._embedder.get()
-            self._vectors = self._store.open(self._signature, embedder) or self._store.build(
-                self._signature, embedder, self._index, self._advance
-            )
+            self._use(self._store.open(self._signature, embedder))
+            self._loaded.set()
+            if self._vectors is None:
+                self._use(self._store.build(self._signature, embedder, self._index, self._advance))
         except KnowledgeError as error:
             self._state = replace(self._state, problem=str(error))
-        else:
-            if self._vectors is not None:
-                self._state = VectorState(self._index.size, self._index.size, is_ready=True)
+        finally:
+            self._loaded.set()
+
+    def _use(self, vectors: VectorIndex | None) -> None:
+        if vectors is not None:
+            self._state = VectorState(self._index.size, self._index.size, is_ready=True)
+            self._vectors = vectors
 
     def _advance(self, done: int, total: int) -> bool:
         self._state = replace(self._state, done=done)
