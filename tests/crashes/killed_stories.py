@@ -11,10 +11,9 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from sqlalchemy import Engine, event
-
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.sqlite import on_connect
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.harness import Harness
 from loopline.testing import Call, ScriptedModel
@@ -164,12 +163,12 @@ def stop_at(commit: int) -> None:
     """Be stopped within the n-th transaction, before it is committed."""
     passed = count(1)
 
-    def passing(_: object) -> None:
-        if next(passed) == commit:
+    def beginning(statement: str) -> None:
+        if statement == "COMMIT" and next(passed) == commit:
             say("stopping")
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    event.listen(Engine, "commit", passing)
+    on_connect.append(lambda connection: connection.set_trace_callback(beginning))
 
 
 def main() -> None:

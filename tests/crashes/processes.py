@@ -17,10 +17,9 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from sqlalchemy import Engine, event
-
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.sqlite import on_connect
 from loopline.errors import LeaseLost, StoreError, StoreFull
 from loopline.timeline import (
     NEW_TURN,
@@ -250,14 +249,11 @@ def die_at(point: int) -> None:
         if not statement.startswith("-- "):  # which is a trigger's
             passing()
 
-    def opened(connection: sqlite3.Connection, _: object) -> None:
-        connection.set_trace_callback(beginning)
-
     def touching(what: str, arguments: tuple[object, ...]) -> None:
         if what in TOUCHING and any("/talk" in str(argument) for argument in arguments[:1]):
             passing()
 
-    event.listen(Engine, "connect", opened)
+    on_connect.append(lambda connection: connection.set_trace_callback(beginning))
     sys.addaudithook(touching)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 import subprocess
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
 from loopline.timeline import ConversationKey
 from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, prompt, start, url
+from tests.support.sqlite_connections import each_connection
 
 
 async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_nothing(
@@ -29,11 +28,7 @@ async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_
     while await asyncio.to_thread(stopping.stdout.readline) != "stopping\n":
         pass
 
-    def impatient(connection: sqlite3.Connection, _: object) -> None:
-        connection.execute("PRAGMA busy_timeout = 20")
-
-    event.listen(Engine, "connect", impatient)
-    try:
+    with each_connection(lambda connection: connection.execute("PRAGMA busy_timeout = 20")):
         async with await SqlLog.open(url(store)) as log:
             before = await log.read(HERE)
             with pytest.raises(StoreBusy):
@@ -42,8 +37,6 @@ async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_
             await asyncio.to_thread(stopping.stdout.readline)
             await asyncio.to_thread(kill, stopping)
             after = await log.append(HERE, [prompt("mine")], seen=0)
-    finally:
-        event.remove(Engine, "connect", impatient)
     assert after[: len(before)] == before
     assert [block.seq for block in after] == list(range(1, len(after) + 1))
     assert len(after) % 2 == 1

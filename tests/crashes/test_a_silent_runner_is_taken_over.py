@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import SqlLog
 from loopline.adapters.sql.leases import Heartbeat, Leases, since_boot
 from loopline.adapters.sql.rows import StoreReader
-from loopline.adapters.sql.sqlite import file_id
+from loopline.adapters.sql.sqlite import Connection, ConnectionPool, file_id
 from loopline.adapters.sql.store_file import open_to_write
 from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads, WriterThread
 from loopline.adapters.sql.store_writer import StoreWriter
@@ -211,8 +210,8 @@ async def test_a_process_does_not_take_over_from_itself(tmp_path: Path) -> None:
 class ReadersOfALateOwner(ReaderThreads):
     """Readers, before whose second look the owner says that it is alive."""
 
-    def __init__(self, store: Path, engine: Engine) -> None:
-        super().__init__(store, engine, 1)
+    def __init__(self, store: Path, pool: ConnectionPool) -> None:
+        super().__init__(store, pool, 1)
         self._store = store
         self._looks = 0
 
@@ -231,7 +230,7 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
     async with await SqlLog.open(url(store), lease_seconds=60) as one, one.lease(HERE) as term:
         with closing(sqlite3.connect(store)) as database, database:
             database.execute("UPDATE leases SET ends = 1")
-        reading, writing = await asyncio.to_thread(open_to_write, store, 1)
+        reading, writing = await asyncio.to_thread(open_to_write, store)
         readers = ReadersOfALateOwner(store, reading)
         writer = StoreWriter(store, SystemClock(), None)
         thread = WriterThread(store, file_id(store), writing, writer.clear_cache)

@@ -10,13 +10,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
 from loopline.adapters.sql.store_writer import CACHED_CONVERSATIONS
 from loopline.errors import StoreBusy, StoreError, StoreFull
 from loopline.timeline import ConversationKey, Entry
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
+from tests.support.sqlite_connections import each_connection
 
 PAIR = [prompt("one"), prompt("two")]
 
@@ -25,14 +25,8 @@ PAIR = [prompt("one"), prompt("two")]
 def connections_with(pragma: str) -> Generator[None, None, None]:
     """Connections opened within are limited further."""
 
-    def opened(connection: sqlite3.Connection, _: object) -> None:
-        connection.execute(f"PRAGMA {pragma}")
-
-    event.listen(Engine, "connect", opened)
-    try:
+    with each_connection(lambda connection: connection.execute(f"PRAGMA {pragma}")):
         yield
-    finally:
-        event.remove(Engine, "connect", opened)
 
 
 async def test_an_append_cancelled_at_any_step_is_kept_whole_or_not_at_all(

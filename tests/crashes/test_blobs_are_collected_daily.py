@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
 
 from loopline import Store
 from loopline.adapters.blobs import FileBlobs
@@ -16,6 +15,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.timeline import ConversationKey
 from tests.crashes.processes import HERE, prompt, url
 from tests.crashes.test_a_large_body_is_a_blob import LARGE, LaterClock, files
+from tests.support.sqlite_connections import each_connection
 
 
 @pytest.fixture
@@ -88,17 +88,11 @@ async def test_many_that_open_a_store_at_once_collect_once(
 async def test_a_store_that_is_held_by_another_is_used_and_the_failure_is_logged(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def impatient(connection: sqlite3.Connection, _: object) -> None:
-        connection.execute("PRAGMA busy_timeout = 20")
-
-    event.listen(Engine, "connect", impatient)
-    try:
-        with closing(sqlite3.connect(store, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            async with Store.open(url(store)) as kept:
-                assert len(await kept.conversation(HERE.name).blocks()) == 1
-    finally:
-        event.remove(Engine, "connect", impatient)
+    impatient = each_connection(lambda connection: connection.execute("PRAGMA busy_timeout = 20"))
+    with impatient, closing(sqlite3.connect(store, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with Store.open(url(store)) as kept:
+            assert len(await kept.conversation(HERE.name).blocks()) == 1
     assert "were not collected" in caplog.text
 
 

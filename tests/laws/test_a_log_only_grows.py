@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost
@@ -28,6 +27,7 @@ from loopline.timeline import (
     UserPrompt,
     encode,
 )
+from tests.support.sqlite_connections import each_connection
 
 HERE = ConversationKey(name="here")
 THERE = ConversationKey(name="there")
@@ -231,14 +231,8 @@ def counted() -> Generator[Steps, None, None]:
     """Counts the steps of all connections that are opened within."""
     steps = Steps()
 
-    def opened(connection: sqlite3.Connection, _: object) -> None:
-        connection.set_progress_handler(steps.count, 1)
-
-    event.listen(Engine, "connect", opened)
-    try:
+    with each_connection(lambda connection: connection.set_progress_handler(steps.count, 1)):
         yield steps
-    finally:
-        event.remove(Engine, "connect", opened)
 
 
 async def cost_of_each_append(log: TimelineLog, steps: Steps, turns: int) -> list[int]:

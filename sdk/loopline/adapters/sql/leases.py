@@ -149,8 +149,9 @@ class Leases:
                 now=since_boot(),
                 seconds=self._seconds,
             )
-            with group.thread.transaction() as connection:
-                claimed = group.writer.take_term(connection, lock.conversation, claim)
+            claimed = group.thread.transact(
+                partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
+            )
             return _Lease(claimed, claim.ends) if isinstance(claimed, int) else claimed
 
         claimed = await group.thread.do(take_term)
@@ -169,8 +170,7 @@ class Leases:
     def _renew(self, group: GroupCommit, terms: Sequence[_Term]) -> Sequence[_Term]:
         """Renew the leases of these terms, on the writer's thread; return those that stand."""
         ends = since_boot() + round(self._seconds * 1000)
-        with group.thread.transaction() as connection:
-            current = group.writer.renew(connection, terms, ends)
+        current = group.thread.transact(partial(group.writer.renew, terms=terms, ends=ends))
         for conversation, term in current:
             lease = self._leases.get(conversation)
             if lease is not None and lease.term == term:

@@ -8,12 +8,10 @@ from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
-
-from sqlalchemy import Connection, Row
+from typing import Any, NamedTuple, Self
 
 from loopline.adapters.sql import statements
-from loopline.adapters.sql.sqlite import fetch_all
+from loopline.adapters.sql.sqlite import Connection, execute
 from loopline.adapters.sql.statements import (
     BEFORE_DIGESTS,
     BEFORE_FORKS,
@@ -256,7 +254,7 @@ class StoreReader:
             positions = {"positions": dumps(list(selection.also)), "limit": _NO_LIMIT}
             for owner, after, until in parts:
                 part = {"owner": owner, "after": after, "until": min(until, selection.after)}
-                rows += fetch_all(connection, read_statements.blocks_at, {**part, **positions})
+                rows += execute(connection, read_statements.blocks_at, {**part, **positions})
         if selection.last is not None and selection.limit is None:
             # Sought from the end, so that the blocks before them cost nothing.
             rows += _rows(connection, read_statements, parts, selection, from_end=True)[::-1]
@@ -273,34 +271,34 @@ class StoreReader:
     ) -> ConversationSummary | None:
         """Return the conversation's summary, or None when it has no blocks."""
         query = self._read_statements(connection).summary
-        rows = fetch_all(connection, query, key_parameters(conversation))
-        return _summary(rows[0]) if rows else None
+        row = execute(connection, query, key_parameters(conversation)).fetchone()
+        return None if row is None else _summary(row)
 
     def summaries(
         self, connection: Connection, selection: ConversationFilter
     ) -> list[ConversationSummary]:
         """Return the matching conversations that have blocks, the most recently active first."""
         query = selection.apply(self._read_statements(connection).summaries)
-        return [_summary(row) for row in connection.execute(query).all()]
+        return [_summary(row) for row in execute(connection, query)]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
         """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
         query = statements.unfinished(self._read_statements(connection).summaries)
-        return [_summary(row) for row in connection.execute(query).all()]
+        return [_summary(row) for row in execute(connection, query)]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
         if self._read_statements(connection) is BEFORE_FORKS:
             return None
-        at: int | None = connection.execute(
-            statements.SELECT_FORGOTTEN_AT, key_parameters(conversation)
-        ).scalar_one_or_none()
-        return None if at is None else from_milliseconds(at)
+        key = key_parameters(conversation)
+        row = execute(connection, statements.SELECT_FORGOTTEN_AT, key).fetchone()
+        return None if row is None else from_milliseconds(row[0])
 
     def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
         """Return the runner that held the conversation last."""
         has_leases = self._read_statements(connection) is not BEFORE_FORKS
-        row = connection.execute(statements.SELECT_ID, key_parameters(conversation)).first()
+        key = key_parameters(conversation)
+        row = execute(connection, statements.SELECT_ID, key).fetchone()
         if row is None or not has_leases:
             return LeaseOwner()
         return lease_owner(connection, row[0]) or LeaseOwner()
@@ -322,9 +320,8 @@ class StoreReader:
                 "the next write to it adds them"
             )
         audits, stored = list[Audit](), set[ConversationKey]()
-        for row, tenant, project, user, name, at in connection.execute(
-            statements.SELECT_CONVERSATIONS
-        ).all():
+        rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
+        for row, tenant, project, user, name, at in rows:
             conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
             stored.add(conversation)
             if only not in (None, conversation):
@@ -394,13 +391,14 @@ def schema_version(connection: Connection, path: Path) -> int:
 
 def stored_version(connection: Connection) -> str | None:
     """Return the version of the schema as it is stored, or None."""
-    return connection.execute(statements.SELECT_META, {"key": VERSION_KEY}).scalar_one_or_none()
+    row = execute(connection, statements.SELECT_META, {"key": VERSION_KEY}).fetchone()
+    return None if row is None else row[0]
 
 
 def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
     """Return the runner that held the conversation of this row last, or None if it never had one."""
-    owner = connection.execute(statements.SELECT_LEASE, {"row": row}).one_or_none()
-    return None if owner is None else LeaseOwner(owner.generation, owner.boot, owner.ends)
+    owner = execute(connection, statements.SELECT_LEASE, {"row": row}).fetchone()
+    return None if owner is None else LeaseOwner(*owner)
 
 
 def _is_intact(row: Sequence[Any], digests: Mapping[int, bytes]) -> bool:
@@ -426,7 +424,7 @@ def _digests(
     positions = {"positions": dumps([*missing])}
     for owner, after, until in parts if missing else ():
         part = {"owner": owner, "after": after, "until": until, **positions}
-        digests |= dict(fetch_all(connection, statements.SELECT_DIGESTS, part))
+        digests |= dict(execute(connection, statements.SELECT_DIGESTS, part))
     return digests
 
 
@@ -449,15 +447,13 @@ def _rows(
         remaining = _NO_LIMIT if limit is None else limit - len(rows)
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
-            rows += fetch_all(
-                connection, query, {**part, "limit": remaining, "turn": selection.turn}
-            )
+            rows += execute(connection, query, {**part, "limit": remaining, "turn": selection.turn})
     return rows
 
 
 def _parts(connection: Connection, query: Query, conversation: ConversationKey) -> list[_Part]:
     """Return the parts that a conversation consists of; its own blocks come last."""
-    rows = fetch_all(connection, query, key_parameters(conversation))
+    rows = execute(connection, query, key_parameters(conversation)).fetchall()
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
@@ -485,19 +481,35 @@ _GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a 
 
 def inherited_segments(connection: Connection, row: int) -> list[tuple[int, int, int]]:
     """Return the segments that a conversation inherits: their owner, first and last seq."""
-    segments = connection.execute(statements.SELECT_INHERITED, {"row": row}).all()
-    return [(owner, first, last) for owner, first, last in segments]
+    return execute(connection, statements.SELECT_INHERITED, {"row": row}).fetchall()
 
 
-def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[Row[*tuple[Any, ...]]]:
+class LinkRow(NamedTuple):
+    """The row of a block as it is stored, its text as bytes; the columns of `SELECT_LINKS`."""
+
+    id: int
+    seq: int
+    turn: int
+    round: int
+    n: int
+    ts: int
+    term: int
+    version: int
+    type: bytes
+    body: bytes
+    blob: str | None
+    digest: bytes | None
+
+
+def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
     """Yield the rows of a conversation's own blocks, in order, as they are stored."""
     query = statements.SELECT_LINKS
-    while rows := connection.execute(query, {"owner": row, "after": after}).all():
-        yield from rows
-        after = rows[-1].seq
+    while rows := execute(connection, query, {"owner": row, "after": after}).fetchall():
+        yield from map(LinkRow._make, rows)
+        after = rows[-1][1]
 
 
-def link_of(row: Row[*tuple[Any, ...]]) -> Link:
+def link_of(row: LinkRow) -> Link:
     """Return a row as a link of the chain. A damaged row gives a link that its digest does not fit."""
     kind = bytes(row.type or b"")
     if row.blob is None:

@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from sqlalchemy import Connection
-
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.rows import AppendRequest, BlockFilter, EncodedBody, StoreReader
-from loopline.adapters.sql.sqlite import database_path, file_id
+from loopline.adapters.sql.sqlite import Connection, database_path, file_id
 from loopline.adapters.sql.statements import ConversationFilter
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
@@ -69,9 +67,9 @@ class SqlLog:
         self._readers: ReaderThreads
         self._group: GroupCommit | None = None
         if read_only:
-            self._readers = ImmutableReaders(path, open_to_read(path, READERS), READERS)
+            self._readers = ImmutableReaders(path, open_to_read(path), READERS)
         else:
-            reading, writing = open_to_write(path, READERS)
+            reading, writing = open_to_write(path)
             self._readers = ReaderThreads(path, reading, READERS)
             writer = StoreWriter(path, clock, blobs, limits)
             thread = WriterThread(path, file_id(path), writing, writer.clear_cache)
@@ -206,15 +204,12 @@ class SqlLog:
         encoded = [(block, EncodedBody.encode(block.body, has_blobs=has_blobs)) for block in blocks]
         cancelled = threading.Event()
 
-        def restore() -> None:
-            with group.thread.transaction(survives_power_loss=True) as connection:
-                group.writer.restore(connection, conversation, encoded)
-                if cancelled.is_set():
-                    raise StoreError(
-                        f"restoring {conversation.name!r} was cancelled: nothing was kept"
-                    )
+        def restore(connection: Connection) -> None:
+            group.writer.restore(connection, conversation, encoded)
+            if cancelled.is_set():
+                raise StoreError(f"restoring {conversation.name!r} was cancelled: nothing was kept")
 
-        outcome = asyncio.ensure_future(group.thread.do(restore))
+        outcome = asyncio.ensure_future(group.thread.run(restore, survives_power_loss=True))
         try:
             await asyncio.shield(outcome)
         finally:
@@ -233,11 +228,10 @@ class SqlLog:
         group = self._group_commit()
 
         def remove() -> None:
-            with group.thread.transaction(survives_power_loss=True) as connection:
-                group.writer.forget(connection, conversation, cascade=cascade)
+            forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
+            group.thread.transact(forget, survives_power_loss=True)
             if self._blobs is not None:
-                with group.thread.transaction() as connection:
-                    purge(connection, self._blobs)
+                group.thread.transact(partial(purge, blobs=self._blobs))
             group.thread.truncate_log()
 
         await group.thread.do(remove)

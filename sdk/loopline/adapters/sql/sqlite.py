@@ -6,16 +6,15 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.elements import ClauseElement
 
 from loopline.errors import StoreBusy, StoreError, StoreFull
 
@@ -25,10 +24,15 @@ SCHEME = "sqlite:///"
 BUSY_SECONDS = 5.0
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.01
+BEGIN_WRITING = "BEGIN IMMEDIATE"
+"""A transaction that begins by reading fails when it comes to write after another has written."""
 UNFINISHED = ".unfinished"
 """The suffix of a backup until it is complete."""
-DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError)
+DATABASE_ERRORS = (sqlite3.Error, OSError)
 
+Connection = sqlite3.Connection
+
+_NO_PARAMETERS: Mapping[str, Any] = {}
 _DIALECT = sqlite.dialect(paramstyle="named")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
@@ -44,8 +48,7 @@ _ADVICE = {
     sqlite3.SQLITE_IOERR: "its disk failed: check that the disk works and is mounted",
 }
 
-# Statements that every append and read runs go to the driver as text. SQLAlchemy's own execution of an
-# append takes longer than SQLite's.
+# SQLAlchemy only compiles the statements, each once: its own execution of an append takes longer than SQLite's.
 
 
 @lru_cache(maxsize=256)
@@ -56,39 +59,24 @@ def _compiled(statement: ClauseElement) -> tuple[str, Mapping[str, Any]]:
     return str(compiled), fixed
 
 
+def execute(
+    connection: Connection, statement: ClauseElement, parameters: Mapping[str, Any] = _NO_PARAMETERS
+) -> sqlite3.Cursor:
+    """Run the statement and return its rows."""
+    text, fixed = _compiled(statement)
+    return connection.execute(text, {**fixed, **parameters} if fixed else parameters)
+
+
 def execute_many(
-    connection: Connection, statement: ClauseElement, rows: Sequence[Mapping[str, Any]]
+    connection: Connection, statement: ClauseElement, rows: Iterable[Mapping[str, Any]]
 ) -> None:
     """Run the statement once for each row of parameters."""
-    cursor = connection.connection.cursor()
-    cursor.executemany(_compiled(statement)[0], rows)
-    cursor.close()
-
-
-def fetch_all(
-    connection: Connection, statement: ClauseElement, parameters: Mapping[str, Any]
-) -> Sequence[tuple[Any, ...]]:
-    """Run the query and return its rows."""
-    text, fixed = _compiled(statement)
-    cursor = connection.connection.cursor()
-    cursor.execute(text, {**fixed, **parameters})
-    rows = cursor.fetchall()
-    cursor.close()
-    return rows
-
-
-def execute_text(connection: Connection, statement: str) -> None:
-    """Run a statement that has no parameters and returns no rows."""
-    cursor = connection.connection.cursor()
-    cursor.execute(statement)
-    cursor.close()
+    connection.executemany(_compiled(statement)[0], rows)
 
 
 def data_version(connection: Connection) -> int:
     """Return a number that changes when another connection has written to the file."""
-    cursor = connection.connection.cursor()
-    version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
-    cursor.close()
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
 
 
@@ -126,15 +114,19 @@ def file_id(path: Path) -> FileId:
         stat = path.stat()
     except OSError as error:
         raise StoreError(f"{path} does not exist: put it back, or open another store") from error
-    # A backup that was killed just before its last step has left its first name.
-    unfinished = path.with_name(f"{path.name}{UNFINISHED}")
-    if stat.st_nlink > 1 + (unfinished.exists() and unfinished.samefile(path)):
+    if stat.st_nlink > 1 and stat.st_nlink > 1 + _is_unfinished_backup(path):
         # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
         raise StoreError(
             f"{path} has {stat.st_nlink} names (hard links), and a process that used another name "
             "would have its own log, locks and blobs: remove the other names, or make a backup instead"
         )
     return stat.st_dev, stat.st_ino
+
+
+def _is_unfinished_backup(path: Path) -> bool:
+    """Return whether a backup that was killed just before its last step has left the file its first name."""
+    unfinished = path.with_name(f"{path.name}{UNFINISHED}")
+    return unfinished.exists() and unfinished.samefile(path)
 
 
 def create_private(path: Path) -> None:
@@ -154,46 +146,79 @@ def make_private_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-# Engines.
+# Connections.
 
 
-def read_engine(path: Path, *, read_only: bool, connections: int) -> Engine:
-    """Return an engine that writes nothing; read-only it does not even recover an unfinished log."""
+on_connect = list[Callable[[Connection], object]]()
+"""Called with every new connection to a store, to limit or trace it."""
+
+
+class ConnectionPool:
+    """The idle connections to a store's file; a thread takes one for each transaction."""
+
+    def __init__(self, connect: Callable[[], Connection], *, reuses: bool = True) -> None:
+        """Without `reuses` every transaction has a connection of its own."""
+        self._connect = connect
+        self._reuses = reuses
+        self._idle = deque[Connection]()
+
+    def take(self) -> Connection:
+        """Return a connection that nobody else uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def transact(self, work: Callable[[Connection], T], begin: str = "BEGIN") -> T:
+        """Return the result of work that is done in one transaction."""
+        connection = self.take()
+        try:
+            connection.execute(begin)
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            discard(connection)
+            raise
+        if self._reuses:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return result
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def discard(connection: Connection) -> None:
+    """Roll back and close; the rollback frees the locks even if a traceback still holds a cursor."""
+    with suppress(sqlite3.Error):
+        connection.rollback()
+    connection.close()
+
+
+def read_pool(path: Path, *, read_only: bool) -> ConnectionPool:
+    """Return connections that write nothing; read-only they do not even recover an unfinished log."""
     mode = "ro" if read_only else "rw"
-    return _engine(partial(_connect, path, mode, ("query_only = ON",)), connections, "BEGIN")
+    return ConnectionPool(partial(_connect, path, mode, ("query_only = ON",)))
 
 
-def immutable_engine(path: Path) -> Engine:
-    """Return an engine that creates nothing beside the file; only for a file that nobody changes meanwhile.
+def immutable_pool(path: Path) -> ConnectionPool:
+    """Return connections that create nothing beside the file; only for a file that nobody changes meanwhile.
 
     Each transaction has a connection of its own, for a connection never reads a page again.
     """
-    creator = partial(_connect, path, "ro&immutable=1", ("query_only = ON",))
-    return _begin_with(create_engine("sqlite://", creator=creator, poolclass=NullPool), "BEGIN")
+    connect = partial(_connect, path, "ro&immutable=1", ("query_only = ON",))
+    return ConnectionPool(connect, reuses=False)
 
 
-def write_engine(path: Path) -> Engine:
-    """Return an engine with one connection, whose transactions have the write lock from the start."""
-    # A transaction that begins by reading fails when it comes to write after another has written.
-    return _engine(partial(_connect_to_write, path), 1, "BEGIN IMMEDIATE")
+def write_pool(path: Path) -> ConnectionPool:
+    """Return connections that write."""
+    return ConnectionPool(partial(_connect_to_write, path))
 
 
-def _engine(creator: Callable[[], sqlite3.Connection], connections: int, begin: str) -> Engine:
-    engine = create_engine(
-        "sqlite://", creator=creator, poolclass=QueuePool, pool_size=connections, max_overflow=0
-    )
-    return _begin_with(engine, begin)
-
-
-def _begin_with(engine: Engine, begin: str) -> Engine:
-    def on_begin(connection: Connection) -> None:
-        execute_text(connection, begin)
-
-    event.listen(engine, "begin", on_begin)
-    return engine
-
-
-def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> sqlite3.Connection:
+def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
         uri=True,
@@ -204,13 +229,15 @@ def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> sqlite3.Connectio
     try:
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
+        for prepare in on_connect:
+            prepare(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _connect_to_write(path: Path) -> sqlite3.Connection:
+def _connect_to_write(path: Path) -> Connection:
     pragmas = (
         "synchronous = NORMAL",
         f"journal_size_limit = {WAL_LIMIT_BYTES}",
@@ -260,7 +287,6 @@ def retry_while_busy(work: Callable[[], T]) -> T:
 
 def store_error(path: Path, error: Exception) -> StoreError:
     """Return the error that tells a person what a failure of the database means and what to do."""
-    cause = (error.orig or error) if isinstance(error, DBAPIError) else error
     code = _code(error)
     if code & 0xFF in _BUSY:
         return StoreBusy(
@@ -268,16 +294,15 @@ def store_error(path: Path, error: Exception) -> StoreError:
             "nothing was kept"
         )
     if code in _NO_ROOM or (
-        isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     ):
         return StoreFull(
-            f"{path} has no room ({cause}): free space on its disk, or raise the limit on its size; "
+            f"{path} has no room ({error}): free space on its disk, or raise the limit on its size; "
             "nothing was kept"
         )
-    return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({cause})")
+    return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({error})")
 
 
 def _code(error: Exception) -> int:
     """Return SQLite's extended result code, or 0 for an error that is not SQLite's."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlite_errorcode", 0)
+    return getattr(error, "sqlite_errorcode", 0)

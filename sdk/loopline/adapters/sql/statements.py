@@ -143,6 +143,12 @@ LINKS_PER_QUERY = 1_000
 
 # The store's own values.
 
+
+def _listed(name: str) -> Query:
+    """Return the query for the numbers in the parameter of that name, a JSON array."""
+    return select(func.json_each(bindparam(name)).table_valued("value").c.value)
+
+
 SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
 INSERT_META = meta.insert()
 DELETE_META = meta.delete().where(meta.c.key == bindparam("name"))
@@ -220,6 +226,7 @@ SELECT_FORGOTTEN_AT = (
 )
 INSERT_CONVERSATION = (
     conversations.insert()
+    .values(**{column.name: bindparam(column.name) for column in (*_KEY, conversations.c.uid)})
     .values(title="", turns=0, term=0, started_at=0)
     .returning(conversations.c.id)
 )
@@ -244,7 +251,7 @@ INSERT_APPEND = appends.insert()
 SELECT_APPEND = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
-_in_turns = blocks.c.turn.in_(bindparam("turns", expanding=True))
+_in_turns = blocks.c.turn.in_(_listed("turns"))
 _counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
     blocks.c.turn, blocks.c.type
 )
@@ -286,8 +293,7 @@ class ReadStatements:
 
 def _at_positions(query: Query) -> Query:
     """Return the query for the blocks at these `positions`, a JSON array of them."""
-    positions = func.json_each(bindparam("positions")).table_valued("value")
-    return query.where(blocks.c.seq.in_(select(positions.c.value)))
+    return query.where(blocks.c.seq.in_(_listed("positions")))
 
 
 def _read_statements(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Table
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.rows import (
@@ -18,18 +20,22 @@ from loopline.adapters.sql.rows import (
     stored_version,
 )
 from loopline.adapters.sql.sqlite import (
+    BEGIN_WRITING,
     DATABASE_ERRORS,
     UNFINISHED,
+    Connection,
+    ConnectionPool,
     create_private,
+    execute,
     execute_many,
     file_id,
-    immutable_engine,
+    immutable_pool,
     make_private_folder,
-    read_engine,
+    read_pool,
     retry_while_busy,
     store_error,
     vacuum_into,
-    write_engine,
+    write_pool,
 )
 from loopline.adapters.sql.statements import (
     LINKS_PER_QUERY,
@@ -138,17 +144,24 @@ _TRIGGERS = {
 
 def create(connection: Connection) -> None:
     """Create the tables and triggers in an empty database."""
-    tables.create_all(connection)
+    for table in tables.sorted_tables:
+        _create_table(connection, table)
     _create_triggers(connection)
-    connection.execute(statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
+    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
+
+
+def _create_table(connection: Connection, table: Table) -> None:
+    execute(connection, CreateTable(table))
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        execute(connection, CreateIndex(index))
 
 
 def _create_triggers(connection: Connection) -> None:
     for name, (event, condition, reason) in _TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
-        connection.execute(text(f"DROP TRIGGER IF EXISTS {name}"))
-        connection.execute(text(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END"))
+        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+        connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
 
 
 def is_empty(connection: Connection, path: Path) -> bool:
@@ -157,7 +170,7 @@ def is_empty(connection: Connection, path: Path) -> bool:
     Raises:
         StoreError: it is the database of another program.
     """
-    names = set(connection.execute(text("SELECT name FROM sqlite_master")).scalars())
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not names:
         return True
     has_tables = {meta.name, conversations.name, blocks.name} <= names
@@ -182,25 +195,24 @@ def migrate(connection: Connection, path: Path) -> None:
         for version in range(stored + 1, SCHEMA_VERSION + 1):
             _MIGRATIONS[version](connection)
         _create_triggers(connection)
-        connection.execute(
-            statements.UPDATE_META, {"name": VERSION_KEY, "new": str(SCHEMA_VERSION)}
-        )
+        current = {"name": VERSION_KEY, "new": str(SCHEMA_VERSION)}
+        execute(connection, statements.UPDATE_META, current)
 
 
 def _add_blobs_and_forks(connection: Connection) -> None:
-    connection.execute(text("ALTER TABLE blocks ADD COLUMN blob TEXT"))
-    blocks_by_blob.create(connection)
+    connection.execute("ALTER TABLE blocks ADD COLUMN blob TEXT")
+    execute(connection, CreateIndex(blocks_by_blob))
     for table in (segments, tombstones, purges, leases):
-        table.create(connection)
+        _create_table(connection, table)
 
 
 def _add_digests(connection: Connection) -> None:
     """Chain every block of the store. It takes a few seconds for a million of them."""
     for column in ("digest BLOB", "bytes INTEGER"):
-        connection.execute(text(f"ALTER TABLE blocks ADD COLUMN {column}"))
-    connection.execute(text("DROP TRIGGER IF EXISTS blocks_are_not_changed"))
+        connection.execute(f"ALTER TABLE blocks ADD COLUMN {column}")
+    connection.execute("DROP TRIGGER IF EXISTS blocks_are_not_changed")
     chained = set[int]()
-    for row in connection.execute(statements.SELECT_CONVERSATION_IDS).scalars().all():
+    for (row,) in execute(connection, statements.SELECT_CONVERSATION_IDS).fetchall():
         _chain(connection, row, chained)
 
 
@@ -213,7 +225,7 @@ def _chain(connection: Connection, row: int, chained: set[int]) -> None:
     for owner, _, last in inherited_segments(connection, row)[-1:]:
         _chain(connection, owner, chained)
         point = {"owner": owner, "last": last}
-        digest, size = connection.execute(statements.SELECT_CHAIN_POINT, point).one()
+        digest, size = execute(connection, statements.SELECT_CHAIN_POINT, point).fetchone()
     batch = list[dict[str, int | bytes]]()
     for block in own_rows(connection, row):
         digest = link_of(block).after(digest, block.seq)
@@ -237,8 +249,8 @@ IdleStamp = tuple[int, int, int]
 """The inode, size and modification time of a store's file."""
 
 
-def open_to_read(path: Path, connections: int) -> Engine:
-    """Return an engine that reads an existing store.
+def open_to_read(path: Path) -> ConnectionPool:
+    """Return the connections that read an existing store.
 
     Raises:
         StoreError: there is none.
@@ -246,16 +258,16 @@ def open_to_read(path: Path, connections: int) -> Engine:
     if not path.exists():
         raise StoreError(f"there is no store at {path}: run a bundle first, or name another store")
     with ExitStack() as failed:
-        engine = read_engine(path, read_only=True, connections=connections)
-        failed.callback(engine.dispose)
-        if _is_empty(path, engine if idle_stamp(path) is None else immutable_engine(path)):
+        pool = read_pool(path, read_only=True)
+        failed.callback(pool.close)
+        if _is_empty(path, pool if idle_stamp(path) is None else immutable_pool(path)):
             raise StoreError(f"{path} is empty: run a bundle first, or name another store")
         failed.pop_all()
-    return engine
+    return pool
 
 
-def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
-    """Return an engine that reads a store and one that writes to it; create the store if there is none.
+def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
+    """Return the connections that read a store and those that write; create the store if there is none.
 
     Raises:
         StoreError: the file cannot be opened or created, or belongs to another program.
@@ -265,10 +277,10 @@ def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
             make_private_folder(path.parent)
         except OSError as error:
             raise store_error(path, error) from error
-        reader = read_engine(path, read_only=False, connections=connections)
-        failed.callback(reader.dispose)
-        writer = write_engine(path)
-        failed.callback(writer.dispose)
+        reader = read_pool(path, read_only=False)
+        failed.callback(reader.close)
+        writer = write_pool(path)
+        failed.callback(writer.close)
         # Another program's database is refused before anything in it is changed.
         if not path.exists() or _is_empty(path, reader):
             _create(path, writer)
@@ -287,30 +299,25 @@ def idle_stamp(path: Path) -> IdleStamp | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _is_empty(path: Path, engine: Engine) -> bool:
+def _is_empty(path: Path, pool: ConnectionPool) -> bool:
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file in it")
     file_id(path)
-
-    def check() -> bool:
-        with engine.begin() as connection:
-            return is_empty(connection, path)
-
+    check = partial(is_empty, path=path)
     try:
-        return retry_while_busy(check)
+        return retry_while_busy(lambda: pool.transact(check))
     except DATABASE_ERRORS as error:
         raise store_error(path, error) from error
 
 
-def _create(path: Path, engine: Engine) -> None:
-    def create_if_empty() -> None:
-        with engine.begin() as connection:
-            if is_empty(connection, path):
-                create(connection)
+def _create(path: Path, pool: ConnectionPool) -> None:
+    def create_if_empty(connection: Connection) -> None:
+        if is_empty(connection, path):
+            create(connection)
 
     try:
         create_private(path)
-        retry_while_busy(create_if_empty)
+        retry_while_busy(lambda: pool.transact(create_if_empty, BEGIN_WRITING))
     except DATABASE_ERRORS as error:
         raise store_error(path, error) from error
 
@@ -383,17 +390,16 @@ def _copy_blobs(
 
 
 def _blobs_of(path: Path) -> set[str]:
-    engine = read_engine(path, read_only=True, connections=1)
+    pool = read_pool(path, read_only=True)
     try:
-        with engine.begin() as connection:
-            return referenced_blobs(connection)
+        return pool.transact(referenced_blobs)
     finally:
-        engine.dispose()
+        pool.close()
 
 
 def referenced_blobs(connection: Connection) -> set[str]:
     """Return the names of the blobs that any row of the store names."""
-    return set(connection.execute(statements.SELECT_REFERENCED_BLOBS).scalars())
+    return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
 
 
 def _sync(path: Path) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine
-
 from loopline.adapters.sql.rows import AppendRequest
 from loopline.adapters.sql.sqlite import (
+    BEGIN_WRITING,
     DATABASE_ERRORS,
+    Connection,
+    ConnectionPool,
     FileId,
-    execute_text,
+    discard,
     file_id,
-    immutable_engine,
+    immutable_pool,
     store_error,
 )
 from loopline.adapters.sql.store_file import idle_stamp
@@ -41,9 +41,9 @@ _Outcomes = list[list[Block] | LooplineError]
 class ReaderThreads:
     """Threads with a connection each, which never keep the writer waiting."""
 
-    def __init__(self, path: Path, engine: Engine, threads: int) -> None:
+    def __init__(self, path: Path, pool: ConnectionPool, threads: int) -> None:
         self._path = path
-        self._engine = engine
+        self._pool = pool
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -54,15 +54,14 @@ class ReaderThreads:
     def read_here(self, work: Callable[[Connection], T]) -> T:
         """Return what the work reads, in one transaction, on the calling thread."""
         try:
-            with self._engine.begin() as connection:
-                return work(connection)
+            return self._pool.transact(work)
         except DATABASE_ERRORS as error:
             raise store_error(self._path, error) from error
 
     def close(self) -> None:
         """Finish the reads under way, then close the file."""
         self._threads.shutdown()
-        self._engine.dispose()
+        self._pool.close()
 
 
 class ImmutableReaders(ReaderThreads):
@@ -72,9 +71,9 @@ class ImmutableReaders(ReaderThreads):
     somebody opened the store meanwhile, the result is dropped and read again the usual way.
     """
 
-    def __init__(self, path: Path, engine: Engine, threads: int) -> None:
-        super().__init__(path, engine, threads)
-        self._immutable = ReaderThreads(path, immutable_engine(path), threads)
+    def __init__(self, path: Path, pool: ConnectionPool, threads: int) -> None:
+        super().__init__(path, pool, threads)
+        self._immutable = ReaderThreads(path, immutable_pool(path), threads)
 
     def read_here(self, work: Callable[[Connection], T]) -> T:
         """Return what the work reads, in one transaction, on the calling thread."""
@@ -101,14 +100,14 @@ class WriterThread:
     """The thread that does all writes of a process, one transaction after another."""
 
     def __init__(
-        self, path: Path, file: FileId, engine: Engine, on_rollback: Callable[[], None]
+        self, path: Path, file: FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
     ) -> None:
-        """Use the engine; `on_rollback` is called when a transaction was not kept, or may not have been.
+        """Use one connection; `on_rollback` is called when a transaction was not kept, or may not have been.
 
         `file` is the file that the path named when the store was opened.
         """
         self._path = path
-        self._engine = engine
+        self._pool = pool
         self._on_rollback = on_rollback
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
         self._connection: Connection | None = None
@@ -121,19 +120,14 @@ class WriterThread:
 
     async def run(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
         """Run the work in one transaction and return its result; a cancellation waits for it to end."""
-
-        def job() -> T:
-            with self.transaction(survives_power_loss=survives_power_loss) as connection:
-                return work(connection)
-
-        return await self.do(job)
+        return await self.do(partial(self.transact, work, survives_power_loss=survives_power_loss))
 
     def wait_for(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
         return self._thread.submit(job).result()
 
     def submit(self, job: Callable[[], T], on_done: Callable[[Future[T]], None]) -> None:
-        """Run the job on the thread; `then` gets its outcome on the event loop."""
+        """Run the job on the thread; `on_done` gets its outcome on the event loop."""
         loop = asyncio.get_running_loop()
 
         def notify(done: Future[T]) -> None:
@@ -142,29 +136,27 @@ class WriterThread:
 
         self._thread.submit(job).add_done_callback(notify)
 
-    @contextmanager
-    def transaction(
-        self, *, survives_power_loss: bool = False
-    ) -> Generator[Connection, None, None]:
-        """Yield a connection in a transaction that has the write lock; only inside a job of the thread."""
+    def transact(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
+        """Return the result of work in one transaction with the write lock; only inside a job of the thread."""
         try:
             connection = self._connect(survives_power_loss=survives_power_loss)
-            with connection.begin():
-                yield connection
+            connection.execute(BEGIN_WRITING)
+            result = work(connection)
+            connection.execute("COMMIT")
             self._check_file()  # before anybody is told that it is kept
-        except DATABASE_ERRORS as error:
+        except BaseException as error:
             self._on_rollback()
             self._disconnect()
-            raise store_error(self._path, error) from error
-        except BaseException:
-            self._on_rollback()
+            if isinstance(error, DATABASE_ERRORS):
+                raise store_error(self._path, error) from error
             raise
+        return result
 
     def truncate_log(self) -> None:
         """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
         try:
             connection = self._connect(survives_power_loss=True)
-            execute_text(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except DATABASE_ERRORS as error:
             self._disconnect()
             raise store_error(self._path, error) from error
@@ -173,12 +165,11 @@ class WriterThread:
         self._check_file()
         connection = self._connection
         if connection is None:
-            connection = self._connection = self._engine.connect()
+            connection = self._connection = self._pool.take()
             self._synchronous = ""
         synchronous = "FULL" if survives_power_loss else "NORMAL"
         if synchronous != self._synchronous:
-            # On the raw connection, for SQLAlchemy's own would begin a transaction first.
-            execute_text(connection, f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
             self._synchronous = synchronous
         return connection
 
@@ -191,19 +182,16 @@ class WriterThread:
             )
 
     def _disconnect(self) -> None:
-        """Drop the connection after a failure: the next write connects again."""
+        """Roll back and drop the connection: the next write connects again."""
         if self._connection is not None:
-            self._connection.invalidate()
-            self._connection.close()
+            discard(self._connection)
             self._connection = None
 
     def close(self) -> None:
         """Finish the jobs that were submitted, then close the file."""
         self._thread.shutdown()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._engine.dispose()
+        self._disconnect()
+        self._pool.close()
 
 
 @dataclass(slots=True)
@@ -268,8 +256,8 @@ class GroupCommit:
 
     def _commit(self, requests: list[AppendRequest]) -> _Outcomes:
         survives_power_loss = any(request.survives_power_loss for request in requests)
-        with self.thread.transaction(survives_power_loss=survives_power_loss) as connection:
-            return self.writer.append(connection, requests)
+        append = partial(self.writer.append, batch=requests)
+        return self.thread.transact(append, survives_power_loss=survives_power_loss)
 
     def _finish(
         self, batch: list[_PendingAppend], done: asyncio.Future[None], commit: Future[_Outcomes]

@@ -13,8 +13,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.rows import (
     AppendRequest,
@@ -30,11 +28,12 @@ from loopline.adapters.sql.rows import (
     lease_owner,
     schema_version,
 )
-from loopline.adapters.sql.sqlite import data_version, execute_many, fetch_all
+from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many
 from loopline.adapters.sql.statements import SCHEMA_VERSION
 from loopline.adapters.sql.store_file import migrate
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
+from loopline.models import dumps
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -131,14 +130,14 @@ class _Ordinals:
         cached_head, cached = self._cached.get(row, (0, TypeCounts()))
         counts = {turn: cached[turn] for turn in turns & cached.keys()}
         uncached = {turn: Counter[str]() for turn in turns - counts.keys()}
-        parameters = {"conversation": row, "turns": list(counts), "head": cached_head}
+        parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
         if counts and cached_head < head:
-            _add(counts, connection.execute(statements.COUNT_TYPES_SINCE, parameters))
-        parameters = {"conversation": row, "turns": list(uncached)}
+            _add(counts, execute(connection, statements.COUNT_TYPES_SINCE, parameters))
+        parameters = {"conversation": row, "turns": dumps([*uncached])}
         if uncached and head:
-            _add(uncached, connection.execute(statements.COUNT_TYPES, parameters))
+            _add(uncached, execute(connection, statements.COUNT_TYPES, parameters))
         if uncached and is_fork:
-            _add(uncached, connection.execute(statements.COUNT_INHERITED_TYPES, parameters))
+            _add(uncached, execute(connection, statements.COUNT_INHERITED_TYPES, parameters))
         return counts | uncached
 
     def cache(self, row: int, head: int, counts: TypeCounts) -> None:
@@ -237,11 +236,11 @@ class StoreWriter:
             return owner
         lease = {"generation": claim.generation, "boot": claim.boot, "ends": claim.ends}
         if existing is None:
-            connection.execute(statements.INSERT_LEASE, {"conversation": row, **lease})
+            execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
         else:
-            connection.execute(statements.UPDATE_LEASE, {"row": row, **lease})
+            execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
         state.term += 1
-        execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": state.term}])
+        execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
         self._states.pop(conversation)
         return state.term
 
@@ -257,7 +256,7 @@ class StoreWriter:
                 current.append((conversation, term))
                 changes.append({"row": state.id, "ends": ends})
         if changes:
-            connection.execute(statements.RENEW_LEASE, changes)
+            execute_many(connection, statements.RENEW_LEASE, changes)
         return current
 
     def fork(
@@ -296,11 +295,11 @@ class StoreWriter:
         check_forget(conversation, [] if cascade else forks)
         now = milliseconds_of(self._clock.now())
         for row in rows:
-            connection.execute(statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
-            connection.execute(statements.INSERT_PURGES, {"row": row})
+            execute(connection, statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
+            execute(connection, statements.INSERT_PURGES, {"row": row})
             for removal in statements.DELETE_CONTENT:
-                connection.execute(removal, {"row": row})
-            connection.execute(statements.CLEAR_CONVERSATION, {"row": row})
+                execute(connection, removal, {"row": row})
+            execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
         self._states.clear()
         self._ordinals.clear()
 
@@ -312,11 +311,11 @@ class StoreWriter:
         if schema_version(connection, self._path) != SCHEMA_VERSION:
             return False
         now = milliseconds_of(self._clock.now())
-        at = connection.execute(statements.SELECT_META, {"key": _COLLECTED_AT}).scalar()
-        if at is not None and 0 <= now - int(at) < _DAY:
+        at = execute(connection, statements.SELECT_META, {"key": _COLLECTED_AT}).fetchone()
+        if at is not None and 0 <= now - int(at[0]) < _DAY:
             return False
-        connection.execute(statements.DELETE_META, {"name": _COLLECTED_AT})
-        connection.execute(statements.INSERT_META, {"key": _COLLECTED_AT, "value": str(now)})
+        execute(connection, statements.DELETE_META, {"name": _COLLECTED_AT})
+        execute(connection, statements.INSERT_META, {"key": _COLLECTED_AT, "value": str(now)})
         return True
 
     def restore(
@@ -354,9 +353,9 @@ class StoreWriter:
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
         start = _start(row, turns, title, milliseconds_of(blocks[0][0].ts))
-        execute_many(connection, statements.UPDATE_START, [start])
+        execute(connection, statements.UPDATE_START, start)
         term = max(state.term, *(block.term for block, _ in blocks))
-        execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": term}])
+        execute(connection, statements.UPDATE_TERM, {"row": row, "term": term})
         self._states.pop(conversation)
 
     def _refresh(self, connection: Connection) -> None:
@@ -392,8 +391,7 @@ class StoreWriter:
             return False
         self._pending.write(connection)
         parameters = {"conversation": state.id, "key": key}
-        result = connection.execute(statements.SELECT_APPEND, parameters)
-        return result.one_or_none() is not None
+        return execute(connection, statements.SELECT_APPEND, parameters).fetchone() is not None
 
     def _state(self, connection: Connection, conversation: ConversationKey) -> _State:
         state = self._states.get(conversation)
@@ -409,7 +407,8 @@ class StoreWriter:
         """Return the id of the conversation's row, which is created if there is none."""
         if state.id is None:
             columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
-            row: int = connection.execute(statements.INSERT_CONVERSATION, columns).scalar_one()
+            inserted = execute(connection, statements.INSERT_CONVERSATION, columns)
+            row: int = inserted.fetchone()[0]
             state.id = row
             return row
         return state.id
@@ -458,10 +457,11 @@ class StoreWriter:
 
 
 def _read_state(connection: Connection, conversation: ConversationKey) -> _State:
-    rows = fetch_all(connection, statements.SELECT_STATE, key_parameters(conversation))
-    if not rows:
+    key = key_parameters(conversation)
+    columns = execute(connection, statements.SELECT_STATE, key).fetchone()
+    if columns is None:
         return _State()
-    row, turns, term, head, base, at, digest, size = rows[0]
+    row, turns, term, head, base, at, digest, size = columns
     return _State(
         id=row,
         turns=turns,
@@ -475,17 +475,17 @@ def _read_state(connection: Connection, conversation: ConversationKey) -> _State
 
 def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
     """Let the fork inherit the parent's blocks up to `seq`, the parent's own and those it inherits."""
-    shown = connection.execute(statements.SELECT_SHOWN, {"row": parent, "seq": seq}).all()
+    shown = execute(connection, statements.SELECT_SHOWN, {"row": parent, "seq": seq})
     parts = [
         {"conversation": fork, "owner": owner or parent, "first": first, "last": min(last, seq)}
         for owner, first, last in sorted(shown, key=lambda segment: segment[1])
     ]
-    for part in parts:  # one by one, for a trigger checks each against those before
-        connection.execute(statements.INSERT_SEGMENT, part)
-    turns = [connection.execute(statements.SELECT_NEWEST_TURN, part).scalar_one() for part in parts]
-    title, started = connection.execute(statements.SELECT_ORIGIN, {"row": parent}).one()
+    execute_many(connection, statements.INSERT_SEGMENT, parts)
+    newest = [execute(connection, statements.SELECT_NEWEST_TURN, part).fetchone() for part in parts]
+    turns = [turn for (turn,) in newest]
+    title, started = execute(connection, statements.SELECT_ORIGIN, {"row": parent}).fetchone()
     start = _start(fork, max(turns), title, started)
-    execute_many(connection, statements.UPDATE_START, [start])
+    execute(connection, statements.UPDATE_START, start)
 
 
 def _start(row: int, turns: int, title: str, started: int) -> BlockRow:
@@ -505,7 +505,7 @@ def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[
             return
         for child in _children(connection, conversation):
             visit(child)
-        forks = connection.execute(statements.SELECT_FORKS, {"owner": conversation}).all()
+        forks = execute(connection, statements.SELECT_FORKS, {"owner": conversation}).fetchall()
         for fork, name in forks:
             names[fork] = name
             visit(fork)
@@ -517,10 +517,11 @@ def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:
     """Return the child runs of a conversation that are not forgotten."""
-    key = connection.execute(statements.SELECT_KEY, {"row": parent}).mappings().one()
-    name: str = key["name"]
+    columns = execute(connection, statements.SELECT_KEY, {"row": parent}).fetchone()
+    tenant, project, user, name = columns
+    key = key_parameters(ConversationKey(name=name, user=user, tenant=tenant, project=project))
     span = {"first": f"{name}~c", "last": f"{name}~d"}
-    rows = connection.execute(statements.SELECT_NAMED_BETWEEN, {**key, **span}).all()
+    rows = execute(connection, statements.SELECT_NAMED_BETWEEN, {**key, **span})
     return [row for row, child in rows if parent_name(child) == name]
 
 
@@ -529,5 +530,5 @@ def purge(connection: Connection, blobs: BlobStore) -> None:
 
     The caller has the write lock, so nobody can reference them meanwhile.
     """
-    blobs.discard(connection.execute(statements.SELECT_PURGEABLE).scalars().all())
-    connection.execute(statements.DELETE_PURGES)
+    blobs.discard([name for (name,) in execute(connection, statements.SELECT_PURGEABLE)])
+    execute(connection, statements.DELETE_PURGES)

@@ -1,0 +1,18 @@
+"""The connections to stores that this process opens, each handed to a function before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from loopline.adapters.sql.sqlite import Connection, on_connect
+
+
+@contextmanager
+def each_connection(prepare: Callable[[Connection], object]) -> Generator[None, None, None]:
+    """Prepare every connection that is opened within."""
+    on_connect.append(prepare)
+    try:
+        yield
+    finally:
+        on_connect.remove(prepare)
