@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 
 from sqlalchemy import (
@@ -243,6 +244,7 @@ def _unlink(path: Path) -> None:
 
 def _new_engine(path: Path) -> AsyncEngine:
     """Return an engine on the file, which only its user may read."""
+    import_module("aiosqlite")  # in this thread: the engine would import it on the event loop
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),

@@ -3,7 +3,7 @@
 from loopline.memory.conversation_memory import SCOPES as SCOPES
 from loopline.memory.conversation_memory import ConversationMemory as ConversationMemory
 from loopline.memory.conversation_memory import Scope as Scope
-from loopline.memory.conversation_memory import SearchFilters as SearchFilters
+from loopline.memory.conversation_memory import TurnFilterOptions as TurnFilterOptions
 from loopline.memory.turn_hits import Excerpt as Excerpt
 from loopline.memory.turn_hits import TurnHit as TurnHit
 from loopline.memory.turn_hits import rank_turns as rank_turns

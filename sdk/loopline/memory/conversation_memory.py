@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -48,7 +48,7 @@ _RECALLED = BodyUnion[UserRecalled](UserRecalled)
 _ROUND_STARTS = BodyUnion[RoundStart](RoundStart)
 
 
-class SearchFilters(TypedDict, total=False):
+class TurnFilterOptions(TypedDict, total=False):
     """The optional keywords of a search in past turns; `TurnFilter` has their defaults."""
 
     conversation: str
@@ -140,11 +140,13 @@ def _ordinal(value: int | str | None) -> int | None:
 class ConversationMemory:
     """Searches what was said in past turns. It keeps nothing that the log has not: the index is filled from the log."""
 
-    def __init__(self, log: TimelineLog, index: TurnIndex, clock: Clock) -> None:
+    def __init__(self, log: TimelineLog, open_index: Callable[[], TurnIndex], clock: Clock) -> None:
+        """Call `open_index`, which may block, with the first use."""
         self._log = log
-        self._index = index
+        self._open_index = open_index
         self._clock = clock
-        self._following = asyncio.Lock()
+        self._opened: TurnIndex | None = None
+        self._turn = asyncio.Lock()
 
     async def search(
         self,
@@ -155,7 +157,7 @@ class ConversationMemory:
         limit: int = DEFAULT_HITS,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-        **filters: Unpack[SearchFilters],
+        **filters: Unpack[TurnFilterOptions],
     ) -> Sequence[TurnHit]:
         """Return the turns of the user that best match the query, best first.
 
@@ -166,43 +168,64 @@ class ConversationMemory:
             LooplineError: a filter is wrong, or scope "conversation" has no conversation.
             StoreError: the log or the index cannot be read.
         """
-        owner = Owner(user=user, tenant=tenant, project=project)
-        checked = TurnFilter(**filters).query(query, owner, scope, limit, self._clock.now())
+        owner, now = Owner(user=user, tenant=tenant, project=project), self._clock.now()
+        checked = TurnFilter(**filters).query(query, owner, scope, limit, now)
         try:
             candidates = await self._candidates(checked)
         except TurnIndexDamaged:
             candidates = await self._candidates(checked)
-        ranked = partial(rank_turns, checked, candidates, self._clock.now())
-        return await asyncio.to_thread(ranked)
-
-    async def _candidates(self, query: TurnQuery) -> TurnCandidates:
-        await self.follow(query.owner)
-        return await self._index.candidates(query)
+        return await asyncio.to_thread(partial(rank_turns, checked, candidates, now))
 
     async def follow(self, owner: Owner) -> None:
         """Bring the index up to date with the owner's conversations: add what is new, remove what was forgotten."""
-        async with self._following:
-            summaries = await self._log.conversations(
-                user=owner.user, project=owner.project, tenant=owner.tenant
-            )
-            indexed = await self._index.indexed(owner)
-            names = {summary.conversation.name for summary in summaries}
-            for name in indexed.keys() - names:
-                await self._index.remove(owner.key(name))
+        index = await self._index()
+        async with self._turn:
+            summaries, indexed = await self._removed(index, owner)
             for summary in summaries:
-                await self._follow(summary, indexed.get(summary.conversation.name))
+                await self._extend(index, summary, indexed.get(summary.conversation.name))
+
+    async def prune(self, owner: Owner) -> None:
+        """Remove the owner's conversations that the log no longer has from the index."""
+        index = await self._index()
+        async with self._turn:
+            await self._removed(index, owner)
 
     async def rebuild(self, owner: Owner) -> None:
         """Empty the index, and fill it again with the owner's conversations; those of others follow when searched."""
-        await self._index.clear()
+        await (await self._index()).clear()
         await self.follow(owner)
 
     async def close(self) -> None:
         """Close the index; the log stays open."""
-        await self._index.close()
+        if self._opened is not None:
+            await self._opened.close()
 
-    async def _follow(
-        self, summary: ConversationSummary, before: IndexedConversation | None
+    async def _index(self) -> TurnIndex:
+        if self._opened is None:
+            self._opened = await asyncio.to_thread(self._open_index)
+        return self._opened
+
+    async def _candidates(self, query: TurnQuery) -> TurnCandidates:
+        await self.follow(query.owner)
+        return await (await self._index()).candidates(query)
+
+    async def _removed(
+        self, index: TurnIndex, owner: Owner
+    ) -> tuple[Sequence[ConversationSummary], Mapping[str, IndexedConversation]]:
+        """Remove what was forgotten; return the owner's conversations, and how far they are indexed."""
+        summaries = await self._log.conversations(
+            user=owner.user, project=owner.project, tenant=owner.tenant
+        )
+        indexed = await index.indexed(owner)
+        for name in indexed.keys() - {summary.conversation.name for summary in summaries}:
+            await index.remove(owner.key(name))
+        return summaries, indexed
+
+    async def _extend(
+        self,
+        index: TurnIndex,
+        summary: ConversationSummary,
+        before: IndexedConversation | None,
     ) -> None:
         key, uid = summary.conversation, summary.uid
         head = before.head if before is not None and before.uid == uid else 0
@@ -213,7 +236,7 @@ class ConversationMemory:
             after = IndexedConversation(uid=uid, head=head)
             recalled = await self._recalled(key, blocks)
             texts = await asyncio.to_thread(turn_texts, key.name, blocks)
-            if not await self._index.extend(key, before, after, texts, recalled):
+            if not await index.extend(key, before, after, texts, recalled):
                 return  # another process follows the log too
             before = after
 

@@ -12,7 +12,8 @@ from itertools import groupby
 from loopline.memory.turn_index import TurnCandidates
 from loopline.memory.turn_query import TurnQuery
 from loopline.memory.turn_texts import Target, TurnText
-from loopline.search import Chunk, rank
+from loopline.search import Chunk
+from loopline.search.ranking import score_by_words
 from loopline.timeline.prompt_blocks import turn_id
 
 RECENCY_LIFT = 0.25
@@ -22,6 +23,7 @@ EXCERPT_CHARACTERS = 600
 _EXCERPT_LEAD = 120
 """Characters of an excerpt before its first match."""
 _LARGEST_MATCHES = 200
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,8 @@ class Excerpt:
 class TurnHit:
     """A turn that a search found, with its best excerpts first.
 
-    `score` is from 0 to 1: `words`, how well its best text matches beside the best of all, lifted by `recency`, which
-    halves with every half-life. Without words to search for, `words` is 0 and the score is the recency.
+    `score` is from 0 to 1: `words`, how well its best text matches, lifted by `recency`, which halves with every
+    half-life. Without words to search for, `words` is 0 and the score is the recency.
     """
 
     conversation: str
@@ -80,20 +82,21 @@ def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> l
 
 
 def _word_scores(query: TurnQuery, candidates: TurnCandidates) -> list[tuple[TurnText, float]]:
-    """Return each text with its share of the best score by words; without a match only if a turn was named."""
-    texts = candidates.texts
-    scores = [0.0] * len(texts)
-    if candidates.terms:
-        chunks = [
-            Chunk(path="", title="", text=text.text, lines=(number, number), kind="prose")
-            for number, text in enumerate(texts)
-        ]
-        for hit in rank(query.text, candidates.terms, chunks, limit=len(chunks)):
-            scores[hit.chunk.lines[0]] = hit.score
-    best = max(scores, default=0.0) or 1.0
-    needs_match = bool(candidates.terms) and query.ordinal is None
-    pairs = zip(texts, scores, strict=True)
-    return [(text, score / best) for text, score in pairs if score > 0 or not needs_match]
+    """Return each text with its score by words, from 0 to 1; without a match only if a turn was named."""
+    if not candidates.terms:
+        return [(text, 0.0) for text in candidates.texts]
+    chunks = [
+        Chunk(path="", title="", text=text.text, lines=(1, 1), kind="prose")
+        for text in candidates.texts
+    ]
+    scores = score_by_words(query.text, candidates.terms, chunks)
+    best = max((score.bm25 for score in scores), default=0.0) or 1.0
+    coverage = max((score.coverage for score in scores), default=0.0)
+    return [
+        (text, coverage * score.bm25 / best)
+        for text, score in zip(candidates.texts, scores, strict=True)
+        if score.bm25 > 0 or query.ordinal is not None
+    ]
 
 
 def _scored(text: TurnText, words: float, query: TurnQuery, now: datetime) -> _ScoredText:
@@ -170,13 +173,16 @@ def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -
 
 
 def _matches(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
-    """Return where the terms occur, in other forms too, in order."""
+    """Return where words begin as the terms do, in order."""
+    beginnings = {_beginning(term): term for term in terms}
+    lengths = {len(beginning) for beginning in beginnings}
     positions = [
-        (match.start(), term)
-        for term in terms
-        for match in re.finditer(rf"(?<![^\W_]){re.escape(_beginning(term))}", text)
+        (word.start(), beginnings[word[0][:length]])
+        for word in _WORD.finditer(text)
+        for length in lengths
+        if word[0][:length] in beginnings
     ]
-    return sorted(positions)[:_LARGEST_MATCHES]
+    return positions[:_LARGEST_MATCHES]
 
 
 def _beginning(term: str) -> str:
