@@ -11,7 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import cast
 from urllib.parse import quote
@@ -35,8 +36,11 @@ CACHED_INDEXES = 4
 CANDIDATES = 20
 RARE_ROWS = 1_500
 OMITTED_TERMS = 2
-BATCH = 500
-QUEUED_BATCHES = 8
+BATCH = 1_000
+"""The chunks of one statement, with 7 values each; SQLite takes 32,766 values."""
+QUEUED_BATCHES = 4
+HASHED_BYTES = 16 << 20
+"""The words that FTS5 sorts in memory before it writes them, instead of 1 MB: fewer runs to merge, a quarter less work."""
 
 _NOT_ALPHANUMERIC = re.compile("[^0-9A-Za-z]")
 _SCHEMA = f"""
@@ -50,7 +54,9 @@ CREATE VIRTUAL TABLE words USING fts5(
     title, path, body, names, content='', tokenize='porter unicode61'
 );
 INSERT INTO words(words, rank) VALUES('rank', 'bm25(8.0, 4.0, 1.0, 0.5)');
+INSERT INTO words(words, rank) VALUES('hashsize', {HASHED_BYTES});
 """
+_WORDS = "words(rowid, title, path, body, names)"
 _FIND = """
 SELECT chunk.id, chunk.path, chunk.title, chunk.body, chunk.first, chunk.last, chunk.kind
 FROM (
@@ -346,12 +352,18 @@ def _write(
         if failures:
             continue
         try:
-            database.executemany("INSERT INTO chunk VALUES(?, ?, ?, ?, ?, ?, ?)", batch[0])
-            database.executemany(
-                "INSERT INTO words(rowid, title, path, body, names) VALUES(?, ?, ?, ?, ?)", batch[1]
-            )
+            # One statement a batch: SQLite gives the interpreter back once, not after each row.
+            rows, texts = batch
+            database.execute(_insertion("chunk", 7, len(rows)), [*chain.from_iterable(rows)])
+            database.execute(_insertion(_WORDS, 5, len(texts)), [*chain.from_iterable(texts)])
         except sqlite3.Error as error:
             failures.append(error)
+
+
+@lru_cache(maxsize=8)
+def _insertion(table: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"
 
 
 def _batches(chunks: Iterable[Chunk]) -> Iterator[_Batch]:

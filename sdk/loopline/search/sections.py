@@ -34,6 +34,7 @@ _TOKEN = re.compile(
 _QUOTES = ('"""', "'''")
 # Characters that cannot begin a statement: the line continues the one above, or is nested in it.
 _CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
+_BLANKS = frozenset((" ", "\t"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,22 +395,26 @@ def _first_characters(
 ) -> Iterator[tuple[int, str]]:
     """Yield each line outside triple quotes that is not blank, with its first character in this block.
 
-    That is a space for deeper code, whatever its indentation.
+    That is a space for deeper code, whatever its indentation; of deeper lines in a row only the first is yielded.
     """
     depth = len(indent)
     quote = ""
+    deeper = False
     for index in range(start, end):
         line = lines[index]
-        inside = quote
         if quote or '"""' in line or "'''" in line:
-            quote = _quote_after(line, quote)
-        if inside or not line.startswith(indent):
-            continue
+            inside, quote = quote, _quote_after(line, quote)
+            if inside:
+                continue
         first = line[depth : depth + 1]
-        if first not in _CONTINUING:
-            yield index, first
-        elif first in " \t" and not line.isspace():
+        if first in _CONTINUING:  # as most lines: they cost no more than this
+            if deeper or first not in _BLANKS or line.isspace() or not line.startswith(indent):
+                continue
+            deeper = True
             yield index, " "
+        elif line.startswith(indent):
+            deeper = False
+            yield index, first
 
 
 def _quote_after(line: str, quote: str) -> str:
