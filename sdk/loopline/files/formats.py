@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from loopline.errors import AttachmentError
@@ -109,8 +110,9 @@ def parse_pdf(
     Raises:
         AttachmentError: the file is damaged, has a password or too many pages, or takes too much to read.
     """
-    # Without -P a package in the user's current folder would be imported in place of an installed one.
-    command = [sys.executable, "-P", "-m", "loopline.files.pdf_worker"]
+    # Without -P a package in the user's current folder would be imported in place of an installed one;
+    # by its path, and not as a module, for else it would import all of `loopline.files` first.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("pdf_worker.py"))]
     command += map(str, (page_limit, cpu_seconds, memory_bytes))
     too_much = AttachmentError(
         f"{name} takes too much time or memory to be read as a PDF: attach its text, or print it anew"
