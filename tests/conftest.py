@@ -1,8 +1,22 @@
-"""What every test shares: a slow machine makes no test fail."""
+"""What every test shares: a slow machine makes no test fail, and what stays is looked through once."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import gc
 
-settings.register_profile("loopline", deadline=None)
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("loopline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("loopline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the laws over a corpus first: one worker has them all, and runs each scenario once."""
+    items.sort(key=lambda item: item.get_closest_marker("corpus") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()

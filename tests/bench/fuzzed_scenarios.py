@@ -17,14 +17,19 @@ from hypothesis import given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
+from tests.laws import test_a_prompt_fits as fitting
+from tests.laws import test_carrying_on_only_extends_the_prompt as extended
 from tests.laws import test_nothing_begins_after_the_end as interrupted
 from tests.laws import test_the_invariants_of_a_turn as invariants
 from tests.support.corpus import live
 from tests.support.fuzzed_scenarios import wild_lives
 from tests.support.interruption_strategies import drawn
+from tests.support.scenario_strategies import lives
 
 HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Block]]], ...] = (
     (invariants, wild_lives, lambda life: live(life).blocks),
+    (extended, lives, lambda life: live(life).blocks),
+    (fitting, lives, lambda life: live(life).blocks),
     (interrupted, drawn, lambda drawing: interrupted.tell(drawing).blocks),
 )
 """The modules of laws, what these are held over, and the blocks of one of it."""

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loopline import Harness
@@ -34,6 +34,7 @@ from loopline.timeline import (
     UserPrompt,
     open_timeline,
 )
+from tests.support.corpus import RunOnce, over_corpus, scenarios
 from tests.support.resumed_conversations import (
     HERE,
     LONG,
@@ -46,6 +47,7 @@ from tests.support.resumed_conversations import (
 )
 from tests.support.resumed_conversations import bundle as desk
 
+CutLife: TypeAlias = tuple[Life, float]
 FORK = ConversationKey(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
 CITE = Step(
@@ -57,41 +59,63 @@ def checkpoints(blocks: Sequence[Block]) -> list[Checkpoint]:
     return [block.body for block in blocks if isinstance(block.body, Checkpoint)]
 
 
-def examples(count: int) -> settings:
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=count, suppress_health_check=slow)
+cut_lives = st.tuples(lives, st.floats(0, 1))
+"""What happens in a conversation, and the share of its blocks after which it is cut."""
+over_lives = over_corpus(cut_lives, 25)
 
 
-@examples(25)
-@given(lives)
+def live_afresh(drawn: CutLife) -> tuple[Sequence[Block], Sequence[Prompt]]:
+    """Return the blocks and the requests of a life whose turns each have a process of their own."""
+
+    async def run() -> tuple[Sequence[Block], Sequence[Prompt]]:
+        log, model = await lived(drawn[0], afresh=True)
+        return await log.read(HERE), model.requests
+
+    return asyncio.run(run())
+
+
+lived_afresh = RunOnce(live_afresh)
+
+
+def place_of(drawn: CutLife, blocks: Sequence[Block]) -> int:
+    """Return the block after which the life is cut."""
+    return max(int(drawn[1] * len(blocks)), 1)
+
+
+async def stored(log: MemoryLog, blocks: Sequence[Block]) -> MemoryLog:
+    """Put the blocks into the log."""
+    await log.restore(HERE, blocks)
+    return log
+
+
+@over_lives
 def test_turns_record_the_same_whether_the_whole_was_read_or_what_a_checkpoint_needs(
-    life: Life,
+    drawn: CutLife,
 ) -> None:
     async def run() -> None:
-        whole, asked = await lived(life, afresh=False)
-        parts, asked_afresh = await lived(life, afresh=True)
-        assert timeless(await parts.read(HERE)) == timeless(await whole.read(HERE))
-        assert asked_afresh.requests == asked.requests
+        whole, asked = await lived(drawn[0], afresh=False)
+        assert timeless(parts) == timeless(await whole.read(HERE))
+        assert requests == asked.requests
 
+    parts, requests = lived_afresh(drawn)
     asyncio.run(run())
 
 
-@examples(15)
-@given(lives)
+@over_lives
 def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoint_needs(
-    life: Life,
+    drawn: CutLife,
 ) -> None:
     async def run() -> None:
-        log, _ = await lived(life, afresh=True)
-        blocks = await log.read(HERE)
         refs = [block.ref for block in blocks]
         refs += [ref.rpartition(".")[0] for ref in refs if ref.startswith("ar:")]
         refs += ["so:sources_pool[1-9]", "ar:turn_99.x", "tc:turn_1.c99.result", "ar:turn_1.x.7"]
         refs += ["artifact:conv.timeline.v1", "artifact:conv:sources_pool", "ks:a.md@0123456"]
+        log = await stored(MemoryLog(), blocks)
         assert await read(ConversationView(Timeline(blocks)), refs) == await read(
             await part(log), refs
         )
 
+    blocks, _ = lived_afresh(drawn)
     asyncio.run(run())
 
 
@@ -105,17 +129,16 @@ async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, s
     return [(item.ref, item.status, item.text, item.message) for item in reading]
 
 
-@examples(25)
-@given(lives, st.floats(0, 1))
-def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(life: Life, share: float) -> None:
+@over_lives
+def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(drawn: CutLife) -> None:
     async def run() -> None:
-        log, _ = await lived(life, afresh=True)
-        blocks = await log.read(HERE)
+        log = await stored(MemoryLog(), blocks)
         check_folds(Timeline(blocks), await open_timeline(log, HERE))
-        place = max(int(share * len(blocks)), 1)
+        place = place_of(drawn, blocks)
         await log.fork(HERE, FORK, place)
         check_folds(Timeline(blocks[:place]), await open_timeline(log, FORK))
 
+    blocks, _ = lived_afresh(drawn)
     asyncio.run(run())
 
 
@@ -143,16 +166,16 @@ class Hiding(MemoryLog):
         )
 
 
-@examples(25)
-@given(lives, st.floats(0.5, 1))
+@over_lives
 def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_whole(
-    life: Life, share: float
+    drawn: CutLife,
 ) -> None:
+    blocks, _ = lived_afresh(drawn)
+
     async def run() -> None:
         log = Hiding(FakeClock())
-        await lived(life, afresh=True, log=log)
-        blocks = await log.read(HERE)
-        place = max(int(share * len(blocks)), 1)
+        await stored(log, blocks)
+        place = place_of(drawn, blocks)
         asked = list[Sequence[Prompt]]()
         for name in ("part", log.whole.name):
             fork = ConversationKey(name=name)
@@ -185,19 +208,25 @@ def check_folds(whole: Timeline, part: Timeline) -> None:
     assert [one.number for one in part.queued] == [one.number for one in whole.queued]
 
 
-@examples(10)
-@given(lives)
-def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(life: Life) -> None:
-    async def run() -> None:
-        log, _ = await lived(life, afresh=True)
-        blocks = await log.read(HERE)
-        for before, block in pairwise(blocks):
-            if isinstance(block.body, Checkpoint):
-                assert isinstance(before.body, RoundStart)
-                assert before.body.window is not None
-                assert block.body.covers <= before.body.window.start
+@over_lives
+def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(drawn: CutLife) -> None:
+    blocks, _ = lived_afresh(drawn)
+    for before, block in pairwise(blocks):
+        if isinstance(block.body, Checkpoint):
+            assert isinstance(before.body, RoundStart)
+            assert before.body.window is not None
+            assert block.body.covers <= before.body.window.start
 
-    asyncio.run(run())
+
+@pytest.mark.corpus
+def test_the_corpus_has_checkpoints_and_cuts_before_and_behind_them() -> None:
+    seen = set[bool]()
+    for drawn in scenarios(cut_lives, 25):
+        blocks, _ = lived_afresh(drawn)
+        for block in blocks:
+            if isinstance(block.body, Checkpoint):
+                seen.add(block.seq < place_of(drawn, blocks))
+    assert seen == {True, False}
 
 
 class Counting(MemoryLog):

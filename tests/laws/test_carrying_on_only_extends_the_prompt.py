@@ -33,6 +33,8 @@ from tests.support.scenario import Life, Lived, Sent, misplaced
 from tests.support.scenario import live as run_scenario
 from tests.support.scenario_strategies import lives
 
+IN_STEPS = 30
+"""How many scenarios, the first, are rendered again in steps, which takes longer than to run them."""
 CAUSES = (
     "start",
     "model",
@@ -130,7 +132,7 @@ def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection
     return windows[-1] if windows else Projection()
 
 
-@over_corpus(lives)
+@over_corpus(lives, first=IN_STEPS)
 def test_in_one_go_equals_in_steps(life: Life) -> None:
     stride = 1 + len(repr(life)) % 7
     blocks = live(life).blocks

@@ -33,8 +33,11 @@ from loopline.timeline import (
 from tests.support.corpus import live, over_corpus
 from tests.support.fuzzed_scenarios import wild_lives, without_cuts
 from tests.support.scenario import Life, misplaced
+from tests.support.scenario import live as run_scenario
 
 wildly = over_corpus(wild_lives, 100)
+WITHOUT_CUTS = 40
+"""How many of them, the first, are run a second time, with every reply heard to its end."""
 
 
 def results_of(blocks: Sequence[Block]) -> Counter[str]:
@@ -134,9 +137,9 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
 
 
-@wildly
+@over_corpus(wild_lives, 100, first=WITHOUT_CUTS)
 def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
-    lived = live(without_cuts(life))
+    lived = run_scenario(without_cuts(life))
     used, replied = Usage(), Usage()
     for turn in Timeline(lived.blocks).turns.values():
         used += turn.usage

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, wraps
+from typing import Generic, TypeVar
 
+import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from tests.support.scenario import Life, Lived
 from tests.support.scenario import live as run_scenario
 
+Drawn = TypeVar("Drawn")
+Result = TypeVar("Result")
 SEED = 15
 """The seed of the suite's corpus; `python -m tests.bench.fuzzed_scenarios` draws others."""
 SCENARIOS = 60
@@ -19,54 +24,65 @@ IN_FILES = 12
 """How many of them, the first, a law is held over that runs each again over a store in a file."""
 KEPT = 250
 
-_lived: dict[int, tuple[Life, Lived]] = {}
-"""What was lived, by the identity of the scenario, which is kept so that no other has it."""
-
 
 def over_corpus(
-    strategy: SearchStrategy[Life], drawn: int = SCENARIOS, *, first: int | None = None
-) -> Callable[[Callable[[Life], None]], Callable[[], None]]:
+    strategy: SearchStrategy[Drawn], drawn: int = SCENARIOS, *, first: int | None = None
+) -> Callable[[Callable[[Drawn], None]], Callable[[], None]]:
     """Hold a law over the scenarios that are drawn by a strategy, or over the first of them.
 
     A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
     """
 
-    def hold(law: Callable[[Life], None]) -> Callable[[], None]:
+    def hold(law: Callable[[Drawn], None]) -> Callable[[], None]:
         shrinking = seed(SEED)(settings(max_examples=drawn)(given(strategy)(law)))
 
         @wraps(shrinking)
         def over() -> None:
             try:
-                for life in scenarios(strategy, drawn)[:first]:
-                    law(life)
+                for scenario in scenarios(strategy, drawn)[:first]:
+                    law(scenario)
             except Exception:
                 shrinking()
                 raise
 
-        return over
+        marked: Callable[[], None] = pytest.mark.corpus(over)
+        return marked
 
     return hold
 
 
 @cache
-def scenarios(strategy: SearchStrategy[Life], number: int) -> Sequence[Life]:
+def scenarios(strategy: SearchStrategy[Drawn], number: int) -> Sequence[Drawn]:
     """Draw so many scenarios, the same ones in every process."""
-    drawn = list[Life]()
+    drawn = list[Drawn]()
 
     @seed(SEED)
     @settings(max_examples=number, database=None, phases=[Phase.generate])
     @given(strategy)
-    def draw(life: Life) -> None:
-        drawn.append(life)
+    def draw(scenario: Drawn) -> None:
+        drawn.append(scenario)
 
     draw()
     return drawn
 
 
-def live(life: Life) -> Lived:
-    """Run the scenario, unless that was done."""
-    if id(life) not in _lived:
-        if len(_lived) >= KEPT:
-            _lived.clear()
-        _lived[id(life)] = (life, run_scenario(life))
-    return _lived[id(life)][1]
+@dataclass(frozen=True)
+class RunOnce(Generic[Drawn, Result]):
+    """Runs each scenario once, and keeps its result for the other laws over the same corpus."""
+
+    run: Callable[[Drawn], Result]
+    _results: dict[int, tuple[Drawn, Result]] = field(
+        default_factory=dict[int, tuple[Drawn, Result]]
+    )
+    """By the identity of the scenario, which is kept so that no other has it."""
+
+    def __call__(self, scenario: Drawn) -> Result:
+        """Run the scenario, unless that was done."""
+        if id(scenario) not in self._results:
+            if len(self._results) >= KEPT:
+                self._results.clear()
+            self._results[id(scenario)] = (scenario, self.run(scenario))
+        return self._results[id(scenario)][1]
+
+
+live: RunOnce[Life, Lived] = RunOnce(run_scenario)
