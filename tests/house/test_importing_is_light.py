@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from importlib import import_module
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from loopline import BaseWorkflow, Bundle, Harness
 from loopline.cli.commands import BUILD, COMMANDS, DIFF, PRESETS, CommandEntry
+from loopline.testing import Say, ScriptedModel
 
 HEAVY = {
     *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
@@ -51,7 +54,7 @@ def loaded_by(*arguments: str, folder: Path) -> set[str]:
         text=True,
         check=True,
     )
-    return set(ran.stdout.rpartition("loaded ")[2].split())
+    return set(ran.stdout.rpartition("\nloaded ")[2].split())
 
 
 def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -67,6 +70,23 @@ def test_help_loads_only_the_names_of_the_commands(tmp_path: Path) -> None:
         *{"loopline", "loopline.cli", "loopline.cli.app"},
         *{"loopline.cli.commands", "loopline.cli.parameters"},
     }
+
+
+async def test_read_loads_no_other_command_and_no_adapter_but_the_store(tmp_path: Path) -> None:
+    bundle = Bundle(id="guide", workflow=BaseWorkflow)
+    async with Harness.open(
+        bundle, store=f"sqlite:///{tmp_path}/talk.db", model=ScriptedModel([Say("Hello.")])
+    ) as harness:
+        await harness.conversation("c1").say("Hello?")
+    loaded = await asyncio.to_thread(loaded_by, "read", "ar:turn_1.user.prompt", folder=tmp_path)
+    assert {name for name in loaded if name.startswith("loopline.cli.")} == {
+        *{"loopline.cli.app", "loopline.cli.commands", "loopline.cli.parameters"},
+        *{"loopline.cli.access", "loopline.cli.options", "loopline.cli.process"},
+        *{"loopline.cli.storage", "loopline.cli.terminal"},
+    }
+    adapters = {name.split(".")[2] for name in loaded if name.startswith("loopline.adapters.")}
+    assert adapters == {"blobs", "sql"}
+    assert loaded & {"git", "httpx2", "jsonschema", "numpy", "rich.markdown", "yaml"} == set()
 
 
 @pytest.mark.parametrize("entry", [*COMMANDS, BUILD, PRESETS, DIFF], ids=lambda entry: entry.name)

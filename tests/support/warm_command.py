@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from loopline.timeline import UserPrompt, encode
+from loopline.timeline import warm_codec
 
 PRELOADED = (
     "loopline.cli.app",
@@ -195,7 +195,7 @@ def _leave(code: int) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
-    encode(UserPrompt(text=""))  # how bodies are encoded is built here once
+    warm_codec()
     gc.collect()
     gc.freeze()
     request = _fork_for_each_request()

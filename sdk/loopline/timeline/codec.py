@@ -30,7 +30,7 @@ def encode(body: Body) -> tuple[str, int, str]:
     """Return the body's stored type, version and JSON."""
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
-    serializer = _adapters()[body.type].serializer
+    serializer = _adapter(body.type).serializer
     # What is wrong with it, if anything, shows when it is read again: see `soundness`.
     stored = serializer.to_json(body, exclude=_TYPE, exclude_defaults=True, warnings=False)
     return body.type, VERSION, stored.decode()
@@ -40,7 +40,7 @@ def encode_full(body: Body) -> str:
     """Return the body's JSON with every field, including those that have their default value."""
     if isinstance(body, Unknown):
         return body.stored
-    serializer = _adapters()[body.type].serializer
+    serializer = _adapter(body.type).serializer
     return serializer.to_json(body, exclude=_TYPE, warnings=False).decode()
 
 
@@ -50,10 +50,9 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
     Raises:
         pydantic.ValidationError: the JSON is not a body of that type.
     """
-    read = _readers().get(stored_type)
-    if read is None or version > VERSION:
+    if stored_type not in body_types() or version > VERSION:
         return Unknown(stored_type=stored_type, version=version, stored=stored)
-    return read(stored)
+    return _reader(stored_type)(stored)
 
 
 @cache
@@ -68,15 +67,16 @@ def body_types() -> dict[str, type[Body]]:
 
 
 @cache
-def _readers() -> dict[str, Callable[[str], Body]]:
-    return {name: adapter.validator.validate_json for name, adapter in _adapters().items()}
+def _reader(stored_type: str) -> Callable[[str], Body]:
+    return _adapter(stored_type).validator.validate_json
 
 
 @cache
-def _adapters() -> dict[str, TypeAdapter[Body]]:
+def _adapter(stored_type: str) -> TypeAdapter[Body]:
+    """Return what encodes and decodes a type, made when it is first met: half a millisecond, and most readers meet few types."""
     from pydantic import TypeAdapter
 
-    return {name: TypeAdapter(kind) for name, kind in body_types().items()}
+    return TypeAdapter(body_types()[stored_type])
 
 
 class UnsoundBody(LooplineError):
@@ -103,7 +103,9 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
 
 
 def warm_codec() -> None:
-    """Prepare the codec, which takes a moment the first time; it blocks."""
+    """Prepare the codec for every type, which takes a moment the first time; it blocks."""
+    for name in body_types():
+        _reader(name)
     encode_checked(UserPrompt(text=""))
 
 
