@@ -12,6 +12,7 @@ from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
+from loopline.memory import ConversationMemory
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
@@ -41,7 +42,7 @@ class Services:
     """What every run of an open bundle works with: values and ports, filled by the harness.
 
     `toolset` and `skills` read a descriptor module once a process, by its name. `models` gives the models of a run and
-    holds them until it ends. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
+    holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
     no other. `environment` holds the variables that presets know.
     """
@@ -55,6 +56,7 @@ class Services:
     environment: Mapping[str, str]
     clock: Clock
     knowledge: KnowledgeSpace | None
+    memory: ConversationMemory
     on_build: Progress | None
     read_knowledge: Callable[[Timeline, History], KnowledgeRead | None]
     models: Callable[[], AbstractAsyncContextManager[ModelRegistry]]

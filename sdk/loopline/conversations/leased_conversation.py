@@ -73,6 +73,7 @@ class LeasedConversation:
             term=self.term,
             clock=self.clock,
             listener=sink,
+            is_heard=lambda: sender is not None or self.subscriptions.has(self.conversation),
         )
         return recorder, sink
 

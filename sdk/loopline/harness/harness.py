@@ -36,10 +36,12 @@ from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
+from loopline.harness.past_turns import open_memory
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
+from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.skills import Skills
@@ -174,6 +176,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                     self._store_place, self._clock, limits=self._limits, collects=tape is None
                 )
                 stack.push_async_callback(log.close)
+            store_file = None if self._callers_log is not None else self._store_place.file
+            memory = open_memory(log, store_file, self._clock)
+            stack.push_async_callback(memory.close)
             space = await self._space(loaded, properties)
             if space is not None:
                 stack.push_async_callback(space.close)
@@ -193,6 +198,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
+                memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(knowledge_reader, space),
                 models=partial(self._models.of_run, self._choose, self._clock),
@@ -251,6 +257,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """The state of the knowledge space now."""
         space = self._open_now.services.knowledge
         return None if space is None else space.state
+
+    @property
+    def memory(self) -> ConversationMemory:
+        """The memory of what was said in past turns of this store."""
+        return self._open_now.services.memory
 
     @property
     def model(self) -> Model:

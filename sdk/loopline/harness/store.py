@@ -14,7 +14,9 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import LooplineError, StoreError
 from loopline.harness.conversation_host import ConversationHost, conversation_key
+from loopline.harness.past_turns import memory_file, open_memory
 from loopline.harness.spaces import knowledge_reader
+from loopline.memory import Owner
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -223,11 +225,20 @@ class Store(ConversationHost):
     ) -> None:
         """Remove a conversation for good with its child runs; with `cascade`, forks of any of them too.
 
+        It is removed from the index of past turns as well.
+
         Raises:
             ConflictError: forks still show some of it, and `cascade` is False.
         """
         conversation = conversation_key(name, user=user, tenant=tenant, project=project)
         await self.log.forget(conversation, cascade=cascade)
+        file = self._store_place.file
+        if file is not None and await asyncio.to_thread(memory_file(file.resolve()).exists):
+            memory = open_memory(self.log, file, self._clock)
+            try:
+                await memory.prune(Owner.of(conversation))
+            finally:
+                await memory.close()
 
     async def backup(self, target: str | Path) -> None:
         """Copy the store to a new file, and its blobs beside it, while others write to it.

@@ -7,7 +7,7 @@ call is ever shown without one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -207,7 +207,7 @@ class Rendering:
             ):
                 pass  # is not for the model
 
-    def input_messages(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
+    def input_messages(self, blocks: Sequence[Block]) -> list[tuple[UserMessage, list[Block]]]:
         """Return the user's inputs as messages, with the blocks that each message is made of.
 
         Everything said into a running turn comes in one message.
@@ -215,10 +215,12 @@ class Rendering:
         return self._input_messages(blocks)[0]
 
     def _input_messages(
-        self, blocks: Iterable[Block]
+        self, blocks: Sequence[Block]
     ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
         """Return the user's inputs as messages, and the load of files with them."""
         messages = list[tuple[UserMessage, list[Block]]]()
+        if not blocks:
+            return messages, self._load
         interrupts = list[tuple[str, Block]]()
         files, load = list[Attached](), self._load
         for block in blocks:
@@ -243,11 +245,11 @@ class Rendering:
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
 
-    def input_cost(self, blocks: Iterable[Block]) -> int:
+    def input_cost(self, blocks: Sequence[Block]) -> int:
         """Return what these user inputs will cost once they are taken, in tokens."""
         return sum(cost(message) for message, _ in self.input_messages(blocks))
 
-    def file_cost(self, blocks: Iterable[Block]) -> int:
+    def file_cost(self, blocks: Sequence[Block]) -> int:
         """Return what the model's files cost once these user inputs are taken, in tokens."""
         return self._files + sum(
             cost_of_files(message) for message, _ in self.input_messages(blocks)
@@ -275,9 +277,11 @@ class Rendering:
             self.turn_start = len(self.messages)
             state = self._state  # the turn's inputs are repeated, word for word
             self._add_inputs(
-                state.inputs[seq]
-                for seq in state.taken_by.get(summary.last_turn, ())
-                if state.taken_at[seq] <= self.window.start
+                [
+                    state.inputs[seq]
+                    for seq in state.taken_by.get(summary.last_turn, ())
+                    if state.taken_at[seq] <= self.window.start
+                ]
             )
 
     def _begin_decision(self, block: Block, decision: Decision) -> None:
@@ -325,12 +329,12 @@ class Rendering:
             self.cuts.append(cut)
         taken_by_round = self._state.taken_at  # what was recalled before it was taken is not there
         self._add_inputs(
-            self._state.inputs[seq] for seq in start.takes if taken_by_round.get(seq) == block.seq
+            [self._state.inputs[seq] for seq in start.takes if taken_by_round.get(seq) == block.seq]
         )
         if start.points:
             self.last_tail = min(start.points[-1].messages, len(self.messages))
 
-    def _add_inputs(self, blocks: Iterable[Block]) -> None:
+    def _add_inputs(self, blocks: Sequence[Block]) -> None:
         messages, self._load = self._input_messages(blocks)
         for message, parts in messages:
             shown = {attached.ref: attached for attached in message.attachments}

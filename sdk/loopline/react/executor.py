@@ -9,14 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
-from loopline.models import ADDRESS_CHARACTERS, JsonObject, dumps, one_line, well_formed
+from loopline.models import ADDRESS_CHARACTERS, Json, JsonObject, dumps, one_line, well_formed
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
@@ -134,7 +133,7 @@ class ToolExecutor:
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
             invocation = self._tool_call(parsed, parsed.tool.effect, children)
-            check = partial(parsed.tool.reconcile, deepcopy(arguments), invocation)
+            check = partial(parsed.tool.reconcile, _copied(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
             outcome = None
@@ -307,7 +306,7 @@ class ToolExecutor:
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         invocation = self._tool_call(parsed, tool.effect, children)
-        outcome = await children.run(self._timed(tool, deepcopy(arguments), invocation))
+        outcome = await children.run(self._timed(tool, _copied(arguments), invocation))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
@@ -450,6 +449,20 @@ class ToolExecutor:
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
         )
+
+
+def _copied(arguments: JsonObject) -> JsonObject:
+    return {name: _copied_value(value) for name, value in arguments.items()}
+
+
+def _copied_value(value: Json) -> Json:
+    match value:
+        case list():
+            return [_copied_value(item) for item in value]
+        case dict():
+            return _copied(value)
+        case _:
+            return value
 
 
 def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:

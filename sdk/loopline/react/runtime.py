@@ -175,6 +175,7 @@ class React(Generic[T_co]):
                 completion = await journal.completion(text, "", stop.reason)
                 notices = notice_bodies(stop.reason, stop.text)
                 return await journal.close(reply, completion, join_notes(notes, marks), *notices)
+        await asyncio.sleep(0)  # no call has let others run in this round
         return None
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> LoopEnd | None:

@@ -26,11 +26,11 @@ class Recorder:
     """The writer of one turn of one conversation.
 
     When `record` returns, its bodies are in the log, and everything that other producers appended before has been
-    folded into `timeline` and passed to `listener`, in the order of the log. `answers` counts the answers of this run
-    of the turn; the log may hold more from a run that was cut off. `on_steer` is called when the user steers the turn,
-    `on_stop` when it must end. `header` is appended first, unless it equals the turn's newest header; `foreword` goes
-    with the first header. A turn is `adopted` if its runner was not asked to run it. `output` is the requested type of
-    the answer.
+    folded into `timeline` and passed to `listener`, in the order of the log. While it `is_heard`, other tasks have run
+    since. `answers` counts the answers of this run of the turn; the log may hold more from a run that was cut off.
+    `on_steer` is called when the user steers the turn, `on_stop` when it must end. `header` is appended first, unless it
+    equals the turn's newest header; `foreword` goes with the first header. A turn is `adopted` if its runner was not
+    asked to run it. `output` is the requested type of the answer.
     """
 
     def __init__(
@@ -44,11 +44,13 @@ class Recorder:
         term: int,
         clock: Clock,
         listener: Listener,
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self._log = log
         self._term = term
         self._clock = clock
         self._listener = listener
+        self._is_heard = is_heard
         self._order = asyncio.Lock()
         self.timeline = timeline
         self.conversation = conversation
@@ -108,7 +110,8 @@ class Recorder:
             recorded = await self._append(make)
         finally:
             self._order.release()
-        await asyncio.sleep(0)  # a subscriber may act on it before the next step
+        if self._is_heard():
+            await asyncio.sleep(0)  # a subscriber may act on it before the next step
         return recorded
 
     def notify_steer(self) -> None:

@@ -36,13 +36,18 @@ class _Response(BaseModel):
 class HttpEmbedder:
     """A model of a server, asked over one connection; any thread may use it."""
 
-    def __init__(self, model: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, model: str, environment: Mapping[str, str], *, attempts: int = ATTEMPTS
+    ) -> None:
         """Ask the server once, to learn how many coordinates its vectors have.
+
+        A server that is busy or away is asked up to `attempts` times.
 
         Raises:
             EmbeddingError: the key or the server is missing; the message names the variable.
         """
         self._model = model
+        self._attempts = attempts
         self._url = (environment.get(URL_VARIABLE, "").strip() or DEFAULT_URL).rstrip("/")
         key = environment.get(KEY_VARIABLE, "").strip()
         if not key and self._url == DEFAULT_URL:
@@ -103,7 +108,7 @@ class HttpEmbedder:
 
     def _post(self, document: Mapping[str, object]) -> bytes:
         problem = ""
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             try:
                 response = self._client.post(f"{self._url}/embeddings", json=document)
             except httpx2.HTTPError as error:
@@ -115,7 +120,7 @@ class HttpEmbedder:
                 if response.status_code != 429 and response.status_code < 500:
                     raise EmbeddingError(problem)
                 pause = _pause(response.headers, 2.0**attempt)
-            if attempt < ATTEMPTS:
+            if attempt < self._attempts:
                 time.sleep(min(pause, LONGEST_PAUSE))
         raise EmbeddingError(problem)
 

@@ -1,0 +1,254 @@
+"""The memory of past turns: a search over the log through an index that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Literal, TypedDict, Unpack
+
+from loopline.clock import Clock
+from loopline.errors import LooplineError
+from loopline.memory.turn_hits import TurnHit, rank_turns
+from loopline.memory.turn_index import (
+    IndexedConversation,
+    TurnCandidates,
+    TurnIndex,
+    TurnIndexDamaged,
+)
+from loopline.memory.turn_query import (
+    DEFAULT_HITS,
+    HALF_LIFE_DAYS,
+    TurnQuery,
+    ordinal_of,
+    split_ordinal,
+)
+from loopline.memory.turn_texts import SEARCHED_TYPES, TARGETS, Owner, Target, turn_texts
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    Block,
+    BodyUnion,
+    ConversationKey,
+    ConversationSummary,
+    RoundStart,
+    TimelineLog,
+    UserRecalled,
+)
+
+Scope = Literal["conversation", "user"]
+SCOPES: tuple[Scope, ...] = ("conversation", "user")
+BLOCKS_AT_ONCE = 500
+LONGEST_DAYS = 100_000
+_NO_TURN = 2**62
+_READ_TYPES = (*SEARCHED_TYPES, "user.recalled")
+_RECALLED = BodyUnion[UserRecalled](UserRecalled)
+_ROUND_STARTS = BodyUnion[RoundStart](RoundStart)
+
+
+class TurnFilterOptions(TypedDict, total=False):
+    """The optional keywords of a search in past turns; `TurnFilter` has their defaults."""
+
+    conversation: str
+    before_turn: int | None
+    targets: Collection[Target]
+    ordinal: int | str | None
+    since: datetime | None
+    until: datetime | None
+    days: float | None
+    half_life_days: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFilter:
+    """What a search in past turns is limited to.
+
+    `conversation` is the one that asks: refs of its own turns are short, and scope "conversation" means it. Its turns
+    from `before_turn` on are left out. `ordinal` is a number, or a text such as "second" or "last"; `days` is how old a
+    text may be. What is said counts half as recent after each `half_life_days`.
+    """
+
+    conversation: str = ""
+    before_turn: int | None = None
+    targets: Collection[Target] = TARGETS
+    ordinal: int | str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    days: float | None = None
+    half_life_days: float = HALF_LIFE_DAYS
+
+    def query(self, text: str, owner: Owner, scope: Scope, limit: int, now: datetime) -> TurnQuery:
+        """Return the query of these limits, with an ordinal that its text names taken out of it.
+
+        Raises:
+            LooplineError: a limit is wrong.
+        """
+        self._check(scope, limit)
+        ordinal = _ordinal(self.ordinal)
+        if ordinal is None:
+            text, ordinal = split_ordinal(text)
+        oldest = None if self.days is None else now - timedelta(days=self.days)
+        return TurnQuery(
+            owner=owner,
+            text=text,
+            targets=tuple(target for target in TARGETS if target in self.targets),
+            conversation=self.conversation if scope == "conversation" else None,
+            ordinal=ordinal,
+            since=max(filter(None, (self.since, oldest)), default=None),
+            until=self.until,
+            current=self.conversation,
+            before_turn=_NO_TURN if self.before_turn is None else self.before_turn,
+            limit=limit,
+            half_life_days=self.half_life_days,
+        )
+
+    def _check(self, scope: Scope, limit: int) -> None:
+        problems = {
+            f"limit is {limit}: it must be 1 or more": limit < 1,
+            f"no scope {scope!r}: it is one of {', '.join(SCOPES)}": scope not in SCOPES,
+            "the scope is a conversation: name it with conversation=": (
+                scope == "conversation" and not self.conversation
+            ),
+            f"no target in {list(self.targets)}: they are {', '.join(TARGETS)}": (
+                not set(self.targets) <= set(TARGETS)
+            ),
+            f"days is {self.days}: it must be above 0 and at most 100,000": (
+                self.days is not None and not 0 < self.days <= LONGEST_DAYS
+            ),
+            f"half_life_days is {self.half_life_days}: it must be above 0": (
+                not self.half_life_days > 0
+            ),
+            "since and until need a time zone": any(
+                moment is not None and moment.utcoffset() is None
+                for moment in (self.since, self.until)
+            ),
+        }
+        for problem, holds in problems.items():
+            if holds:
+                raise LooplineError(problem)
+
+
+def _ordinal(value: int | str | None) -> int | None:
+    ordinal = ordinal_of(value) if isinstance(value, str) else value
+    if value and not ordinal:
+        raise LooplineError(f"no ordinal {value!r}: write 2, -1, second or last")
+    return ordinal or None
+
+
+class ConversationMemory:
+    """Searches what was said in past turns. It keeps nothing that the log has not: the index is filled from the log."""
+
+    def __init__(self, log: TimelineLog, open_index: Callable[[], TurnIndex], clock: Clock) -> None:
+        """Call `open_index`, which may block, with the first use."""
+        self._log = log
+        self._open_index = open_index
+        self._clock = clock
+        self._opened: TurnIndex | None = None
+        self._turn = asyncio.Lock()
+
+    async def search(
+        self,
+        query: str = "",
+        *,
+        user: str,
+        scope: Scope = "user",
+        limit: int = DEFAULT_HITS,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+        **filters: Unpack[TurnFilterOptions],
+    ) -> Sequence[TurnHit]:
+        """Return the turns of the user that best match the query, best first.
+
+        Without words in the query the newest turns come first. A phrase such as "the second turn" in it counts as its
+        ordinal. Only conversations of that user in that project of that tenant are searched. Child runs are not.
+
+        Raises:
+            LooplineError: a filter is wrong, or scope "conversation" has no conversation.
+            StoreError: the log or the index cannot be read.
+        """
+        owner, now = Owner(user=user, tenant=tenant, project=project), self._clock.now()
+        checked = TurnFilter(**filters).query(query, owner, scope, limit, now)
+        try:
+            candidates = await self._candidates(checked)
+        except TurnIndexDamaged:
+            candidates = await self._candidates(checked)
+        return await asyncio.to_thread(partial(rank_turns, checked, candidates, now))
+
+    async def follow(self, owner: Owner) -> None:
+        """Bring the index up to date with the owner's conversations: add what is new, remove what was forgotten."""
+        index = await self._index()
+        async with self._turn:
+            summaries, indexed = await self._removed(index, owner)
+            for summary in summaries:
+                await self._extend(index, summary, indexed.get(summary.conversation.name))
+
+    async def prune(self, owner: Owner) -> None:
+        """Remove the owner's conversations that the log no longer has from the index."""
+        index = await self._index()
+        async with self._turn:
+            await self._removed(index, owner)
+
+    async def rebuild(self, owner: Owner) -> None:
+        """Empty the index, and fill it again with the owner's conversations; those of others follow when searched."""
+        await (await self._index()).clear()
+        await self.follow(owner)
+
+    async def close(self) -> None:
+        """Close the index; the log stays open."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def _index(self) -> TurnIndex:
+        if self._opened is None:
+            self._opened = await asyncio.to_thread(self._open_index)
+        return self._opened
+
+    async def _candidates(self, query: TurnQuery) -> TurnCandidates:
+        await self.follow(query.owner)
+        return await (await self._index()).candidates(query)
+
+    async def _removed(
+        self, index: TurnIndex, owner: Owner
+    ) -> tuple[Sequence[ConversationSummary], Mapping[str, IndexedConversation]]:
+        """Remove what was forgotten; return the owner's conversations, and how far they are indexed."""
+        summaries = await self._log.conversations(
+            user=owner.user, project=owner.project, tenant=owner.tenant
+        )
+        indexed = await index.indexed(owner)
+        for name in indexed.keys() - {summary.conversation.name for summary in summaries}:
+            await index.remove(owner.key(name))
+        return summaries, indexed
+
+    async def _extend(
+        self,
+        index: TurnIndex,
+        summary: ConversationSummary,
+        before: IndexedConversation | None,
+    ) -> None:
+        key, uid = summary.conversation, summary.uid
+        head = before.head if before is not None and before.uid == uid else 0
+        while head < summary.head:
+            blocks = await self._log.read(key, after=head, types=_READ_TYPES, limit=BLOCKS_AT_ONCE)
+            last = blocks[-1].seq if blocks else 0
+            head = last if len(blocks) == BLOCKS_AT_ONCE else max(summary.head, last)
+            after = IndexedConversation(uid=uid, head=head)
+            recalled = await self._recalled(key, blocks)
+            texts = await asyncio.to_thread(turn_texts, key.name, blocks)
+            if not await index.extend(key, before, after, texts, recalled):
+                return  # another process follows the log too
+            before = after
+
+    async def _recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
+        """Return the seqs of inputs that were taken back before a round took them."""
+        recalled = set[int]()
+        for block, body in _RECALLED.among(blocks):
+            rounds = await self._log.read(key, after=body.said, types=["react.round.start"])
+            taken = any(
+                body.said in start.takes and taking.seq < block.seq
+                for taking, start in _ROUND_STARTS.among(rounds)
+            )
+            if not taken:
+                recalled.add(body.said)
+        return recalled

@@ -1,0 +1,189 @@
+"""Hits of a search in past turns: each a turn with excerpts, ranked by words and by time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from loopline.memory.turn_index import TurnCandidates
+from loopline.memory.turn_query import TurnQuery
+from loopline.memory.turn_texts import Target, TurnText
+from loopline.search import Chunk
+from loopline.search.ranking import score_by_words
+from loopline.timeline.prompt_blocks import turn_id
+
+RECENCY_LIFT = 0.25
+"""How much more a text of this moment counts than an old one with the same words."""
+EXCERPTS_PER_TURN = 3
+EXCERPT_CHARACTERS = 600
+_EXCERPT_LEAD = 120
+"""Characters of an excerpt before its first match."""
+_LARGEST_MATCHES = 200
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """A part of a text of a turn; `ref` names the whole text."""
+
+    ref: str
+    target: Target
+    text: str
+    ts: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnHit:
+    """A turn that a search found, with its best excerpts first.
+
+    `score` is from 0 to 1: `words`, how well its best text matches, lifted by `recency`, which halves with every
+    half-life. Without words to search for, `words` is 0 and the score is the recency.
+    """
+
+    conversation: str
+    turn_id: str
+    ts: datetime
+    score: float
+    words: float
+    recency: float
+    excerpts: tuple[Excerpt, ...]
+
+    @property
+    def ref(self) -> str:
+        """The ref of the best text."""
+        return self.excerpts[0].ref
+
+    @property
+    def text(self) -> str:
+        """The best excerpt."""
+        return self.excerpts[0].text
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredText:
+    text: TurnText
+    words: float
+    recency: float
+    score: float
+
+
+def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
+    """Return the best turns, best first; a text that two conversations share is found in one of them."""
+    scored = [_scored(text, words, query, now) for text, words in _word_scores(query, candidates)]
+    scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
+    turns = dict[tuple[str, int], list[_ScoredText]]()
+    for item in _each_once(scored, query.current):
+        turns.setdefault((item.text.conversation, item.text.turn), []).append(item)
+    return [_hit(items, query) for items in list(turns.values())[: max(query.limit, 0)]]
+
+
+def _word_scores(query: TurnQuery, candidates: TurnCandidates) -> list[tuple[TurnText, float]]:
+    """Return each text with its score by words, from 0 to 1; without a match only if a turn was named."""
+    if not candidates.terms:
+        return [(text, 0.0) for text in candidates.texts]
+    chunks = [
+        Chunk(path="", title="", text=text.text, lines=(1, 1), kind="prose")
+        for text in candidates.texts
+    ]
+    scores = score_by_words(query.text, candidates.terms, chunks)
+    best = max((score.bm25 for score in scores), default=0.0) or 1.0
+    coverage = max((score.coverage for score in scores), default=0.0)
+    return [
+        (text, coverage * score.bm25 / best)
+        for text, score in zip(candidates.texts, scores, strict=True)
+        if score.bm25 > 0 or query.ordinal is not None
+    ]
+
+
+def _scored(text: TurnText, words: float, query: TurnQuery, now: datetime) -> _ScoredText:
+    age = max((now - text.ts) / timedelta(days=1), 0.0)
+    recency = math.pow(0.5, age / query.half_life_days) if query.half_life_days > 0 else 0.0
+    score = words * (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT) if words else 0.0
+    if not query.terms:
+        score = recency
+    return _ScoredText(text, words, recency, score)
+
+
+def _each_once(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
+    """Return the texts without those that a fork or an import shares with another conversation.
+
+    Of two conversations with the text the `current` one stays, else the first.
+    """
+    homes = dict[tuple[datetime, str, str], str]()
+    for item in scored:
+        text = item.text
+        name = (text.ts, text.target, text.text)
+        if name not in homes or text.conversation == current:
+            homes[name] = text.conversation
+    return [
+        item
+        for item in scored
+        if homes[item.text.ts, item.text.target, item.text.text] == item.text.conversation
+    ]
+
+
+def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
+    best = items[0]
+    # Passages of one text are shown side by side only when nothing else of the turn matches.
+    firsts = [next(group) for _, group in groupby(items, key=lambda item: item.text.seq)]
+    shown = firsts[:EXCERPTS_PER_TURN]
+    return TurnHit(
+        conversation=best.text.conversation,
+        turn_id=turn_id(best.text.turn),
+        ts=best.text.ts,
+        score=best.score,
+        words=best.words,
+        recency=best.recency,
+        excerpts=tuple(_excerpt_of(item.text, query) for item in shown),
+    )
+
+
+def _excerpt_of(text: TurnText, query: TurnQuery) -> Excerpt:
+    return Excerpt(
+        ref=text.ref_from(query.current or None),
+        target=text.target,
+        text=excerpt(text.text, query.terms),
+        ts=text.ts,
+    )
+
+
+def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -> str:
+    """Return the part of the text with the most different terms, with `…` where something is left out."""
+    if len(text) <= length:
+        return text
+    matches = _matches(text.lower(), terms)
+    best, most = 0, 0
+    for number, (position, _) in enumerate(matches):
+        end = position - _EXCERPT_LEAD + length
+        inside = {term for offset, term in matches[number:] if offset < end}
+        if len(inside) > most:
+            best, most = position, len(inside)
+    start = max(min(best - _EXCERPT_LEAD, len(text) - length), 0) if matches else 0
+    end = start + length
+    if start:
+        start = text.find(" ", start, start + _EXCERPT_LEAD) + 1 or start
+    if end < len(text):
+        end = max(text.rfind(" ", start + length // 2, end), 0) or end
+    body = text[start:end].strip()
+    return f"{'… ' if start else ''}{body}{' …' if end < len(text) else ''}"
+
+
+def _matches(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
+    """Return where words begin as the terms do, in order."""
+    beginnings = {_beginning(term): term for term in terms}
+    lengths = {len(beginning) for beginning in beginnings}
+    positions = [
+        (word.start(), beginnings[word[0][:length]])
+        for word in _WORD.finditer(text)
+        for length in lengths
+        if word[0][:length] in beginnings
+    ]
+    return positions[:_LARGEST_MATCHES]
+
+
+def _beginning(term: str) -> str:
+    return term if len(term) < 5 else term[: max(4, len(term) - 3)]

@@ -1,0 +1,162 @@
+"""The texts of turns that can be searched for: a fold from blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, with_span
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    Completion,
+    ConversationKey,
+    Notes,
+    UserAnswer,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+    input_seq_of,
+    summary_text,
+)
+from loopline.timeline.prompt_blocks import RangeSummary
+
+Target = Literal["user", "assistant", "attachment", "notes", "summary"]
+"""What a text is: the user's, an answer, the text of an attached file, the model's notes, or a summary."""
+TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary")
+PASSAGE_CHARACTERS = 4_000
+"""A longer text is searched in passages of at most so many characters."""
+
+SearchedBody = (
+    UserPrompt
+    | UserFollowup
+    | UserSteer
+    | UserAnswer
+    | UserAttachment
+    | Completion
+    | Notes
+    | RangeSummary
+)
+_SEARCHED = BodyUnion[SearchedBody](SearchedBody)
+SEARCHED_TYPES = (
+    "user.prompt",
+    "user.followup",
+    "user.steer",
+    "user.answer",
+    "user.attachment",
+    "assistant.completion",
+    "react.notes",
+    "conv.range.summary",
+)
+"""The stored types of the bodies that have a text to search for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The user, in a project of a tenant, whose conversations may be searched together."""
+
+    user: str
+    tenant: str
+    project: str
+
+    @classmethod
+    def of(cls, conversation: ConversationKey) -> Owner:
+        """Return the owner of a conversation."""
+        return cls(user=conversation.user, tenant=conversation.tenant, project=conversation.project)
+
+    def key(self, name: str) -> ConversationKey:
+        """Return the key of the owner's conversation of that name."""
+        return ConversationKey(name=name, user=self.user, tenant=self.tenant, project=self.project)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnText:
+    """A text of a turn, or a passage of a long one.
+
+    `seq`, `ref` and `ts` are those of its block, and `start` is where the passage begins in the block's text. An
+    attachment belongs to the input `input_seq`; for any other text that is its own seq.
+    """
+
+    conversation: str
+    turn: int
+    seq: int
+    start: int
+    input_seq: int
+    target: Target
+    ts: datetime
+    ref: str
+    text: str
+
+    def ref_from(self, conversation: str | None) -> str:
+        """Return a ref that names the text in that conversation; None stands for any other one."""
+        if conversation == self.conversation:
+            return self.ref
+        return str(ConversationRef(conversation=self.conversation, ref=parse(self.ref)))
+
+
+def turn_texts(conversation: str, blocks: Iterable[Block]) -> list[TurnText]:
+    """Return the texts of the blocks, in their order; long ones in passages, empty ones not at all."""
+    return [
+        text
+        for block, body in _SEARCHED.among(blocks)
+        for text in _texts(conversation, block, *_target_and_text(body))
+    ]
+
+
+def _target_and_text(body: SearchedBody) -> tuple[Target, str]:
+    match body:
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            return "user", text
+        case UserAnswer(value=value):
+            return "user", value if isinstance(value, str) else ""
+        case UserAttachment(name=name, text=text):
+            return "attachment", text or name
+        case Completion(text=text):
+            return "assistant", text
+        case Notes(text=text):
+            return "notes", text
+        case RangeSummary():
+            return "summary", summary_text(body)
+
+
+def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterator[TurnText]:
+    whole = TurnText(
+        conversation=conversation,
+        turn=block.turn,
+        seq=block.seq,
+        start=0,
+        input_seq=input_seq_of(block) or block.seq,
+        target=target,
+        ts=block.ts,
+        ref=block.ref,
+        text=text,
+    )
+    if len(text) <= PASSAGE_CHARACTERS:
+        if text.strip():
+            yield whole
+        return
+    for start, end in _passages(text):
+        yield replace(whole, start=start, text=text[start:end], ref=_passage_ref(block, start, end))
+
+
+def _passage_ref(block: Block, start: int, end: int) -> str:
+    ref = block.name
+    if isinstance(ref, PlanRef | ConversationRef | HostedRef):  # these have no spans
+        return str(ref)
+    return str(with_span(ref, Characters(start + 1, end)))
+
+
+def _passages(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each passage begins and ends: at the end of a line, or else of a word."""
+    start = 0
+    while start < len(text):
+        end = min(start + PASSAGE_CHARACTERS, len(text))
+        if end < len(text):
+            earliest = start + PASSAGE_CHARACTERS // 2
+            breaks = (text.rfind(mark, earliest, end) + 1 for mark in ("\n", " "))
+            end = next((position for position in breaks if position), end)
+        yield start, end
+        start = end

@@ -1,0 +1,299 @@
+"""What every index of turns promises."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.memory_files import MemoryFile
+from loopline.memory import (
+    IndexedConversation,
+    MemoryTurnIndex,
+    Owner,
+    Target,
+    TurnIndex,
+    TurnIndexDamaged,
+    TurnQuery,
+    TurnText,
+)
+
+ANN = Owner(user="ann", tenant="t", project="p")
+STRANGERS = [
+    Owner(user="bob", tenant="t", project="p"),
+    Owner(user="ann", tenant="u", project="p"),
+    Owner(user="ann", tenant="t", project="q"),
+]
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["memory", "file"])
+async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
+    made: TurnIndex = (
+        MemoryTurnIndex() if request.param == "memory" else MemoryFile(tmp_path / "talk.db-memory")
+    )
+    yield made
+    await made.close()
+
+
+def said(
+    text: str,
+    *,
+    turn: int = 1,
+    seq: int = 0,
+    target: Target = "user",
+    conversation: str = "tea",
+    days: float = 0,
+) -> TurnText:
+    number = seq or turn
+    return TurnText(
+        conversation=conversation,
+        turn=turn,
+        seq=number,
+        start=0,
+        input_seq=number,
+        target=target,
+        ts=START + timedelta(days=days or turn),
+        ref=f"ar:turn_{turn}.user.prompt",
+        text=text,
+    )
+
+
+def at(head: int, uid: str = "u1") -> IndexedConversation:
+    return IndexedConversation(uid=uid, head=head)
+
+
+async def fill(index: TurnIndex, *texts: TurnText, owner: Owner = ANN) -> None:
+    """Index these texts, all of the same conversation."""
+    name = texts[0].conversation
+    assert await index.extend(owner.key(name), None, at(texts[-1].seq), texts)
+
+
+async def found(index: TurnIndex, query: TurnQuery) -> Sequence[TurnText]:
+    texts = (await index.candidates(query)).texts
+    return sorted(texts, key=lambda text: (text.conversation, text.seq))
+
+
+async def test_a_text_comes_back_as_it_was_indexed(index: TurnIndex) -> None:
+    text = said("Steep the green tea\nfor two minutes", turn=3)
+    await fill(index, text)
+    assert await found(index, TurnQuery(owner=ANN, text="steep")) == [text]
+
+
+async def test_a_text_is_found_by_any_of_its_words(index: TurnIndex) -> None:
+    await fill(index, said("green tea"), said("black coffee", turn=2))
+    assert [text.turn for text in await found(index, TurnQuery(owner=ANN, text="coffee?"))] == [2]
+    assert len(await found(index, TurnQuery(owner=ANN, text="coffee or tea"))) == 2
+
+
+@pytest.mark.parametrize(
+    "query", ['"', "'", "*", "tea AND", "body: tea", "NEAR(", "-", "tea" * 5_000, "\x00", "\ud800"]
+)
+async def test_any_text_is_a_query(index: TurnIndex, query: str) -> None:
+    await fill(index, said("green tea"))
+    await index.candidates(TurnQuery(owner=ANN, text=query))
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize(
+    "query",
+    [
+        TurnQuery(owner=ANN, text="secret"),
+        TurnQuery(owner=ANN),
+        TurnQuery(owner=ANN, ordinal=1),
+        TurnQuery(owner=ANN, ordinal=-1),
+        TurnQuery(owner=ANN, conversation="tea"),
+    ],
+    ids=["words", "newest", "first", "last", "conversation"],
+)
+async def test_nobody_finds_the_texts_of_another_owner(
+    index: TurnIndex, stranger: Owner, query: TurnQuery
+) -> None:
+    await fill(index, said("the secret"))
+    assert (await index.candidates(replace(query, owner=stranger))).texts == ()
+    assert (await index.candidates(query)).texts != ()
+
+
+async def test_a_conversation_of_the_same_name_is_each_owners_own(index: TurnIndex) -> None:
+    for owner in (ANN, *STRANGERS):
+        await fill(index, said(f"secret of {owner}"), owner=owner)
+    for owner in (ANN, *STRANGERS):
+        texts = await found(index, TurnQuery(owner=owner, text="secret"))
+        assert [text.text for text in texts] == [f"secret of {owner}"]
+
+
+async def test_shares_count_the_owners_texts_alone(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("coffee", turn=2))
+    await fill(index, said("tea"), said("tea", turn=2), owner=STRANGERS[0])
+    terms = (await index.candidates(TurnQuery(owner=ANN, text="tea water"))).terms
+    assert [(term.text, term.share) for term in terms] == [("tea", 0.5), ("water", 0.0)]
+
+
+async def test_a_query_is_limited_to_targets(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("tea!", seq=2, target="assistant"))
+    texts = await found(index, TurnQuery(owner=ANN, text="tea", targets=("assistant",)))
+    assert [text.target for text in texts] == ["assistant"]
+
+
+async def test_a_query_is_limited_to_a_conversation(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    await fill(index, said("tea", conversation="other"))
+    texts = await found(index, TurnQuery(owner=ANN, text="tea", conversation="other"))
+    assert [text.conversation for text in texts] == ["other"]
+
+
+async def test_a_query_is_limited_to_a_time_with_both_ends(index: TurnIndex) -> None:
+    await fill(index, *(said("tea", turn=turn) for turn in (1, 2, 3, 4)))
+    since, until = START + timedelta(days=2), START + timedelta(days=3)
+    texts = await found(index, TurnQuery(owner=ANN, text="tea", since=since, until=until))
+    assert [text.turn for text in texts] == [2, 3]
+
+
+async def test_the_turn_that_asks_is_left_out(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("tea", turn=2))
+    await fill(index, said("tea", turn=2, conversation="other"))
+    texts = await found(index, TurnQuery(owner=ANN, text="tea", current="tea", before_turn=2))
+    assert [(text.conversation, text.turn) for text in texts] == [("other", 2), ("tea", 1)]
+
+
+async def test_without_words_the_newest_turns_are_found(index: TurnIndex) -> None:
+    await fill(index, *(said("tea", turn=turn) for turn in (1, 2, 3)))
+    assert [text.turn for text in await found(index, TurnQuery(owner=ANN, limit=2))] == [2, 3]
+
+
+async def test_stop_words_are_no_words_to_search_for(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("coffee", turn=2))
+    texts = await found(index, TurnQuery(owner=ANN, text="what was that about?"))
+    assert [text.turn for text in texts] == [1, 2]
+
+
+@pytest.mark.parametrize(("ordinal", "turns"), [(1, [1]), (2, [2]), (-1, [3]), (-3, [1]), (4, [])])
+async def test_an_ordinal_names_a_turn_from_the_beginning_or_the_end(
+    index: TurnIndex, ordinal: int, turns: list[int]
+) -> None:
+    await fill(index, *(said("tea", turn=turn) for turn in (1, 2, 3)))
+    texts = await found(index, TurnQuery(owner=ANN, ordinal=ordinal))
+    assert [text.turn for text in texts] == turns
+
+
+async def test_an_ordinal_names_a_turn_whatever_the_other_words(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("coffee", turn=2))
+    texts = await found(index, TurnQuery(owner=ANN, text="hot drinks", ordinal=2))
+    assert [text.text for text in texts] == ["coffee"]
+
+
+async def test_the_last_turn_is_the_last_before_the_one_that_asks(index: TurnIndex) -> None:
+    await fill(index, *(said("tea", turn=turn) for turn in (1, 2, 3)))
+    texts = await found(index, TurnQuery(owner=ANN, ordinal=-1, current="tea", before_turn=3))
+    assert [text.turn for text in texts] == [2]
+
+
+async def test_how_far_a_conversation_is_indexed_is_known(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    assert await index.indexed(ANN) == {"tea": at(1)}
+    assert await index.extend(ANN.key("tea"), at(1), at(7), [])
+    assert await index.indexed(ANN) == {"tea": at(7)}
+    assert [await index.indexed(stranger) for stranger in STRANGERS] == [{}, {}, {}]
+
+
+async def test_what_another_process_indexed_is_not_indexed_twice(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    for before in (None, at(0), at(2), at(1, "u0")):
+        assert not await index.extend(ANN.key("tea"), before, at(9), [said("coffee", turn=9)])
+    assert await found(index, TurnQuery(owner=ANN, text="coffee")) == []
+
+
+async def test_another_conversation_under_the_name_replaces_the_texts(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    assert await index.extend(ANN.key("tea"), at(1), at(1, "u2"), [said("coffee")])
+    assert await index.indexed(ANN) == {"tea": at(1, "u2")}
+    assert await found(index, TurnQuery(owner=ANN, text="tea")) == []
+    assert len(await found(index, TurnQuery(owner=ANN, text="coffee"))) == 1
+
+
+async def test_recalled_input_is_dropped_with_its_files(index: TurnIndex) -> None:
+    file = replace(said("tea list", seq=2, target="attachment"), input_seq=1)
+    await fill(index, said("tea", seq=1), file)
+    later = [said("tea too", turn=2, seq=3), said("tea again", turn=3, seq=4)]
+    assert await index.extend(ANN.key("tea"), at(2), at(6), later, recalled=[1, 3])
+    assert [text.seq for text in await found(index, TurnQuery(owner=ANN, text="tea"))] == [4]
+
+
+async def test_what_is_removed_is_not_found(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    await fill(index, said("tea", conversation="other"))
+    await index.remove(ANN.key("tea"))
+    await index.remove(ANN.key("never indexed"))
+    texts = await found(index, TurnQuery(owner=ANN, text="tea"))
+    assert [text.conversation for text in texts] == ["other"]
+    assert set(await index.indexed(ANN)) == {"other"}
+
+
+async def test_a_cleared_index_is_empty_and_can_be_filled_again(index: TurnIndex) -> None:
+    await fill(index, said("tea"))
+    await index.clear()
+    assert await index.indexed(ANN) == {}
+    await fill(index, said("tea"))
+    assert len(await found(index, TurnQuery(owner=ANN, text="tea"))) == 1
+
+
+# The file.
+
+
+def readable_by_others(folder: Path) -> list[int]:
+    return [file.stat().st_mode & 0o077 for file in folder.iterdir()]
+
+
+def contents(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+async def test_a_file_has_what_another_opening_of_it_wrote(tmp_path: Path) -> None:
+    first, second = MemoryFile(tmp_path / "m"), MemoryFile(tmp_path / "m")
+    await fill(first, said("tea"))
+    assert len(await found(second, TurnQuery(owner=ANN, text="tea"))) == 1
+    await first.close()
+    await second.close()
+
+
+async def test_a_file_is_its_users_alone(tmp_path: Path) -> None:
+    index = MemoryFile(tmp_path / "m")
+    await fill(index, said("tea"))
+    await index.close()
+    assert set(readable_by_others(tmp_path)) == {0}
+
+
+async def test_what_is_removed_is_in_no_page_of_the_file(tmp_path: Path) -> None:
+    index = MemoryFile(tmp_path / "m")
+    await fill(index, said("the word is Zanzibar"))
+    await fill(index, said("tea", conversation="other"))
+    await index.remove(ANN.key("tea"))
+    assert contents(tmp_path)
+    assert b"anzibar" not in contents(tmp_path)
+    await index.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"x" * 9_000]
+)
+async def test_a_damaged_file_is_emptied_and_says_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m").write_bytes(content)
+    index = MemoryFile(tmp_path / "m")
+    with pytest.raises(TurnIndexDamaged, match="was damaged and is emptied"):
+        await index.indexed(ANN)
+    await fill(index, said("tea"))
+    await index.close()
+
+
+async def test_a_file_of_another_version_is_built_anew(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "m") as database:
+        database.execute("CREATE TABLE turn_text(id)")
+    database.close()
+    index = MemoryFile(tmp_path / "m")
+    assert await index.indexed(ANN) == {}
+    await fill(index, said("tea"))
+    await index.close()

@@ -1,0 +1,113 @@
+"""Embeddings of a server: unit vectors in order, asked again while it is busy, and refused in plain words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from loopline.adapters.embedding.http_embeddings import HttpEmbedder
+from loopline.search import EmbeddingError
+
+
+class EmbeddingServer(ThreadingHTTPServer):
+    """Answers each text with its length, backwards; before that with the statuses that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: list[int] = []
+        self.lost = 0
+        self.authorizations: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: EmbeddingServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.authorizations.append(self.headers["authorization"] or "")
+        status = self.server.statuses.pop(0) if self.server.statuses else 200
+        rows = [
+            {"index": n, "embedding": [3.0 * len(text), 4.0 * len(text)]}
+            for n, text in enumerate(body["input"])
+        ]
+        kept = rows[: len(rows) - self.server.lost]
+        answer = json.dumps({"data": kept[::-1]}) if status == 200 else "busy"
+        self.send_response(status)
+        self.send_header("retry-after", "0")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def serving() -> Iterator[EmbeddingServer]:
+    server = EmbeddingServer()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with serving() as started:
+        yield started
+
+
+def embedder(server: EmbeddingServer) -> HttpEmbedder:
+    return HttpEmbedder("m", {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"})
+
+
+def test_vectors_have_length_1_and_the_order_of_the_texts(server: EmbeddingServer) -> None:
+    made = embedder(server)
+    vectors = made.embed_passages(["a", "bb", ""] * 50)
+    assert made.dimensions == 2
+    assert len(vectors) == 150
+    assert [round(x, 3) for x in array("f", vectors[1])] == [0.6, 0.8]
+    assert set(server.authorizations) == {"Bearer k"}
+
+
+def test_a_busy_server_is_asked_again(server: EmbeddingServer) -> None:
+    made = embedder(server)
+    server.statuses = [429, 503]
+    assert len(made.embed_passages(["a"])) == 1
+
+
+def test_a_refusal_names_the_status_and_the_model(server: EmbeddingServer) -> None:
+    server.statuses = [401]
+    with pytest.raises(EmbeddingError, match="answered 401 for m"):
+        embedder(server)
+
+
+def test_an_answer_that_lacks_a_text_is_refused(server: EmbeddingServer) -> None:
+    made = embedder(server)
+    server.lost = 1
+    with pytest.raises(EmbeddingError, match="1 of 2 texts"):
+        made.embed_passages(["a", "b"])
+
+
+def test_a_server_that_is_away_is_reported_by_its_host() -> None:
+    with pytest.raises(EmbeddingError, match=r"127\.0\.0\.1 cannot be reached"):
+        HttpEmbedder("m", {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, attempts=1)
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(EmbeddingError, match="OPENAI_API_KEY"):
+        HttpEmbedder("text-embedding-3-small", {})

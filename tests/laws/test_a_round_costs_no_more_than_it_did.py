@@ -1,0 +1,144 @@
+"""A round costs no more than it did: what can be counted of one is counted, and no time is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Generator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+import pytest
+
+import loopline
+from loopline.events import Delta
+from loopline.models import Prompt, Reply, TextDelta
+from loopline.prompt.render_state import RenderState
+from loopline.prompt.rendering import Rendering
+from loopline.react.context import Context
+from loopline.refs import CallRef
+from loopline.timeline import Block, decode, encode
+from loopline.timeline.timeline import Timeline
+from loopline.timeline.turn_state import Turn
+from tests.bench.workload import Instant, opened
+
+T = TypeVar("T")
+
+PACKAGE = str(Path(loopline.__file__).parent)
+COUNTED: dict[CodeType, str] = {
+    encode.__code__: "bodies encoded",
+    decode.__code__: "bodies decoded",
+    Turn.take.__code__: "blocks folded into the turn",
+    Timeline.extend.__code__: "extensions of the timeline",
+    RenderState.take.__code__: "blocks folded into the render state",
+    Rendering.take.__code__: "blocks rendered",
+    Context.prompt.__code__: "prompts made",
+    Delta.__init__.__code__: "deltas made",
+    Block.__init__.__code__: "blocks made",
+    CallRef.__str__.__code__: "refs of calls written",
+}
+
+ROUNDS = 30
+"""The rounds of the turn. The first cost more, and now and then the turn looks for steers of other processes."""
+
+ALONE = {
+    "tasks": 1,
+    "ticks of the event loop": 3,
+    "bodies encoded": 5,
+    "bodies decoded": 5,
+    "blocks made": 5,
+    "blocks folded into the turn": 5,
+    "extensions of the timeline": 4,
+    "blocks folded into the render state": 5,
+    "blocks rendered": 5,
+    "refs of calls written": 2,
+    "prompts made": 1,
+    "deltas made": 1,
+    "calls of the package's functions": 620,
+}
+"""What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
+
+HEARD = ALONE | {"ticks of the event loop": 6, "events": 6, "calls of the package's functions": 720}
+"""The same of a round whose sender receives its events: five blocks and the notes as they are read."""
+
+
+class Tally:
+    """The counts of what is run within it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def take_call(self, frame: FrameType, event: str, _: object) -> None:
+        """Count a call of one of the package's functions."""
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self.counts["calls of the package's functions"] += 1
+        if event == "call" and (name := COUNTED.get(frame.f_code)):
+            self.counts[name] += 1
+
+    def begin_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        /,
+    ) -> asyncio.Task[T]:
+        """Count a task, and begin it."""
+        self.counts["tasks"] += 1
+        return asyncio.Task(coroutine, loop=loop)
+
+    def take_tick(self) -> None:
+        """Count a tick of the event loop, and wait for the next."""
+        self.counts["ticks of the event loop"] += 1
+        asyncio.get_running_loop().call_soon(self.take_tick)
+
+    @contextmanager
+    def counting(self) -> Generator[None, None, None]:
+        """Count within the context."""
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(self.begin_task)
+        loop.call_soon(self.take_tick)
+        sys.setprofile(self.take_call)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            loop.set_task_factory(None)
+
+
+class CountingModel(Instant):
+    """A model that answers at once, and notes at each request what was counted until then."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__(rounds=ROUNDS)
+        self.counts: list[Counter[str]] = []
+        self._tally = tally
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Yield the next reply."""
+        self.counts.append(self._tally.counts.copy())
+        async for piece in super().stream(prompt):
+            yield piece
+
+    def of_a_round(self, name: str) -> float:
+        """Return what most rounds add to a count."""
+        return median(after[name] - before[name] for before, after in pairwise(self.counts))
+
+
+@pytest.mark.parametrize("limits", [ALONE, HEARD], ids=["alone", "heard"])
+async def test_a_round_in_memory_costs_no_more_than_it_did(limits: dict[str, int]) -> None:
+    tally = Tally()
+    model = CountingModel(tally)
+    async with opened("memory:", model) as harness:
+        conversation = harness.conversation("c")
+        with tally.counting():
+            if limits is ALONE:
+                await conversation.say("go")
+            else:
+                async for _ in conversation.stream("go"):
+                    tally.counts["events"] += 1
+    counts = {name: model.of_a_round(name) for name in limits}
+    assert {name: count for name, count in counts.items() if count > limits[name]} == {}

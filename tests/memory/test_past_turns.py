@@ -1,0 +1,246 @@
+"""The memory of past turns follows the log and finds turns by words, by order and by time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopline import LooplineError
+from loopline.adapters.memory_files import MemoryFile
+from loopline.harness.past_turns import open_memory
+from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Target
+from loopline.testing import FakeClock
+from loopline.timeline import (
+    NEW_TURN,
+    Body,
+    Completion,
+    ConversationKey,
+    Entry,
+    MemoryLog,
+    Notes,
+    RoundStart,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+)
+from loopline.timeline.prompt_blocks import RangeSummary
+from tests.support.past_turns import NOW, blocks_of
+
+TEA = ConversationKey(name="tea", user="ann")
+ANN = Owner.of(TEA)
+
+
+class Talk:
+    """A log with one conversation about tea, and its memory."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(NOW)
+        self.log = MemoryLog(self.clock)
+        self.index = MemoryTurnIndex()
+        self.memory = ConversationMemory(self.log, lambda: self.index, self.clock)
+
+    async def tell(self, *turns: str, name: str = "tea", days_ago: float = 1) -> None:
+        bodies: list[list[Body]] = [
+            [UserPrompt(text=text), Completion(text=f"Noted {n}.")] for n, text in enumerate(turns)
+        ]
+        started = NOW - timedelta(days=days_ago)
+        await self.log.restore(ANN.key(name), blocks_of(bodies, started))
+
+    async def turns(self, query: str = "", **filters: Any) -> list[str]:
+        hits = await self.memory.search(query, user="ann", **filters)
+        return [f"{hit.conversation}/{hit.turn_id}" for hit in hits]
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk()
+
+
+async def test_a_turn_is_found_by_words_of_its_prompt_or_answer(talk: Talk) -> None:
+    await talk.tell("My oolong steeps at 90 degrees", "Where is Darjeeling?")
+    hit, *rest = await talk.memory.search("how hot was the oolong", user="ann")
+    assert (hit.turn_id, rest) == ("turn_1", [])
+    assert hit.ref == "cv:tea/ar:turn_1.user.prompt"
+    assert hit.text == "My oolong steeps at 90 degrees"
+    assert 0 < hit.score <= 1
+
+
+async def test_what_is_said_later_is_found_by_the_next_search(talk: Talk) -> None:
+    await talk.tell("green tea")
+    assert await talk.turns("coffee") == []
+    await talk.log.append(TEA, [Entry(body=UserPrompt(text="coffee"), turn=NEW_TURN)], seen=2)
+    assert await talk.turns("coffee") == ["tea/turn_2"]
+
+
+async def test_refs_in_the_conversation_that_asks_are_short(talk: Talk) -> None:
+    await talk.tell("green tea")
+    (hit,) = await talk.memory.search("green", user="ann", conversation="tea")
+    assert hit.ref == "ar:turn_1.user.prompt"
+
+
+async def test_a_turn_is_found_by_its_order_in_words(talk: Talk) -> None:
+    await talk.tell("green", "black", "white")
+    assert await talk.turns("what was the second turn about") == ["tea/turn_2"]
+    assert await talk.turns("my 3rd question") == ["tea/turn_3"]
+    assert await talk.turns(ordinal="last") == ["tea/turn_3"]
+    assert await talk.turns(ordinal=-2) == ["tea/turn_2"]
+
+
+async def test_the_latest_of_two_equal_texts_comes_first(talk: Talk) -> None:
+    await talk.tell("green tea", name="old", days_ago=60)
+    await talk.tell("some green tea", name="new", days_ago=2)
+    assert await talk.turns("green tea", limit=1) == ["new/turn_1"]
+
+
+async def test_a_far_better_match_comes_before_a_newer_one(talk: Talk) -> None:
+    await talk.tell("the samovar from Tula leaks at the tap", name="old", days_ago=200)
+    await talk.tell("the tap in the kitchen", name="new", days_ago=0.5)
+    assert await talk.turns("samovar tap leaks", limit=1) == ["old/turn_1"]
+
+
+async def test_a_search_is_limited_to_days(talk: Talk) -> None:
+    await talk.tell("green tea", name="old", days_ago=60)
+    await talk.tell("green tea", name="new", days_ago=2)
+    assert await talk.turns("tea", days=30) == ["new/turn_1"]
+    assert await talk.turns("tea", until=NOW - timedelta(days=30)) == ["old/turn_1"]
+
+
+async def test_a_search_is_limited_to_a_conversation(talk: Talk) -> None:
+    await talk.tell("green tea")
+    await talk.tell("black tea", name="other")
+    assert await talk.turns("tea", scope="conversation", conversation="other") == ["other/turn_1"]
+
+
+async def test_notes_files_and_summaries_are_targets(talk: Talk) -> None:
+    file = UserAttachment(
+        name="list.txt", mime="text/plain", size=6, sha256="", data="", text="assam"
+    )
+    bodies: list[list[Body]] = [
+        [
+            UserPrompt(text="buy tea"),
+            file,
+            Notes(text="[P] likes assam"),
+            RangeSummary(covers=1, first_turn=1, last_turn=1, text="They spoke of assam."),
+        ]
+    ]
+    await talk.log.restore(TEA, blocks_of(bodies, NOW))
+    targets: list[tuple[Target, str]] = [
+        ("attachment", "cv:tea/fi:turn_1.user.attachments/list.txt"),
+        ("notes", "cv:tea/ar:turn_1.react.notes.1"),
+        ("summary", "cv:tea/su:turn_1.conv.range.summary.1"),
+    ]
+    for target, ref in targets:
+        (hit,) = await talk.memory.search("assam", user="ann", targets=[target])
+        assert hit.ref == ref
+    assert await talk.turns("assam", targets=["user"]) == []
+
+
+async def test_a_long_text_is_found_with_an_excerpt_around_the_match(talk: Talk) -> None:
+    filler = "nothing of note here. " * 1_000
+    await talk.tell(f"{filler}The lapsang is smoky. {filler}")
+    (hit,) = await talk.memory.search("lapsang", user="ann")
+    assert "The lapsang is smoky." in hit.text
+    assert len(hit.text) < 700
+    assert "#C" in hit.ref
+
+
+async def test_recalled_input_is_not_remembered(talk: Talk) -> None:
+    await talk.tell("green tea")
+    entries = [Entry(body=UserPrompt(text="my secret"), turn=NEW_TURN)]
+    await talk.log.append(TEA, entries, seen=2)
+    assert await talk.turns("secret") == ["tea/turn_2"]
+    await talk.log.append(TEA, [Entry(body=UserRecalled(said=3), turn=2)], seen=3)
+    assert await talk.turns("secret") == []
+
+
+async def test_input_that_a_round_took_before_it_was_recalled_stays(talk: Talk) -> None:
+    start = RoundStart(
+        saw=1,
+        takes=(1,),
+        epoch=1,
+        opened_by="",
+        model="",
+        protocol="",
+        renderer=0,
+        system_sha256="",
+        tools_sha256="",
+        stable_sha256="",
+    )
+    bodies: list[list[Body]] = [
+        [UserPrompt(text="secret"), start, UserRecalled(said=1), UserFollowup(text="more")]
+    ]
+    await talk.log.restore(TEA, blocks_of(bodies, NOW))
+    assert await talk.turns("secret") == ["tea/turn_1"]
+
+
+async def test_a_forgotten_conversation_is_not_found(talk: Talk) -> None:
+    await talk.tell("green tea")
+    assert await talk.turns("tea") == ["tea/turn_1"]
+    await talk.log.forget(TEA)
+    assert await talk.turns("tea") == []
+    assert await talk.index.indexed(ANN) == {}
+
+
+async def test_a_fork_shows_a_shared_text_once(talk: Talk) -> None:
+    await talk.tell("green tea")
+    await talk.log.fork(TEA, ANN.key("fork"), 2)
+    assert len(await talk.turns("green")) == 1
+    assert await talk.turns("green", conversation="fork") == ["fork/turn_1"]
+
+
+async def test_child_runs_are_not_remembered(talk: Talk) -> None:
+    await talk.tell("green tea", name="tea~c1")
+    assert await talk.turns("tea") == []
+
+
+async def test_a_rebuilt_index_finds_the_same(talk: Talk) -> None:
+    await talk.tell("green tea", "black tea")
+    before = await talk.memory.search("tea", user="ann")
+    await talk.memory.rebuild(ANN)
+    assert await talk.memory.search("tea", user="ann") == before
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"limit": 0}, "limit is 0"),
+        ({"scope": "world"}, "no scope 'world'"),
+        ({"scope": "conversation"}, "name it with conversation="),
+        ({"targets": ["diary"]}, "no target in"),
+        ({"days": 0}, "days is 0"),
+        ({"days": float("nan")}, "days is nan"),
+        ({"half_life_days": 0}, "half_life_days is 0"),
+        ({"since": NOW.replace(tzinfo=None)}, "need a time zone"),
+        ({"ordinal": "umpteenth"}, "no ordinal 'umpteenth'"),
+    ],
+)
+async def test_a_wrong_filter_is_named(talk: Talk, filters: dict[str, Any], message: str) -> None:
+    with pytest.raises(LooplineError, match=message):
+        await talk.turns("tea", **filters)
+
+
+async def test_a_damaged_index_is_filled_again_by_the_search_that_meets_it(tmp_path: Path) -> None:
+    talk = Talk()
+    await talk.tell("green tea")
+    (tmp_path / "m").write_bytes(b"no database" * 500)
+    memory = ConversationMemory(talk.log, lambda: MemoryFile(tmp_path / "m"), talk.clock)
+    assert [hit.turn_id for hit in await memory.search("tea", user="ann")] == ["turn_1"]
+    await memory.close()
+
+
+async def test_the_index_of_a_store_is_a_file_beside_it(tmp_path: Path) -> None:
+    talk = Talk()
+    await talk.tell("green tea")
+    memory = open_memory(talk.log, tmp_path / "talk.db", talk.clock)
+    assert not list_names(tmp_path)
+    await memory.search("tea", user="ann")
+    await memory.close()
+    assert list_names(tmp_path) == ["talk.db-memory"]
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
