@@ -3,6 +3,7 @@
 from loopline.bundle.build_calls import build_call_problems, descriptor_modules
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
+from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
@@ -24,6 +25,7 @@ __all__ = [
     "BaseWorkflow",
     "Bundle",
     "ChatCommunicator",
+    "ContextRAGClient",
     "Installation",
     "LoadedBundle",
     "LoopSettings",

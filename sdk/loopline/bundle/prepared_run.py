@@ -12,7 +12,7 @@ from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
-from loopline.memory import ConversationMemory
+from loopline.memory import ConversationMemory, PastTurns
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
@@ -85,6 +85,12 @@ class PreparedRun:
     began: datetime
     recoveries: int
     commit: KnowledgeCommit | None
+
+    @property
+    def past_turns(self) -> PastTurns:
+        """The past turns that this one may search."""
+        recorder = self.recorder
+        return PastTurns(self.services.memory, recorder.conversation, recorder.number)
 
     def header(
         self,

@@ -26,7 +26,7 @@ KNOWLEDGE: Mapping[str, str | bool] = asdict(KnowledgeConfig())
 
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
-    "react": {"preset": None, **dict.fromkeys(LoopOptions().values)},
+    "react": {"preset": None, "memsearch": False, **dict.fromkeys(LoopOptions().values)},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
 """The properties that configure every bundle's loop; none is set by default."""
@@ -259,12 +259,14 @@ def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
 class LoopSettings:
     """The configured loop; `preset` is empty and `tools` is None where nothing is configured.
 
-    `tools` are patterns of the ids of the tools that the loop may offer.
+    `tools` are patterns of the ids of the tools that the loop may offer. With `memsearch` it offers the search in
+    past turns.
     """
 
     preset: str = ""
     limits: Limits = field(default_factory=Limits)
     tools: tuple[str, ...] | None = None
+    memsearch: bool = False
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
@@ -275,6 +277,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
     """
     react, nadoo = properties.section("react"), properties.section("react_config")
     preset, tools = react.pop("preset", None), nadoo.pop("tools", None)
+    memsearch = bool(react.pop("memsearch", False))
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -283,7 +286,9 @@ def loop_settings(properties: Properties) -> LoopSettings:
     except LooplineError as error:
         raise PropertyError(str(error)) from error
     limits: Limits = {**_limits("react_config", nadoo), **_limits("react", react)}
-    return LoopSettings(preset=str(preset or ""), limits=limits, tools=_patterns(tools))
+    return LoopSettings(
+        preset=str(preset or ""), limits=limits, tools=_patterns(tools), memsearch=memsearch
+    )
 
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
+from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
 from loopline.bundle.prepared_run import PreparedRun
 from loopline.bundle.properties import Properties
@@ -54,6 +55,7 @@ from loopline.tools import (
     Deps,
     HideTool,
     KnowledgeSearch,
+    MemorySearchTool,
     PlanTool,
     ReadTool,
     SearchTool,
@@ -124,6 +126,14 @@ class BaseWorkflow(Generic[Deps]):
     def knowledge(self) -> KnowledgeSpace | None:
         """The bundle's own knowledge space; None without a `knowledge` configuration."""
         return self._run.services.knowledge
+
+    @property
+    def ctx_client(self) -> ContextRAGClient:
+        """The client that searches past turns of the user, and reads refs."""
+        run, recorder = self._run, self._run.recorder
+        read = run.services.read_knowledge(recorder.timeline, recorder.history)
+        reader = Reader(conversation=run.conversation, knowledge=read, lookup=run.lookup)
+        return ContextRAGClient(run.past_turns, reader)
 
     @property
     def deps(self) -> Deps:
@@ -271,6 +281,8 @@ class BaseWorkflow(Generic[Deps]):
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
             built_in.append(SearchTool(search))
+        if self._run.services.settings.memsearch:
+            built_in.append(MemorySearchTool(self._run.past_turns))
         return ToolSet([*built_in, *bundle_tools.values()])
 
     async def answer(self, text: str) -> TurnResult[Any]:

@@ -252,3 +252,37 @@ class ConversationMemory:
             if not taken:
                 recalled.add(body.said)
         return recalled
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurns:
+    """The turns that a running turn may search: those of its own user, up to the one before it."""
+
+    memory: ConversationMemory
+    conversation: ConversationKey
+    turn: int
+
+    async def search(
+        self,
+        query: str = "",
+        *,
+        scope: Scope = "user",
+        limit: int = DEFAULT_HITS,
+        **filters: Unpack[TurnFilterOptions],
+    ) -> Sequence[TurnHit]:
+        """Return the turns that best match the query, best first; `conversation` and `before_turn` are the turn's own.
+
+        Raises:
+            LooplineError: a filter is wrong.
+        """
+        key = self.conversation
+        filters["conversation"], filters["before_turn"] = key.name, self.turn
+        return await self.memory.search(
+            query,
+            user=key.user,
+            tenant=key.tenant,
+            project=key.project,
+            scope=scope,
+            limit=limit,
+            **filters,
+        )

@@ -6,6 +6,7 @@ from loopline.tools.builtin.knowledge_search import (
     KnowledgeSearchTool,
     SearchTool,
 )
+from loopline.tools.builtin.memory_search import MemorySearchTool
 from loopline.tools.builtin.web import (
     MemoryWeb,
     WebFetch,
@@ -51,6 +52,7 @@ __all__ = [
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
+    "MemorySearchTool",
     "MemoryWeb",
     "Outcome",
     "Output",
