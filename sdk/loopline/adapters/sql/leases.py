@@ -22,7 +22,6 @@ from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads
 from loopline.adapters.sql.store_writer import LeaseClaim
 from loopline.errors import ConflictError, StoreError
 from loopline.timeline import ConversationKey
-from loopline.timeline.tasks import finish
 
 LEASE_SECONDS = 10.0
 BEATS_PER_LEASE = 4
@@ -93,7 +92,7 @@ class Leases:
         pause = FIRST_POLL_SECONDS
         next_check = 0.0
         while True:
-            lease = await self._locked(lock)
+            lease = await self._claim(lock)
             if lease is None and time.monotonic() >= next_check:
                 lease = await self._taken_over(lock)
                 check_every = min(OWNER_CHECK_SECONDS, self._seconds / BEATS_PER_LEASE)
@@ -114,13 +113,6 @@ class Leases:
         group = self._group_commit()
         return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
 
-    async def _locked(self, lock: _ConversationLock) -> _Lease | None:
-        """Return a lease if nobody has the lock of the newest generation."""
-        while await lock.take():
-            if lease := await self._claim(lock, takes_over=False):
-                return lease
-        return None
-
     async def _taken_over(self, lock: _ConversationLock) -> _Lease | None:
         """Return a lease if the owner of the lock has been silent until its own ended."""
         owner = await self._owner(lock)
@@ -131,34 +123,36 @@ class Leases:
         if owner != await self._owner(lock):
             return None
         lock.switch_to(owner.generation + 1)
-        return await self._claim(lock, takes_over=True) if await lock.take() else None
+        return await self._claim(lock, takes_over=True)
 
     async def _owner(self, lock: _ConversationLock) -> LeaseOwner:
         self._group_commit()
         return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
-    async def _claim(self, lock: _ConversationLock, *, takes_over: bool) -> _Lease | None:
-        """Return a lease of the lock's generation; if another holds the lease, switch to its generation."""
+    async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> _Lease | None:
+        """Return a lease if nobody has the lock of the newest generation; to take over is tried only once."""
         group = self._group_commit()  # it may have been closed meanwhile
 
-        def take_term() -> _Lease | LeaseOwner:
-            claim = LeaseClaim(
-                generation=lock.generation,
-                takes_over=takes_over,
-                boot=boot_id(),
-                now=since_boot(),
-                seconds=self._seconds,
-            )
-            claimed = group.thread.transact(
-                partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
-            )
-            return _Lease(claimed, claim.ends) if isinstance(claimed, int) else claimed
+        def claim_lease() -> _Lease | None:
+            while lock.take():
+                claim = LeaseClaim(
+                    generation=lock.generation,
+                    takes_over=takes_over,
+                    boot=boot_id(),
+                    now=since_boot(),
+                    seconds=self._seconds,
+                )
+                claimed = group.thread.transact(
+                    partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
+                )
+                if isinstance(claimed, int):
+                    return _Lease(claimed, claim.ends)
+                lock.switch_to(claimed.generation)
+                if takes_over:
+                    break
+            return None
 
-        claimed = await group.thread.do(take_term)
-        if isinstance(claimed, _Lease):
-            return claimed
-        lock.switch_to(claimed.generation)
-        return None
+        return await group.thread.do(claim_lease)
 
     def _beat(self, group: GroupCommit) -> None:
         """Renew every lease; on the heartbeat's thread."""
@@ -199,11 +193,10 @@ class _ConversationLock:
         self.conversation = conversation
         self.generation = 0
 
-    async def take(self) -> bool:
-        """Take the lock if nobody has it; return whether it is taken."""
+    def take(self) -> bool:
+        """Take the lock if nobody has it; return whether it is taken. It blocks while a file is opened."""
         if self.generation not in self._files:
-            opening = asyncio.get_running_loop().run_in_executor(None, self._open)
-            self._files[self.generation] = await finish(opening)
+            self._files[self.generation] = self._open()
         try:
             fcntl.flock(self._files[self.generation], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

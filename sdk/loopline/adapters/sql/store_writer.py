@@ -118,26 +118,26 @@ class _Ordinals:
         default_factory=OrderedDict[int, tuple[int, TypeCounts]]
     )
 
-    def has(self, row: int, head: int, turns: set[int]) -> bool:
+    def has(self, row: int, state: _State, turns: set[int]) -> bool:
         """Return whether the counts of these turns are known without reading."""
         cached_head, counts = self._cached.get(row, (0, TypeCounts()))
-        return not head or (cached_head == head and turns <= counts.keys())
+        return not state.head or (cached_head == state.head and turns <= counts.keys())
 
     def counts(
-        self, connection: Connection, row: int, head: int, turns: set[int], *, is_fork: bool
+        self, connection: Connection, row: int, state: _State, turns: set[int]
     ) -> TypeCounts:
         """Return the counts of these turns up to the head; only what is not cached is read."""
         cached_head, cached = self._cached.get(row, (0, TypeCounts()))
         counts = {turn: cached[turn] for turn in turns & cached.keys()}
         uncached = {turn: Counter[str]() for turn in turns - counts.keys()}
-        parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
-        if counts and cached_head < head:
+        if counts and cached_head < state.head:
+            parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
             _add(counts, execute(connection, statements.COUNT_TYPES_SINCE, parameters))
-        parameters = {"conversation": row, "turns": dumps([*uncached])}
-        if uncached and head:
+        if uncached and state.head:
+            parameters = {"conversation": row, "turns": dumps([*uncached])}
             _add(uncached, execute(connection, statements.COUNT_TYPES, parameters))
-        if uncached and is_fork:
-            _add(uncached, execute(connection, statements.COUNT_INHERITED_TYPES, parameters))
+            if state.base:
+                _add(uncached, execute(connection, statements.COUNT_INHERITED_TYPES, parameters))
         return counts | uncached
 
     def cache(self, row: int, head: int, counts: TypeCounts) -> None:
@@ -241,7 +241,6 @@ class StoreWriter:
             execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
         state.term += 1
         execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
-        self._states.pop(conversation)
         return state.term
 
     def renew(
@@ -418,10 +417,9 @@ class StoreWriter:
         row = self._row(connection, request.conversation, state)
         turns = state.turns + any(entry.turn == NEW_TURN for entry in request.entries)
         written_to = {entry.turn or turns for entry in request.entries}
-        if not self._ordinals.has(row, state.head, written_to):
+        if not self._ordinals.has(row, state, written_to):
             self._pending.write(connection)
-        is_fork = state.base > 0
-        counts = self._ordinals.counts(connection, row, state.head, written_to, is_fork=is_fork)
+        counts = self._ordinals.counts(connection, row, state, written_to)
         now = self._clock.now()
         blocks, tip = list[Block](), state.tip
         for entry, body in zip(request.entries, request.bodies, strict=True):
