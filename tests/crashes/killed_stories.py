@@ -48,32 +48,34 @@ def copy_of(store: Path) -> Path:
 
 
 async def tell_everything(folder: str, point: int) -> None:
-    """Append small and large, fork, forget and back up; say what has been acknowledged."""
+    """Open the store and do all that a log can; say what has been acknowledged."""
     store = store_of(folder, point)
     async with await opened(store) as log:
-        await log.append(HERE, [prompt("one"), LARGE], seen=0, key="1")
-        say(point, "kept")
-        with suppress(ConflictError):
-            await log.fork(HERE, FORK, 1)
-        say(point, "forked")
-        await log.append(FORK, [prompt("two")], seen=1, key="2")
-        say(point, "added")
-        if await log.forgotten(THERE) is None:
-            await log.append(THERE, [SECRET, LARGE], seen=0, key="3")
-        await log.forget(THERE)
-        say(point, "forgotten")
-        await log.collect()
-        if not await asyncio.to_thread(copy_of(store).exists):
-            await log.backup(copy_of(store), FileBlobs.for_store(copy_of(store)))
-        say(point, "copied")
+        await do_everything(log, store, point)
 
 
-async def found(store: Path) -> dict[ConversationKey, list[Block]]:
-    """All blocks that a store holds, each of them read."""
-    async with await opened(store) as log:
-        return {
-            c.conversation: list(await log.read(c.conversation)) for c in await log.conversations()
-        }
+async def do_everything(log: SqlLog, store: Path, point: int) -> None:
+    """Append small and large, fork, forget and back up; say what has been acknowledged."""
+    await log.append(HERE, [prompt("one"), LARGE], seen=0, key="1")
+    say(point, "kept")
+    with suppress(ConflictError):
+        await log.fork(HERE, FORK, 1)
+    say(point, "forked")
+    await log.append(FORK, [prompt("two")], seen=1, key="2")
+    say(point, "added")
+    if await log.forgotten(THERE) is None:
+        await log.append(THERE, [SECRET, LARGE], seen=0, key="3")
+    await log.forget(THERE)
+    say(point, "forgotten")
+    await log.collect()
+    if not await asyncio.to_thread(copy_of(store).exists):
+        await log.backup(copy_of(store), FileBlobs.for_store(copy_of(store)))
+    say(point, "copied")
+
+
+async def stored_blocks(log: SqlLog) -> dict[ConversationKey, list[Block]]:
+    """Read every block of a store."""
+    return {c.conversation: list(await log.read(c.conversation)) for c in await log.conversations()}
 
 
 async def write_until_killed(store: str) -> None:

@@ -192,14 +192,19 @@ def say_what_is_refused(log: TimelineLog) -> None:
 
 
 async def tell_a_story(folder: str, point: int) -> None:
-    """An append of a user, then one of a runner; say what is acknowledged."""
+    """Open a store, append as a user and as a runner, and say what is acknowledged."""
     async with await SqlLog.open(url(f"{folder}/{point}.db")) as log:
-        await log.append(HERE, [prompt("one")], seen=0, key="1")
-        say(point, 1)
-        async with log.lease(HERE) as term:
-            whole = [notes("two"), notes("three"), notes("four")]
-            await log.append(HERE, whole, seen=1, term=term, key="2")
-        say(point, 4)
+        await append_a_story(log, point)
+
+
+async def append_a_story(log: TimelineLog, point: int) -> None:
+    """Append as a user, then as a runner; say what is acknowledged."""
+    await log.append(HERE, [prompt("one")], seen=0, key="1")
+    say(point, 1)
+    async with log.lease(HERE) as term:
+        whole = [notes("two"), notes("three"), notes("four")]
+        await log.append(HERE, whole, seen=1, term=term, key="2")
+    say(point, 4)
 
 
 def die_at_every_point(folder: str, live: Callable[[str, int], Coroutine[None, None, None]]) -> int:

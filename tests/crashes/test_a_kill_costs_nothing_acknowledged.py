@@ -10,7 +10,7 @@ import pytest
 from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError
 from loopline.timeline import Block
-from tests.crashes.processes import HERE, finish, kill, start, tell_a_story, url
+from tests.crashes.processes import HERE, append_a_story, finish, kill, start, url
 
 
 def kept(store: Path) -> list[Block]:
@@ -53,7 +53,7 @@ async def found_when_repeated(folder: Path, point: int) -> tuple[int, list[str]]
     """How many blocks there are, and the texts after the same has been appended again."""
     async with await SqlLog.open(url(folder / f"{point}.db")) as log:
         found = await log.read(HERE)
-        await tell_a_story(str(folder), point)
+        await append_a_story(log, point)
         return len(found), [getattr(b.body, "text", "") for b in await log.read(HERE)]
 
 

@@ -7,7 +7,15 @@ from collections import defaultdict
 from pathlib import Path
 
 from loopline.timeline import Block, ConversationKey
-from tests.crashes.killed_stories import FORK, LARGE, copy_of, found, store_of, tell_everything
+from tests.crashes.killed_stories import (
+    FORK,
+    LARGE,
+    copy_of,
+    do_everything,
+    opened,
+    store_of,
+    stored_blocks,
+)
 from tests.crashes.processes import HERE, THERE, finish, prompt, start
 
 AT_ONCE = 12
@@ -39,13 +47,15 @@ def check(kept: dict[ConversationKey, list[Block]], acknowledged: set[str]) -> N
 
 async def check_and_do_the_rest(folder: Path, point: int, acknowledged: set[str]) -> None:
     store, copy = store_of(folder, point), copy_of(store_of(folder, point))
-    check(await found(store), acknowledged)
-    copied = await asyncio.to_thread(copy.exists)
-    assert copied or "copied" not in acknowledged
-    await tell_everything(str(folder), point)
-    kept = await found(store)
+    async with await opened(store) as log:
+        check(await stored_blocks(log), acknowledged)
+        copied = await asyncio.to_thread(copy.exists)
+        assert copied or "copied" not in acknowledged
+        await do_everything(log, store, point)
+        kept = await stored_blocks(log)
     check(kept, {"kept", "forked", "added", "forgotten"})
-    assert await found(copy) == kept
+    async with await opened(copy) as log:
+        assert await stored_blocks(log) == kept
     assert len(await asyncio.to_thread(named_blobs, store)) == 1
 
 
