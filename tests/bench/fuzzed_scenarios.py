@@ -1,6 +1,6 @@
-"""More drawn lives than the suite draws: `python -m tests.bench.fuzzed_scenarios --examples 5000 --seed 7`.
+"""More drawn scenarios than the suite draws: `python -m tests.bench.fuzzed_scenarios --examples 5000 --seed 7`.
 
-Each is lived once and held to every law; what the lives had in them is counted.
+Each is run once and held to every law; what the scenarios had in them is counted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.laws import test_a_prompt_fits as fitting
 from tests.laws import test_carrying_on_only_extends_the_prompt as extended
 from tests.laws import test_nothing_begins_after_the_end as interrupted
 from tests.laws import test_the_invariants_of_a_turn as invariants
-from tests.support.corpus import live
-from tests.support.fuzzed_scenarios import wild_lives
+from tests.support.corpus import run_of
+from tests.support.fuzzed_scenarios import fuzzed_scenarios
 from tests.support.interruption_strategies import drawn
-from tests.support.scenario_strategies import lives
+from tests.support.scenario_strategies import drawn_scenarios
 
 HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Block]]], ...] = (
-    (invariants, wild_lives, lambda life: live(life).blocks),
-    (extended, lives, lambda life: live(life).blocks),
-    (fitting, lives, lambda life: live(life).blocks),
+    (invariants, fuzzed_scenarios, lambda scenario: run_of(scenario).blocks),
+    (extended, drawn_scenarios, lambda scenario: run_of(scenario).blocks),
+    (fitting, drawn_scenarios, lambda scenario: run_of(scenario).blocks),
     (interrupted, drawn, lambda drawing: interrupted.tell(drawing).blocks),
 )
 """The modules of laws, what these are held over, and the blocks of one of it."""
@@ -43,7 +43,7 @@ def laws(module: ModuleType) -> list[Callable[[Any], None]]:
 
 
 def seen(blocks: Sequence[Block]) -> set[str]:
-    """Say what was in a life."""
+    """Say what was in a scenario."""
     found = {block.type for block in blocks}
     for block in blocks:
         match block.body:
@@ -66,7 +66,7 @@ def hold(
     examples: int,
     start: int,
 ) -> Counter[str]:
-    """Hold the laws of a module to so many lives; what was in them."""
+    """Hold the laws of a module to so many scenarios; what was in them."""
     held, counted = laws(module), Counter[str]()
 
     @seed(start)
@@ -75,14 +75,14 @@ def hold(
     def every(one: object) -> None:
         for law in held:
             law(one)
-        counted.update(["lives", *seen(blocks_of(one))])
+        counted.update(["scenarios", *seen(blocks_of(one))])
 
     every()
     return counted
 
 
 def main() -> None:
-    """Hold the laws to so many lives."""
+    """Hold the laws to so many scenarios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -92,7 +92,7 @@ def main() -> None:
         counted = hold(module, strategy, blocks_of, examples=chosen.examples, start=chosen.seed)
         took, worked = time.monotonic() - start, time.process_time() - busy
         sys.stdout.write(
-            f"{counted['lives']} lives and {len(laws(module))} laws in {took:.0f} s, {worked:.0f} s of "
+            f"{counted['scenarios']} scenarios and {len(laws(module))} laws in {took:.0f} s, {worked:.0f} s of "
             f"them at work: {module.__name__.split('.')[-1]}\n"
         )
         for what, count in sorted(counted.items()):

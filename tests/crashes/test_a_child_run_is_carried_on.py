@@ -19,7 +19,7 @@ APPENDS = 20
 
 
 def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
-    """How a process that lives the turn ends, and what it says of it."""
+    """Return how a process that runs the turn ends, and what it says of it."""
     said = folder / "said"
     arguments = (
         f"sqlite:///{folder}/talk.db",

@@ -23,7 +23,7 @@ from loopline.react import Allow, GuardedCall
 from loopline.react.extensions import Verdict
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
-from tests.support.crashing_log import MortalLog
+from tests.support.crashing_log import CrashingLog
 
 UP_TO_THE_START, UP_TO_THE_CALL = 4, 3
 """So many appends are kept: the prompt, the header, a round, a decision with its call, its start."""
@@ -151,7 +151,7 @@ bundle = Bundle(id="cutting", workflow=Cutting)
 async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START, **more: str) -> MemoryLog:
     """What is kept of a turn whose one call was cut off after so many appends."""
     inner = MemoryLog()
-    log = MortalLog(inner)
+    log = CrashingLog(inner)
     log.left = left
     model = ScriptedModel([Call(f"cut.{name}", ledger=str(ledger), **more)])
     async with Harness.open(bundle, store=log, model=model) as harness:

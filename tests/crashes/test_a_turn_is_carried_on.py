@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline.timeline import Block
-from tests.support.crashing_turns import Fate
-from tests.support.killed_turns import LONG, SHORT, SUMMARY, check, check_long, kept, run
+from tests.support.crashing_turns import CrashingTurn
+from tests.support.killed_turns import LONG, SHORT, SUMMARY, check, check_long, run, stored
 
 SHORT_APPENDS, LONG_APPENDS = 16, 33
 APPENDS = [
@@ -54,21 +54,21 @@ AROUND_A_SUMMARY = [
 ]
 
 
-def live_and_die(fate: Fate, batches: list[int]) -> list[Block]:
+def live_and_die(crashing_turn: CrashingTurn, batches: list[int]) -> list[Block]:
     """Die where it says, have another process do the rest, and check what holds; all blocks."""
-    folder = Path(fate.folder)
-    assert run(fate)[:2] == (-signal.SIGKILL, "")
-    acknowledged, read = asyncio.run(kept(fate))
-    assert run(replace(fate, n=0))[:2] == (0, "complete")
-    blocks, read_again = asyncio.run(kept(fate))
+    folder = Path(crashing_turn.folder)
+    assert run(crashing_turn)[:2] == (-signal.SIGKILL, "")
+    acknowledged, read = asyncio.run(stored(crashing_turn))
+    assert run(replace(crashing_turn, n=0))[:2] == (0, "complete")
+    blocks, read_again = asyncio.run(stored(crashing_turn))
     assert blocks[: len(acknowledged)] == acknowledged
     assert {ref: read_again[ref] for ref in read} == read
     check(blocks, folder, batches)
     return blocks
 
 
-def dead_at(folder: Path, point: str, n: int, summary: str) -> Fate:
-    return Fate(str(folder), length="long", summary=summary, point=point, n=n)
+def dead_at(folder: Path, point: str, n: int, summary: str) -> CrashingTurn:
+    return CrashingTurn(str(folder), length="long", summary=summary, point=point, n=n)
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
@@ -76,7 +76,7 @@ def dead_at(folder: Path, point: str, n: int, summary: str) -> Fate:
 def test_a_turn_killed_at_any_append_is_carried_on_by_another_process(
     quick_folder: Path, point: str, n: int
 ) -> None:
-    live_and_die(Fate(str(quick_folder), point=point, n=n), SHORT)
+    live_and_die(CrashingTurn(str(quick_folder), point=point, n=n), SHORT)
 
 
 @pytest.mark.parametrize(("point", "n"), POINTS)
@@ -94,21 +94,21 @@ def test_a_turn_killed_around_a_summary_that_no_model_writes_is_carried_on(
 
 
 def test_the_short_turn_has_32_points_and_each_is_one_where_it_dies(quick_folder: Path) -> None:
-    fate = Fate(str(quick_folder))
-    code, reason, passed = run(fate)
+    crashing_turn = CrashingTurn(str(quick_folder))
+    code, reason, passed = run(crashing_turn)
     assert (code, reason) == (0, "complete")
     assert passed["before"] + passed["after"] == 2 * SHORT_APPENDS == 32
-    check(asyncio.run(kept(fate))[0], quick_folder, SHORT)
+    check(asyncio.run(stored(crashing_turn))[0], quick_folder, SHORT)
 
 
 def test_the_long_turn_dies_at_43_points_and_at_one_of_each_kind(quick_folder: Path) -> None:
-    fate = dead_at(quick_folder, "", 0, SUMMARY)
-    code, reason, passed = run(fate)
+    crashing_turn = dead_at(quick_folder, "", 0, SUMMARY)
+    code, reason, passed = run(crashing_turn)
     assert (code, reason, passed["before"]) == (0, "complete", LONG_APPENDS)
     assert len(set(POINTS)) == 43
     assert all(passed[point] >= n for point, n in POINTS)
     along = {f"{when} {kind}" for kind in ALONG for when in ("before", "after")}
     assert set(passed) - {point for point, _ in POINTS} == along | {"before", "after"}
-    blocks = asyncio.run(kept(fate))[0]
+    blocks = asyncio.run(stored(crashing_turn))[0]
     check(blocks, quick_folder, LONG)
     check_long(blocks, SUMMARY)

@@ -38,16 +38,16 @@ from tests.support.corpus import RunOnce, over_corpus, scenarios
 from tests.support.resumed_conversations import (
     HERE,
     LONG,
-    Acting,
-    Life,
+    Script,
+    ScriptedSteps,
     Step,
-    lived,
-    lives,
+    run_script,
+    scripts,
     timeless,
 )
 from tests.support.resumed_conversations import bundle as desk
 
-CutLife: TypeAlias = tuple[Life, float]
+CutLife: TypeAlias = tuple[Script, float]
 FORK = ConversationKey(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
 CITE = Step(
@@ -59,16 +59,16 @@ def checkpoints(blocks: Sequence[Block]) -> list[Checkpoint]:
     return [block.body for block in blocks if isinstance(block.body, Checkpoint)]
 
 
-cut_lives = st.tuples(lives, st.floats(0, 1))
+cut_lives = st.tuples(scripts, st.floats(0, 1))
 """What happens in a conversation, and the share of its blocks after which it is cut."""
 over_lives = over_corpus(cut_lives, 25)
 
 
 def live_afresh(drawn: CutLife) -> tuple[Sequence[Block], Sequence[Prompt]]:
-    """Return the blocks and the requests of a life whose turns each have a process of their own."""
+    """Return the blocks and the requests of a script whose turns each have a process of their own."""
 
     async def run() -> tuple[Sequence[Block], Sequence[Prompt]]:
-        log, model = await lived(drawn[0], afresh=True)
+        log, model = await run_script(drawn[0], afresh=True)
         return await log.read(HERE), model.requests
 
     return asyncio.run(run())
@@ -78,7 +78,7 @@ lived_afresh = RunOnce(live_afresh)
 
 
 def place_of(drawn: CutLife, blocks: Sequence[Block]) -> int:
-    """Return the block after which the life is cut."""
+    """Return the block after which the script is cut."""
     return max(int(drawn[1] * len(blocks)), 1)
 
 
@@ -93,7 +93,7 @@ def test_turns_record_the_same_whether_the_whole_was_read_or_what_a_checkpoint_n
     drawn: CutLife,
 ) -> None:
     async def run() -> None:
-        whole, asked = await lived(drawn[0], afresh=False)
+        whole, asked = await run_script(drawn[0], afresh=False)
         assert timeless(parts) == timeless(await whole.read(HERE))
         assert requests == asked.requests
 
@@ -180,7 +180,7 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
         for name in ("part", log.whole.name):
             fork = ConversationKey(name=name)
             await log.fork(HERE, fork, place)
-            model = Acting(log, [LOOK, CITE], conversation=fork)
+            model = ScriptedSteps(log, [LOOK, CITE], conversation=fork)
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
@@ -256,7 +256,7 @@ class Counting(MemoryLog):
 async def old(turns: int) -> Counting:
     """A conversation of so many turns, summed up again and again."""
     log = Counting()
-    await lived([[LOOK]] * turns, afresh=True, log=log)
+    await run_script([[LOOK]] * turns, afresh=True, log=log)
     return log
 
 

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage
 from loopline.timeline import Decision
-from tests.support.corpus import live, over_corpus
-from tests.support.scenario import Life
-from tests.support.scenario_strategies import finer, fives, lives
+from tests.support.corpus import over_corpus, run_of
+from tests.support.scenario import Scenario
+from tests.support.scenario_strategies import drawn_scenarios, finer, fives
 
 
-@over_corpus(lives)
-def test_nothing_is_sent_that_exceeds_the_window_less_the_output(life: Life) -> None:
-    for sent in live(life).sent:
+@over_corpus(drawn_scenarios)
+def test_nothing_is_sent_that_exceeds_the_window_less_the_output(scenario: Scenario) -> None:
+    for sent in run_of(scenario).sent:
         assert sent.begun.tokens <= sent.kind.window - sent.kind.output_limit
 
 
-@over_corpus(lives)
-def test_an_estimate_learns_from_what_was_reported(life: Life) -> None:
+@over_corpus(drawn_scenarios)
+def test_an_estimate_learns_from_what_was_reported(scenario: Scenario) -> None:
     """Where a model counts other than is estimated, but alike all the time, once it has reported."""
-    lived = live(life)
+    run = run_of(scenario)
     reports = [
         (block.seq, block.body.model)
-        for block in lived.blocks
+        for block in run.blocks
         if isinstance(block.body, Decision) and block.body.usage.input_tokens
     ]
-    for one in lived.sent:
+    for one in run.sent:
         known = [seq for seq, model in reports if model == one.kind.name and seq < one.start.seq]
         if known and one.kind.counts in (fives, finer):
             assert one.begun.tokens >= 0.95 * one.reported
 
 
-@over_corpus(lives)
-def test_cache_points_rise_to_the_end_of_the_stable_messages(life: Life) -> None:
-    for sent in live(life).sent:
+@over_corpus(drawn_scenarios)
+def test_cache_points_rise_to_the_end_of_the_stable_messages(scenario: Scenario) -> None:
+    for sent in run_of(scenario).sent:
         points = sent.prompt.cache_points
         assert 1 <= len(points) <= 3
         assert list(points) == sorted(set(points))
@@ -44,10 +44,10 @@ def test_cache_points_rise_to_the_end_of_the_stable_messages(life: Life) -> None
             assert in_pairs(sent.prompt.messages[:at])
 
 
-@over_corpus(lives)
-def test_a_result_follows_its_call_in_every_request(life: Life) -> None:
-    lived = live(life)
-    for prompt in [*(sent.prompt for sent in lived.sent), *lived.summaries]:
+@over_corpus(drawn_scenarios)
+def test_a_result_follows_its_call_in_every_request(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for prompt in [*(sent.prompt for sent in run.sent), *run.summaries]:
         assert in_pairs(prompt.messages)
 
 

@@ -28,10 +28,10 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
 )
-from tests.support.corpus import IN_FILES, live, over_corpus
-from tests.support.scenario import Life, Lived, Sent, misplaced
-from tests.support.scenario import live as run_scenario
-from tests.support.scenario_strategies import lives
+from tests.support.corpus import IN_FILES, over_corpus, run_of
+from tests.support.scenario import Scenario, ScenarioRun, Sent, misplaced
+from tests.support.scenario import run_scenario as run_scenario
+from tests.support.scenario_strategies import drawn_scenarios
 
 IN_STEPS = 30
 """How many scenarios, the first, are rendered again in steps, which takes longer than to run them."""
@@ -62,22 +62,22 @@ def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
     return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
 
 
-@over_corpus(lives)
-def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) -> None:
-    for before, after in within_epochs(live(life).sent):
+@over_corpus(drawn_scenarios)
+def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(scenario: Scenario) -> None:
+    for before, after in within_epochs(run_of(scenario).sent):
         assert after.prompt.system == before.prompt.system
         assert after.prompt.tools == before.prompt.tools
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
 
 
-@over_corpus(lives)
-def test_thinking_goes_back_only_behind_what_it_was_thought_behind(life: Life) -> None:
-    assert not [misplaced(one.prompt) for one in live(life).sent if misplaced(one.prompt)]
+@over_corpus(drawn_scenarios)
+def test_thinking_goes_back_only_behind_what_it_was_thought_behind(scenario: Scenario) -> None:
+    assert not [misplaced(one.prompt) for one in run_of(scenario).sent if misplaced(one.prompt)]
 
 
-@over_corpus(lives)
-def test_an_epoch_opens_only_with_a_cause_that_holds(life: Life) -> None:
-    blocks = live(life).blocks
+@over_corpus(drawn_scenarios)
+def test_an_epoch_opens_only_with_a_cause_that_holds(scenario: Scenario) -> None:
+    blocks = run_of(scenario).blocks
     before: RoundStart | None = None
     seen = 0
     for block, begun in starts(blocks):
@@ -132,10 +132,10 @@ def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection
     return windows[-1] if windows else Projection()
 
 
-@over_corpus(lives, first=IN_STEPS)
-def test_in_one_go_equals_in_steps(life: Life) -> None:
-    stride = 1 + len(repr(life)) % 7
-    blocks = live(life).blocks
+@over_corpus(drawn_scenarios, first=IN_STEPS)
+def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
+    stride = 1 + len(repr(scenario)) % 7
+    blocks = run_of(scenario).blocks
     for protocol in (Native(), JsonAction()):
         whole, stepped = View(protocol, blocks), View(protocol)
         for at in range(0, len(blocks), stride):
@@ -176,24 +176,24 @@ def points_of(view: View, blocks: Sequence[Block]) -> object:
     )
 
 
-@over_corpus(lives)
-def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
-    check_requests(live(life))
+@over_corpus(drawn_scenarios)
+def test_every_request_is_made_again_from_the_log_alone(scenario: Scenario) -> None:
+    check_requests(run_of(scenario))
 
 
-@over_corpus(lives, first=IN_FILES)
-def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
+@over_corpus(drawn_scenarios, first=IN_FILES)
+def test_every_request_is_made_again_from_a_log_in_a_file(scenario: Scenario) -> None:
     with TemporaryDirectory() as folder:
-        check_requests(run_scenario(life, f"sqlite:///{folder}/c.db"))
+        check_requests(run_scenario(scenario, f"sqlite:///{folder}/c.db"))
 
 
-def check_requests(lived: Lived) -> None:
+def check_requests(run: ScenarioRun) -> None:
     """Compare what was sent with what the log says was."""
-    again = {request.block.seq: request for request in past_requests(Timeline(lived.blocks))}
-    assert list(again) == [block.seq for block, _ in starts(lived.blocks)]
+    again = {request.block.seq: request for request in past_requests(Timeline(run.blocks))}
+    assert list(again) == [block.seq for block, _ in starts(run.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
-    assert {one.divergence for one in replayed_rounds(Timeline(lived.blocks))} <= {None}
-    for sent in lived.sent:
+    assert {one.divergence for one in replayed_rounds(Timeline(run.blocks))} <= {None}
+    for sent in run.sent:
         request = again[sent.start.seq]
         assert request.messages == sent.prompt.messages
         assert request.system == sent.prompt.system
@@ -202,22 +202,22 @@ def check_requests(lived: Lived) -> None:
         assert request.cache_points == sent.prompt.cache_points
 
 
-@over_corpus(lives)
-def test_an_export_and_a_fork_make_the_same_requests(life: Life) -> None:
-    lived = live(life)
-    document = read_document(lived.document)
-    until = 1 + len(repr(life)) % len(lived.blocks)
-    forked = asyncio.run(fork(lived, until))
-    expected = list(past_requests(Timeline(lived.blocks)))
+@over_corpus(drawn_scenarios)
+def test_an_export_and_a_fork_make_the_same_requests(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    document = read_document(run.document)
+    until = 1 + len(repr(scenario)) % len(run.blocks)
+    forked = asyncio.run(fork(run, until))
+    expected = list(past_requests(Timeline(run.blocks)))
     assert list(past_requests(Timeline(document))) == expected
     assert list(past_requests(Timeline(forked))) == [
         request for request in expected if request.block.seq <= until
     ]
 
 
-async def fork(lived: Lived, until: int) -> list[Block]:
+async def fork(run: ScenarioRun, until: int) -> list[Block]:
     here, there = ConversationKey(name="c"), ConversationKey(name="d")
     log = MemoryLog()
-    await log.restore(here, lived.blocks)
+    await log.restore(here, run.blocks)
     await log.fork(here, there, until)
     return list(await log.read(there))

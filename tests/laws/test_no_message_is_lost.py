@@ -17,29 +17,29 @@ from loopline.timeline import (
     UserPrompt,
     memory_notes,
 )
-from tests.support.corpus import live, over_corpus
-from tests.support.scenario import Life, Lived, Sent
-from tests.support.scenario_strategies import lives
+from tests.support.corpus import over_corpus, run_of
+from tests.support.scenario import Scenario, ScenarioRun, Sent
+from tests.support.scenario_strategies import drawn_scenarios
 
 
-@over_corpus(lives)
-def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Life) -> None:
-    blocks = live(life).blocks
+@over_corpus(drawn_scenarios)
+def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(scenario: Scenario) -> None:
+    blocks = run_of(scenario).blocks
     timeline = Timeline(blocks)
     said = [b.seq for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
 
 
-@over_corpus(lives)
-def test_what_the_running_turn_was_told_is_in_its_prompts(life: Life) -> None:
+@over_corpus(drawn_scenarios)
+def test_what_the_running_turn_was_told_is_in_its_prompts(scenario: Scenario) -> None:
     """Word for word, or so far as there is room, with the ref that gives all of it."""
-    lived = live(life)
-    inputs = {b.seq: b for b in lived.blocks if isinstance(b.body, UserPrompt | UserFollowup)}
-    for sent in lived.sent:
+    run = run_of(scenario)
+    inputs = {b.seq: b for b in run.blocks if isinstance(b.body, UserPrompt | UserFollowup)}
+    for sent in run.sent:
         taken = [
             seq
-            for block in lived.blocks
+            for block in run.blocks
             if isinstance(block.body, RoundStart)
             and block.turn == sent.start.turn
             and block.seq <= sent.start.seq
@@ -65,33 +65,33 @@ def shows(sent: Sent, block: Block) -> bool:
     )
 
 
-@over_corpus(lives)
-def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> None:
-    lived = live(life)
+@over_corpus(drawn_scenarios)
+def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(scenario: Scenario) -> None:
+    run = run_of(scenario)
     asked = "".join(
-        dumps(block.body.arguments) for block in lived.blocks if isinstance(block.body, ToolCalled)
+        dumps(block.body.arguments) for block in run.blocks if isinstance(block.body, ToolCalled)
     )
-    examples = "".join(sent.prompt.system for sent in lived.sent[:1])
-    absent = {ref for ref, (status, _) in lived.first.items() if status != "ok"}
+    examples = "".join(sent.prompt.system for sent in run.sent[:1])
+    absent = {ref for ref, (status, _) in run.first.items() if status != "ok"}
     assert {ref for ref in absent if ref not in asked + examples} == set()
-    assert {ref: lived.last[ref] for ref in lived.first if ref not in absent} == {
-        ref: read for ref, read in lived.first.items() if ref not in absent
+    assert {ref: run.last[ref] for ref in run.first if ref not in absent} == {
+        ref: read for ref, read in run.first.items() if ref not in absent
     }
 
 
-@over_corpus(lives)
-def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(life: Life) -> None:
-    lived = live(life)
-    for sent in lived.sent[-1:]:
-        assert missing(lived, sent) == []
+@over_corpus(drawn_scenarios)
+def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for sent in run.sent[-1:]:
+        assert missing(run, sent) == []
 
 
-def missing(lived: Lived, sent: Sent) -> list[str]:
+def missing(run: ScenarioRun, sent: Sent) -> list[str]:
     """What the request should hold of plans, notes and sources, and neither holds nor counts.
 
     Where the room is small a summary says how many older notes and sources it leaves out, and the ref of all.
     """
-    before = Timeline(lived.blocks[: sent.start.seq])
+    before = Timeline(run.blocks[: sent.start.seq])
     prompt = sent.prompt
     text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
     plans = [plan.plan_id for plan in before.plans.open_plans[-4:]]

@@ -1,4 +1,4 @@
-"""The invariants of the loop, I1 to I15, over random lives in every protocol.
+"""The invariants of the loop, I1 to I15, over random scenarios in every protocol.
 
 Users steer, add, judge and answer; guards deny and ask; models fail, ramble and answer early; processes die.
 """
@@ -30,12 +30,12 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
-from tests.support.corpus import live, over_corpus
-from tests.support.fuzzed_scenarios import wild_lives, without_cuts
-from tests.support.scenario import Life, misplaced
-from tests.support.scenario import live as run_scenario
+from tests.support.corpus import over_corpus, run_of
+from tests.support.fuzzed_scenarios import fuzzed_scenarios, without_cuts
+from tests.support.scenario import Scenario, misplaced
+from tests.support.scenario import run_scenario as run_scenario
 
-wildly = over_corpus(wild_lives, 100)
+wildly = over_corpus(fuzzed_scenarios, 100)
 WITHOUT_CUTS = 40
 """How many of them, the first, are run a second time, with every reply heard to its end."""
 
@@ -49,22 +49,22 @@ def calls_of(blocks: Sequence[Block]) -> Counter[str]:
 
 
 @wildly
-def test_i1_every_call_has_one_result_before_the_next_decision(life: Life) -> None:
-    lived = live(life)
-    for sent in lived.sent:
-        before = lived.blocks[: sent.start.seq]
+def test_i1_every_call_has_one_result_before_the_next_decision(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for sent in run.sent:
+        before = run.blocks[: sent.start.seq]
         assert results_of(before) == calls_of(before)
-    timeline = Timeline(lived.blocks)
+    timeline = Timeline(run.blocks)
     waiting = [call_id for turn in timeline.resumable for call_id in turn.open_calls]
-    assert results_of(lived.blocks) == calls_of(lived.blocks) - Counter(waiting)
+    assert results_of(run.blocks) == calls_of(run.blocks) - Counter(waiting)
 
 
 @wildly
 def test_i2_no_request_has_a_result_without_its_call_or_a_call_without_its_result(
-    life: Life,
+    scenario: Scenario,
 ) -> None:
-    lived = live(life)
-    for prompt in [*(sent.prompt for sent in lived.sent), *lived.summaries]:
+    run = run_of(scenario)
+    for prompt in [*(sent.prompt for sent in run.sent), *run.summaries]:
         called = [call.call_id for one in prompt.messages for call in calls_in(one)]
         given_back = [one.call_id for one in prompt.messages if isinstance(one, ToolMessage)]
         assert sorted(called) == sorted(given_back)
@@ -76,21 +76,21 @@ def calls_in(message: Message) -> Sequence[ToolCall]:
 
 
 @wildly
-def test_i3_every_request_has_the_instructions_and_what_the_user_asked(life: Life) -> None:
-    lived = live(life)
-    for sent in lived.sent:
+def test_i3_every_request_has_the_instructions_and_what_the_user_asked(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for sent in run.sent:
         text = "\n".join(map(str, sent.prompt.messages))
         if sent.prompt.tail != TRACE_TAIL:
             assert "Live." in sent.prompt.system
-        for block in lived.blocks[: sent.start.seq]:
+        for block in run.blocks[: sent.start.seq]:
             if isinstance(block.body, UserPrompt) and block.turn == sent.start.turn:
                 assert block.body.text[:100] in text
 
 
 @wildly
-def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) -> None:
-    most = life.limits.get("max_iterations") or 0
-    blocks = live(life).blocks
+def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(scenario: Scenario) -> None:
+    most = scenario.limits.get("max_iterations") or 0
+    blocks = run_of(scenario).blocks
     for turn in Timeline(blocks).turns.values():
         own = [block.body for block in blocks if block.turn == turn.number]
         made = Counter(body.purpose for body in own if isinstance(body, Decision))
@@ -100,9 +100,11 @@ def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) 
 
 
 @wildly
-def test_i5_results_stand_directly_behind_their_calls_and_in_their_order(life: Life) -> None:
-    lived = live(life)
-    for sent in lived.sent:
+def test_i5_results_stand_directly_behind_their_calls_and_in_their_order(
+    scenario: Scenario,
+) -> None:
+    run = run_of(scenario)
+    for sent in run.sent:
         if sent.prompt.tail == TRACE_TAIL:
             continue
         refs = [one for message in sent.prompt.messages for one in [result_in(message)] if one]
@@ -128,8 +130,10 @@ def result_in(message: Message) -> str:
 
 
 @wildly
-def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life: Life) -> None:
-    blocks = live(life).blocks
+def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(
+    scenario: Scenario,
+) -> None:
+    blocks = run_of(scenario).blocks
     timeline = Timeline(blocks)
     inputs = UserPrompt | UserFollowup | UserSteer
     said = [block.seq for block in blocks if isinstance(block.body, inputs)]
@@ -137,38 +141,38 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
 
 
-@over_corpus(wild_lives, 100, first=WITHOUT_CUTS)
-def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
-    lived = run_scenario(without_cuts(life))
+@over_corpus(fuzzed_scenarios, 100, first=WITHOUT_CUTS)
+def test_i7_the_usage_of_the_turns_is_that_of_all_replies(scenario: Scenario) -> None:
+    run = run_scenario(without_cuts(scenario))
     used, replied = Usage(), Usage()
-    for turn in Timeline(lived.blocks).turns.values():
+    for turn in Timeline(run.blocks).turns.values():
         used += turn.usage
-    for usage in lived.replies:
+    for usage in run.replies:
         replied += usage
     assert used == replied
 
 
 @wildly
 def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_again(
-    life: Life,
+    scenario: Scenario,
 ) -> None:
-    lived = live(life)
-    for kept in lived.deaths:
-        assert lived.blocks[: len(kept)] == kept
-    started = Counter(b.body.call_id for b in lived.blocks if isinstance(b.body, ToolStarted))
+    run = run_of(scenario)
+    for kept in run.deaths:
+        assert run.blocks[: len(kept)] == kept
+    started = Counter(b.body.call_id for b in run.blocks if isinstance(b.body, ToolStarted))
     assert set(started.values()) <= {1}
-    assert set(results_of(lived.blocks).values()) <= {1}
+    assert set(results_of(run.blocks).values()) <= {1}
 
 
 @wildly
-def test_i9_what_is_heard_rises_and_ends_with_the_exit(life: Life) -> None:
-    lived = live(life)
-    for heard in lived.heard:
+def test_i9_what_is_heard_rises_and_ends_with_the_exit(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for heard in run.heard:
         seqs = [event.seq for event in heard if isinstance(event, Block)]
         assert seqs == sorted(set(seqs))
         exits = [place for place, event in enumerate(heard) if is_exit(event)]
         assert exits in ([], [len(heard) - 1])
-    ended = [turn for turn in Timeline(lived.blocks).turns.values() if turn.exit]
+    ended = [turn for turn in Timeline(run.blocks).turns.values() if turn.exit]
     for turn in ended:
         assert not turn.open_calls
         assert turn.open_round is None or turn.exit
@@ -179,9 +183,9 @@ def is_exit(event: Event) -> bool:
 
 
 @wildly
-def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) -> None:
-    lived = live(life)
-    timeline = Timeline(lived.blocks)
+def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    timeline = Timeline(run.blocks)
     for turn in timeline.turns.values():
         match turn.exit:
             case Exit(reason="stopped" | "interrupted"):
@@ -196,13 +200,13 @@ def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) 
 
 
 @wildly
-def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(life: Life) -> None:
-    lived = live(life)
-    for ran in batches(lived.blocks):
+def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for ran in batches(run.blocks):
         for one, other in combinations(ran, 2):
             if one.conflicts(other):
                 assert one.ended < (other.began or other.ended)
-    assert lived.trace.busiest <= life.limits.get("parallel_tools", 10)
+    assert run.trace.busiest <= scenario.limits.get("parallel_tools", 10)
 
 
 @dataclass(frozen=True)
@@ -244,26 +248,24 @@ def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
 
 
 @wildly
-def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
-    lived = live(life)
-    for sent in lived.sent:
+def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    for sent in run.sent:
         if sent.prompt.tail != TRACE_TAIL:
             spoken = protocol_named(sent.begun.protocol)
-            view = View(spoken, lived.blocks[: sent.start.seq])
+            view = View(spoken, run.blocks[: sent.start.seq])
             assert tuple(view.messages) == sent.prompt.messages
-    shown = [sent for sent in lived.sent if sent.prompt.tail != TRACE_TAIL]
+    shown = [sent for sent in run.sent if sent.prompt.tail != TRACE_TAIL]
     for one, other in pairwise(shown):
         if one.begun.epoch == other.begun.epoch:
             assert other.prompt.messages[: len(one.prompt.messages)] == one.prompt.messages
-    again = {
-        request.block.seq: request.messages for request in past_requests(Timeline(lived.blocks))
-    }
-    assert all(again[sent.start.seq] == sent.prompt.messages for sent in lived.sent)
+    again = {request.block.seq: request.messages for request in past_requests(Timeline(run.blocks))}
+    assert all(again[sent.start.seq] == sent.prompt.messages for sent in run.sent)
 
 
 @wildly
-def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Life) -> None:
-    for heard in live(life).heard:
+def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(scenario: Scenario) -> None:
+    for heard in run_of(scenario).heard:
         shown = ""
         for event in heard:
             match event:
@@ -281,32 +283,34 @@ def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Li
 
 @wildly
 def test_i14_the_request_that_writes_the_answer_has_the_beginning_of_every_result(
-    life: Life,
+    scenario: Scenario,
 ) -> None:
-    lived = live(life)
-    for sent in lived.sent:
+    run = run_of(scenario)
+    for sent in run.sent:
         if sent.prompt.tail != TRACE_TAIL:
             continue
         text = "\n".join(message.text for message in sent.prompt.messages)
-        for block in lived.blocks[: sent.start.seq]:
+        for block in run.blocks[: sent.start.seq]:
             if isinstance(block.body, ToolResult) and block.turn == sent.start.turn:
                 assert f"[RESULT {block.ref}]" in text
                 assert block.body.text[:100] in text
 
 
 @wildly
-def test_i15_a_tool_that_is_not_offered_is_never_run(life: Life) -> None:
-    lived = live(life)
-    assert lived.trace.secrets == []
+def test_i15_a_tool_that_is_not_offered_is_never_run(scenario: Scenario) -> None:
+    run = run_of(scenario)
+    assert run.trace.secrets == []
     statuses = {
         block.body.status
-        for block in lived.blocks
+        for block in run.blocks
         if isinstance(block.body, ToolResult) and block.body.tool in ("life.secret", "life.unknown")
     }
     assert statuses <= {"error", "interrupted", "stopped"}
 
 
 @wildly
-def test_thinking_goes_back_only_behind_what_it_came_behind_whoever_is_asked(life: Life) -> None:
-    for sent in live(life).sent:
+def test_thinking_goes_back_only_behind_what_it_came_behind_whoever_is_asked(
+    scenario: Scenario,
+) -> None:
+    for sent in run_of(scenario).sent:
         assert misplaced(sent.prompt) == []

@@ -12,7 +12,7 @@ from loopline.react.loop_options import TextProtocol, UnknownEffect
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, Notice, RoundStart, ToolResult, ToolStarted
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import Desk, at_work, begun, bodies, heard, shown, workbench
 
 
@@ -30,10 +30,10 @@ async def test_a_tool_that_declares_nothing_runs_beside_others_where_that_is_the
 
 
 async def test_a_call_of_it_that_was_cut_off_is_not_begun_again() -> None:
-    desk, log = Desk(), MortalLog(MemoryLog(FakeClock()))
+    desk, log = Desk(), CrashingLog(MemoryLog(FakeClock()))
     log.left = 4  # what was asked, round, call, and its start
     bundle = workbench(desk, unknown_effect="read")
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work([Call("w.command", text="a"), "Done."], bundle, store=log) as talk:
             await talk.say("go")
     log.left = None

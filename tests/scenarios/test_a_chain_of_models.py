@@ -21,7 +21,7 @@ from loopline.timeline import (
     RoundStart,
     TurnHeader,
 )
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import at_work, bodies, heard, said, workbench
 
 
@@ -146,10 +146,10 @@ async def test_the_header_names_the_whole_chain() -> None:
 
 
 async def test_a_turn_that_is_carried_on_stays_with_the_model_that_a_refusal_led_to() -> None:
-    log = MortalLog(MemoryLog(FakeClock()))
+    log = CrashingLog(MemoryLog(FakeClock()))
     log.left = 6
     script: list[Entry] = [Call("w.look"), "Tea."]
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work((one([Refuse()]), two(script)), store=log) as talk:
             await talk.say("go")
     log.left = None

@@ -11,7 +11,7 @@ from loopline.models import Prompt
 from loopline.testing import Call, Fail, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import at_work, bodies, shown, workbench
 
 LOOKS: list[Entry] = [Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)]
@@ -38,11 +38,11 @@ async def test_row_119_it_is_asked_once_more_in_a_smaller_form() -> None:
 
 
 async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_smaller_one() -> None:
-    log = MortalLog(MemoryLog(FakeClock()))
+    log = CrashingLog(MemoryLog(FakeClock()))
     log.left = 27  # up to what the model said
     overflow = Fail(ModelOverflow("too long", window=4_000))
     refusing = ScriptedModel([*LOOKS, overflow], output_limit=1_000)
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work(refusing, store=log) as talk:
             await talk.say("go")
     log.left = None

@@ -22,15 +22,15 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
 )
-from tests.support.crashing_turns import Doom, DyingLog
+from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.workbench import Desk, at_work, bodies, shown, workbench
 
 
-class BusyLog(DyingLog):
+class BusyLog(KillingLog):
     """A log that is busy at some appends of a runner, and at the next look for what was said."""
 
     def __init__(self, log: TimelineLog, busy_at: int = 0) -> None:
-        super().__init__(log, Doom())
+        super().__init__(log, CrashPoint())
         self.busy_at = busy_at
         self.looks = 0
         self.looked = asyncio.Event()

@@ -21,7 +21,7 @@ from loopline.timeline import (
 )
 from tests.support import child_runs
 from tests.support.billed_model import BillingModel, Move, four_at_once
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import at_work, bodies, workbench
 
 
@@ -55,9 +55,9 @@ async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_use
     left: int,
 ) -> None:
     kept, clock = MemoryLog(FakeClock()), FakeClock()
-    dying, model = MortalLog(kept), BillingModel(four_at_once)
+    dying, model = CrashingLog(kept), BillingModel(four_at_once)
     dying.left = left
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with Harness.open(
             child_runs.bundle, store=dying, model=model, clock=clock
         ) as harness:

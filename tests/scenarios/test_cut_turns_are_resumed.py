@@ -21,7 +21,7 @@ from loopline.timeline import (
     UserAnswer,
     UserPrompt,
 )
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.playground import bundle as playground
 from tests.support.workbench import workbench
 
@@ -38,11 +38,11 @@ class Fragile(BaseWorkflow):
 
 async def cut(log: TimelineLog, name: str, appends: int = 3, bundle: Bundle = playground) -> None:
     """Leave a turn behind after so many of its appends."""
-    mortal = MortalLog(log)
+    crashing = CrashingLog(log)
     model = ScriptedModel([Call("play.look", text="x"), "Never."], strict=False)
-    async with Harness.open(bundle, store=mortal, model=model) as harness:
-        mortal.left = appends
-        with pytest.raises(Died):
+    async with Harness.open(bundle, store=crashing, model=model) as harness:
+        crashing.left = appends
+        with pytest.raises(Crashed):
             await harness.conversation(name).say("go")
 
 
@@ -88,9 +88,9 @@ async def test_a_prompt_that_nobody_began_is_run_behind_the_cut_turn() -> None:
 async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person() -> None:
     log = MemoryLog(FakeClock())
     await cut(log, "c")
-    mortal = MortalLog(log)
-    mortal.left = 2
-    assert await carried_on(mortal) == [("c", "turn_1", "failed")]
+    crashing = CrashingLog(log)
+    crashing.left = 2
+    assert await carried_on(crashing) == [("c", "turn_1", "failed")]
     assert await carried_on(log) == [("c", "turn_1", "skipped")]
     assert await reasons(log, "c") == []
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:

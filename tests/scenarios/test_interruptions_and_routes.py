@@ -1,4 +1,4 @@
-"""What a strike does to the step that waits, and what becomes of a reply by the router's table."""
+"""How an interruption ends the step that waits, and how the router's table answers a reply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from loopline.timeline import (
 async def watched(
     deadline: float | None = None,
 ) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
-    """Strikes over a turn, its clock, and the strikes that went to calls."""
+    """An interrupter of a turn, its clock, and the interruptions that reached calls."""
     clock, cut, here = FakeClock(), list[InterruptCause](), ConversationKey(name="c")
     log = MemoryLog(clock)
     await log.append(here, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
@@ -46,9 +46,9 @@ async def watched(
             clock=clock,
             listener=lambda _: None,
         )
-        strikes = Interrupter(pen, clock, cut.append)
-        async with strikes.watch(deadline):
-            yield strikes, clock, cut
+        interrupter = Interrupter(pen, clock, cut.append)
+        async with interrupter.watch(deadline):
+            yield interrupter, clock, cut
 
 
 async def for_ever() -> None:
@@ -77,22 +77,24 @@ async def ticks(count: int = 1) -> None:
 
 
 async def test_steps_are_struck_one_after_the_other_and_nothing_is_left_of_it() -> None:
-    async with watched() as (strikes, _, _):
+    async with watched() as (interrupter, _, _):
         for step in (for_ever, slowly, stubbornly):
-            task = asyncio.ensure_future(struck_by(strikes, step))
+            task = asyncio.ensure_future(interrupted_by(interrupter, step))
             await ticks(2)
-            strikes.interrupt("steer")
+            interrupter.interrupt("steer")
             await ticks(1)
-            strikes.interrupt("steer")  # it is giving up already
+            interrupter.interrupt("steer")  # it is giving up already
             assert await task == ("steer", 0)
 
 
-async def struck_by(strikes: Interrupter, step: Callable[[], Awaitable[object]]) -> tuple[str, int]:
+async def interrupted_by(
+    interrupter: Interrupter, step: Callable[[], Awaitable[object]]
+) -> tuple[str, int]:
     """What has struck the step, and how many cancellations of its task are left."""
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(Interrupted) as struck:
-        await strikes.run(step)
+        await interrupter.run(step)
     return struck.value.cause, task.cancelling()
 
 
@@ -100,18 +102,18 @@ async def struck_by(strikes: Interrupter, step: Callable[[], Awaitable[object]])
 async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one(
     fails: bool,
 ) -> None:
-    async with watched() as (strikes, _, _):
+    async with watched() as (interrupter, _, _):
 
         async def step() -> str:
-            strikes.interrupt("steer")
+            interrupter.interrupt("steer")
             if fails:
                 raise ModelError("gone")
             return "done"
 
         async def both() -> str:
-            assert await struck_by(strikes, step) == ("steer", 0)
+            assert await interrupted_by(interrupter, step) == ("steer", 0)
             await ticks(2)
-            return await strikes.run(next_step)
+            return await interrupter.run(next_step)
 
         async def next_step() -> str:
             await ticks(2)
@@ -120,21 +122,21 @@ async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one
         assert await asyncio.ensure_future(both()) == "the next one"
 
 
-async def test_a_stop_goes_further_than_a_strike() -> None:
-    async with watched() as (strikes, _, _):
-        task = asyncio.ensure_future(strikes.run(slowly))
+async def test_a_stop_goes_further_than_an_interruption() -> None:
+    async with watched() as (interrupter, _, _):
+        task = asyncio.ensure_future(interrupter.run(slowly))
         await ticks(2)
-        strikes.interrupt("steer")
+        interrupter.interrupt("steer")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
-async def test_what_cannot_show_a_steer_is_not_struck_by_it_but_by_the_deadline() -> None:
-    async with watched(5) as (strikes, clock, _):
-        task = asyncio.ensure_future(strikes.run(for_ever, steerable=False))
+async def test_what_cannot_show_a_steer_is_not_interrupted_by_it_but_by_the_deadline() -> None:
+    async with watched(5) as (interrupter, clock, _):
+        task = asyncio.ensure_future(interrupter.run(for_ever, steerable=False))
         await ticks(2)
-        strikes.interrupt("steer")
+        interrupter.interrupt("steer")
         await ticks(5)
         assert not task.done()
         clock.advance(6)
@@ -148,23 +150,23 @@ async def test_past_the_deadline_no_step_is_begun() -> None:
     async def step() -> None:
         begun.append("step")
 
-    async with watched(5) as (strikes, clock, cut):
-        await strikes.run(step)
+    async with watched(5) as (interrupter, clock, cut):
+        await interrupter.run(step)
         clock.advance(6)
         with pytest.raises(Interrupted, match="deadline"):
-            await strikes.run(step)
+            await interrupter.run(step)
     assert (begun, cut) == (["step"], ["deadline"])
 
 
-async def test_between_steps_a_strike_goes_to_the_calls() -> None:
-    async with watched() as (strikes, _, cut):
+async def test_between_steps_an_interruption_goes_to_the_calls() -> None:
+    async with watched() as (interrupter, _, cut):
 
         async def apart() -> None:
-            with strikes.shielded():
-                strikes.interrupt("steer")
+            with interrupter.shielded():
+                interrupter.interrupt("steer")
                 await ticks(3)
 
-        await strikes.run(apart)
+        await interrupter.run(apart)
     assert cut == ["steer"]
 
 
@@ -178,7 +180,7 @@ def table(
     most: int = 5,
     waiting: bool = False,
     malformed: int = 0,
-    nudge: RoundHookResult = None,
+    hook_result: RoundHookResult = None,
 ) -> Table:
     state = ReactStateV2(
         iteration=made,
@@ -193,7 +195,9 @@ def table(
         cost=None,
         elapsed_seconds=0.0,
     )
-    return Table(state=state, waiting=waiting, options=LoopOptions(), round_hooks=[lambda _: nudge])
+    return Table(
+        state=state, waiting=waiting, options=LoopOptions(), round_hooks=[lambda _: hook_result]
+    )
 
 
 def routed(decided: DecodedReply, rows: Table, stop: StopReason = "stop") -> object:
@@ -213,9 +217,9 @@ HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
         (A, table(made=0, waiting=True), Held),
         (A, table(made=3, waiting=True), Held),
         (A, table(made=4, waiting=True), Accept),
-        (A, table(made=0, nudge=HOLD), Held),
-        (A, table(made=4, nudge=HOLD), Accept),
-        (A, table(made=4, nudge=STOP), End),
+        (A, table(made=0, hook_result=HOLD), Held),
+        (A, table(made=4, hook_result=HOLD), Accept),
+        (A, table(made=4, hook_result=STOP), End),
         (BLANK, table(made=0), Repair),
         (BLANK, table(made=1, malformed=1), Unusable),
         (BLANK, table(made=4), Repair),

@@ -1,4 +1,4 @@
-"""Arounds stand about a run in their order; a broken or slow one costs the turn nothing."""
+"""Middleware wraps a run in its order; broken or slow middleware costs the turn nothing."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Plain:
 
 
 def marks(name: str) -> Middleware:
-    async def around(payload: TurnPayload, run: Run) -> TurnResult:
+    async def wrapper(payload: TurnPayload, run: Run) -> TurnResult:
         result = await run(replace(payload, text=f"{payload.text}>{name}"))
         return replace(result, answer=f"{result.answer}<{name}")
 
-    return around
+    return wrapper
 
 
 async def breaks_before(payload: TurnPayload, run: Run) -> TurnResult:
@@ -77,7 +77,7 @@ async def test_the_first_around_is_the_outermost() -> None:
     assert (await run(PAYLOAD)).answer == "answer to x>a>b<b<a"
 
 
-async def test_arounds_are_placed_by_priority_and_then_as_they_come() -> None:
+async def test_middleware_is_placed_by_priority_and_then_in_the_order_given() -> None:
     layers: list[Middleware | Layer] = [
         marks("a"),
         Layer(marks("b"), 200),
@@ -141,13 +141,13 @@ async def test_hooks_after_a_run_work_each_on_what_the_one_before_gave() -> None
     assert order == ["refine", "verify answer to x refined"]
 
 
-@pytest.mark.parametrize("around", [breaks_before, breaks_after])
+@pytest.mark.parametrize("wrapper", [breaks_before, breaks_after])
 async def test_the_plain_run_stands_in_for_a_broken_around_and_is_run_once(
-    around: Middleware, caplog: pytest.LogCaptureFixture
+    wrapper: Middleware, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = Plain()
     with caplog.at_level(logging.ERROR, "loopline"):
-        result = await Breaker(around, FakeClock())(PAYLOAD, plain)
+        result = await Breaker(wrapper, FakeClock())(PAYLOAD, plain)
     assert (result.answer, plain.runs) == ("answer to x", 1)
     assert "broke, so the plain run is used" in caplog.text
 
@@ -367,7 +367,7 @@ async def test_an_around_that_breaks_while_its_run_is_under_way_waits_for_that()
 
 
 class Wrapped(BaseWorkflow):
-    """A loop with a broken around, and one that writes the answer anew."""
+    """A loop with broken middleware, and one that writes the answer anew."""
 
     async def process(self, payload: TurnPayload) -> TurnResult:
         broken = Breaker(breaks_after, FakeClock())

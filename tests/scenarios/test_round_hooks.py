@@ -1,4 +1,4 @@
-"""Nudges speak when a turn goes in circles, fails, or answers too soon, and each thing once."""
+"""Round hooks speak when a turn goes in circles, fails, or answers too soon, and each thing once."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ DENIED: Round = [("a", "denied")]
 NOTHING: Round = []
 
 
-def spoken(nudge: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int]:
+def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int]:
     """The rounds after which it speaks, each of its notices being recorded."""
     told = Counter[str]()
     said = list[int]()
     for number in range(len(rounds) + 1):
-        match nudge(state(rounds[:number], notices=told, most=most)):
+        match hook(state(rounds[:number], notices=told, most=most)):
             case Reminder(code=code):
                 told[code] += 1
                 said.append(number)
@@ -123,10 +123,10 @@ def test_each_cycle_is_warned_of_once(rounds: Sequence[Round], said: list[int]) 
 
 
 def test_a_warning_names_the_tools_and_the_rounds() -> None:
-    nudged = cycle_warning(after=2)(state([A, A]))
-    assert isinstance(nudged, Reminder)
-    assert nudged.code == CYCLE
-    assert nudged.text.startswith("The same calls were made 2 times over: shop.find.")
+    result = cycle_warning(after=2)(state([A, A]))
+    assert isinstance(result, Reminder)
+    assert result.code == CYCLE
+    assert result.text.startswith("The same calls were made 2 times over: shop.find.")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_warning_names_the_tools_and_the_rounds() -> None:
     ],
 )
 def test_a_turn_that_stands_still_is_ended(rounds: Sequence[Round], stops: bool) -> None:
-    nudged = stagnation(after=3)(state(rounds))
-    assert isinstance(nudged, Stop) is stops
-    if isinstance(nudged, Stop):
-        assert nudged.reason == "stagnation"
+    result = stagnation(after=3)(state(rounds))
+    assert isinstance(result, Stop) is stops
+    if isinstance(result, Stop):
+        assert result.reason == "stagnation"
 
 
 def test_a_turn_looks_up_from_its_work_after_every_six_rounds_with_calls() -> None:
@@ -155,10 +155,10 @@ def test_a_turn_looks_up_from_its_work_after_every_six_rounds_with_calls() -> No
 
 
 def test_a_self_check_quotes_what_was_asked() -> None:
-    nudged = self_check(rounds_between=1, goal="Find tea.")(state([A]))
-    assert isinstance(nudged, Reminder)
-    assert nudged.code == SELF_CHECK
-    assert "Find tea." in nudged.text
+    result = self_check(rounds_between=1, goal="Find tea.")(state([A]))
+    assert isinstance(result, Reminder)
+    assert result.code == SELF_CHECK
+    assert "Find tea." in result.text
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_a_self_check_quotes_what_was_asked() -> None:
 def test_an_answer_after_three_rounds_with_calls_is_checked(
     rounds: Sequence[Round], answer: str | None, held: bool
 ) -> None:
-    nudged = completion_check("Is it true?")(state(rounds, answer=answer))
-    assert isinstance(nudged, Hold) is held
-    if isinstance(nudged, Hold):
-        assert nudged.code == COMPLETION_CHECK
-        assert "Is it true?" in nudged.text
+    result = completion_check("Is it true?")(state(rounds, answer=answer))
+    assert isinstance(result, Hold) is held
+    if isinstance(result, Hold):
+        assert result.code == COMPLETION_CHECK
+        assert "Is it true?" in result.text
 
 
 def test_only_one_answer_of_a_turn_is_held_for_the_checklist() -> None:
@@ -207,11 +207,11 @@ def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
 def test_after_three_failed_rounds_the_words_are_stronger(
     rounds: Sequence[Round], said: str, firmly: bool
 ) -> None:
-    nudged = failure_reflection()(state(rounds))
-    assert isinstance(nudged, Reminder)
-    assert nudged.code == FAILURE_REFLECTION
-    assert said in nudged.text
-    assert ("stop trying this" in nudged.text) is firmly
+    result = failure_reflection()(state(rounds))
+    assert isinstance(result, Reminder)
+    assert result.code == FAILURE_REFLECTION
+    assert said in result.text
+    assert ("stop trying this" in result.text) is firmly
 
 
 def test_a_call_that_still_waits_has_not_failed() -> None:
@@ -221,14 +221,14 @@ def test_a_call_that_still_waits_has_not_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    "nudge", [cycle_warning(2), stagnation(2), self_check(1), failure_reflection()]
+    "hook", [cycle_warning(2), stagnation(2), self_check(1), failure_reflection()]
 )
 def test_what_stands_between_rounds_is_silent_about_an_answer_and_when_none_is_left(
-    nudge: RoundHook,
+    hook: RoundHook,
 ) -> None:
-    assert nudge(state([BAD, BAD], answer="Yes.")) is None
-    assert nudge(state([BAD, BAD], most=2)) is None
-    assert nudge(state([BAD, BAD])) is not None
+    assert hook(state([BAD, BAD], answer="Yes.")) is None
+    assert hook(state([BAD, BAD], most=2)) is None
+    assert hook(state([BAD, BAD])) is not None
 
 
 def test_counts_that_mean_nothing_are_refused() -> None:
@@ -266,8 +266,8 @@ def test_a_turn_that_is_carried_on_hears_nothing_twice(
         assert round_hooks[kind](state(rounds[:number], notices=told)) is None
 
 
-class Nudged(BaseWorkflow):
-    """The playground's tools, with nudges."""
+class Hooked(BaseWorkflow):
+    """The playground's tools, with round hooks."""
 
     round_hooks = (
         cycle_warning(after=2),
@@ -280,12 +280,12 @@ class Nudged(BaseWorkflow):
         return await react.run(payload)
 
 
-NUDGED = Bundle(id="nudged", workflow=Nudged)
+HOOKED = Bundle(id="result", workflow=Hooked)
 
 
 async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     look, fail = Call("play.look", text="x"), Call("play.fail", message="no")
-    async with talking([look, look, fail, "Seven.", "Eight."], bundle=NUDGED) as talk:
+    async with talking([look, look, fail, "Seven.", "Eight."], bundle=HOOKED) as talk:
         result = await talk.say("How many?")
         bodies = [block.body for block in await talk.blocks()]
     assert [one.code for one in bodies if isinstance(one, Notice)] == [

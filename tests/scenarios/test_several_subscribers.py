@@ -159,7 +159,7 @@ async def test_what_the_timeline_was_not_opened_with_is_heard_from_the_log() -> 
         entry = Entry(body=UserPrompt(text=text), turn=NEW_TURN)
         await log.append(talk, [entry], seen=0)
     blocks = await log.read(talk)
-    timeline, ears = Timeline(blocks[2:], Checkpoint(covers=2)), Subscriptions(log)
-    with ears.subscribed(talk, Subscriber(events.append, 1)):
-        await ears.catch_up(talk, timeline, 3)
+    timeline, subscriptions = Timeline(blocks[2:], Checkpoint(covers=2)), Subscriptions(log)
+    with subscriptions.subscribed(talk, Subscriber(events.append, 1)):
+        await subscriptions.catch_up(talk, timeline, 3)
     assert events == list(blocks[1:])

@@ -24,7 +24,7 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
 )
-from tests.support.crashing_log import MortalLog
+from tests.support.crashing_log import CrashingLog
 from tests.support.scenario_bundle import bundle, words
 
 T = TypeVar("T")
@@ -448,13 +448,13 @@ def test_an_old_argument_keeps_1_000_characters(length: int, is_cut: bool) -> No
 
 async def test_a_summary_that_a_kill_left_unused_is_used_and_not_made_twice() -> None:
     log, clock = MemoryLog(), FakeClock()
-    mortal = MortalLog(log)
+    crashing = CrashingLog(log)
     model = small(LONG, ["Goal: once.", "Goal: twice."])
-    async with talking(model, clock, mortal) as talk:
+    async with talking(model, clock, crashing) as talk:
         for _ in range(3):
             await talk.say("go on")
         assert not asked_for_summaries(model)
-        mortal.left = 3  # the prompt, the header, and the summary
+        crashing.left = 3  # the prompt, the header, and the summary
         with pytest.raises(StoreError):
             await talk.say("go on")
         assert len(asked_for_summaries(model)) == 1

@@ -90,7 +90,7 @@ async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> Non
     async with at_work([both], asks, clock=desk.clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await desk.hanging.wait()
-        for _ in range(20):  # until it has been asked for leave
+        for _ in range(20):  # until it awaits approval
             await asyncio.sleep(0)
         desk.clock.advance(90)
         assert (await turn).exit_reason == "paused"

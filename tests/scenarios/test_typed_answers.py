@@ -41,7 +41,7 @@ from loopline.timeline import (
     TurnHeader,
     UserPrompt,
 )
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 
 
 class Advice(BaseModel):
@@ -215,13 +215,13 @@ async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_as
 ):
     appends, given = 0, 0
     while True:
-        log = MortalLog(MemoryLog(FakeClock()))
+        log = CrashingLog(MemoryLog(FakeClock()))
         log.left = appends
         model = ScriptedModel([Call("tea.decide", minutes=3)] * 2, strict=False)
         async with Harness.open(BUNDLE, store=log, model=model) as harness:
             try:
                 await harness.conversation("c1").say("Green?", output_type=Advice)
-            except Died:
+            except Crashed:
                 pass
             else:
                 break

@@ -129,13 +129,13 @@ async def test_the_deadline_cuts_off_the_choice_of_tools() -> None:
 
 
 def waiting_around(asked: asyncio.Event, *, before: bool) -> Middleware:
-    async def around(payload: TurnPayload, run: Run) -> TurnResult:
+    async def wrapper(payload: TurnPayload, run: Run) -> TurnResult:
         result = None if before else await run(payload)
         asked.set()
         await asyncio.Event().wait()
         return result or await run(payload)
 
-    return around
+    return wrapper
 
 
 @pytest.mark.parametrize(("before", "reason"), [(True, "deadline"), (False, "complete")])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from tests.support.scenario import Life, Lived
-from tests.support.scenario import live as run_scenario
+from tests.support.scenario import Scenario, ScenarioRun
+from tests.support.scenario import run_scenario as run_scenario
 
 Drawn = TypeVar("Drawn")
 Result = TypeVar("Result")
@@ -85,4 +85,4 @@ class RunOnce(Generic[Drawn, Result]):
         return self._results[id(scenario)][1]
 
 
-live: RunOnce[Life, Lived] = RunOnce(run_scenario)
+run_of: RunOnce[Scenario, ScenarioRun] = RunOnce(run_scenario)

@@ -10,7 +10,7 @@ from loopline import Harness, LooplineError
 from loopline.adapters.sql import SqlLog
 from loopline.testing import Call
 from tests.support.child_runs import Cast, Line, bundle
-from tests.support.crashing_turns import Doom, DyingLog
+from tests.support.crashing_turns import CrashPoint, KillingLog
 
 
 async def live(store: str, ledger: str, point: str, n: int) -> str:
@@ -21,7 +21,7 @@ async def live(store: str, ledger: str, point: str, n: int) -> str:
         "write": [notes, "Written."],
     }
     async with await SqlLog.open(store) as log:
-        mortal = DyingLog(log, Doom(point, n))
+        mortal = KillingLog(log, CrashPoint(point, n))
         async with Harness.open(bundle, store=mortal, model=Cast(scripts)) as harness:
             talk = harness.conversation("c")
             begun = await log.find(talk.conversation)

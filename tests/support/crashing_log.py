@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, Entry, TimelineLog
-from tests.support.crashing_turns import Doom, DyingLog
+from tests.support.crashing_turns import CrashPoint, KillingLog
 
 
-class Died(StoreError):
+class Crashed(StoreError):
     """The process that wrote is dead."""
 
 
-class MortalLog(DyingLog):
+class CrashingLog(KillingLog):
     """A log of which `left` further appends are kept, all of them when it is None."""
 
     def __init__(self, log: TimelineLog) -> None:
-        super().__init__(log, Doom())
+        super().__init__(log, CrashPoint())
         self.left: int | None = None
 
     async def append(
@@ -32,6 +32,6 @@ class MortalLog(DyingLog):
         """Append, while it lives."""
         if self.left is not None:
             if self.left <= 0:
-                raise Died("dead")
+                raise Crashed("dead")
             self.left -= 1
         return await super().append(conversation, entries, seen=seen, term=term, key=key)

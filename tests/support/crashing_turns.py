@@ -48,7 +48,7 @@ ANSWERS: Mapping[str, Json] = {"approval": True, "question": "blue"}
 
 
 @dataclass
-class Doom:
+class CrashPoint:
     """Which pass of which point kills this process; what it has passed is counted."""
 
     point: str = ""
@@ -62,12 +62,12 @@ class Doom:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingLog:
+class KillingLog:
     """A log whose appends are points: before and after each, also by the types of what it keeps."""
 
-    def __init__(self, log: TimelineLog, doom: Doom) -> None:
+    def __init__(self, log: TimelineLog, crash_point: CrashPoint) -> None:
         self._log = log
-        self._doom = doom
+        self._crash_point = crash_point
 
     async def append(
         self,
@@ -80,9 +80,9 @@ class DyingLog:
     ) -> Sequence[Block]:
         """Append, and die at the chosen moment."""
         kinds = {entry.body.type for entry in entries}
-        self._doom.at("before", *(f"before {kind}" for kind in kinds))
+        self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
         blocks = await self._log.append(conversation, entries, seen=seen, term=term, key=key)
-        self._doom.at("after", *(f"after {kind}" for kind in kinds))
+        self._crash_point.at("after", *(f"after {kind}" for kind in kinds))
         return blocks
 
     async def read(
@@ -161,13 +161,13 @@ class DyingLog:
         await self._log.close()
 
 
-_doom: ContextVar[Doom] = ContextVar("_doom")
+_crash_point: ContextVar[CrashPoint] = ContextVar("_crash_point")
 
 
 @tool(effect="read")
 async def look(size: int) -> str:
     """Look at so many characters."""
-    _doom.get().at("in a read")
+    _crash_point.get().at("in a read")
     await asyncio.sleep(0)
     return ("item 4711, " * size)[:size]
 
@@ -175,9 +175,9 @@ async def look(size: int) -> str:
 @tool(effect="write", key="note:{name}")
 async def note(name: str, ledger: str, context: ToolContext) -> str:
     """Write a line into a ledger file."""
-    _doom.get().at("in a write, before its effect")
+    _crash_point.get().at("in a write, before its effect")
     await asyncio.to_thread(_add, Path(ledger), f"{context.call_id} {name}\n")
-    _doom.get().at("in a write, after its effect")
+    _crash_point.get().at("in a write, after its effect")
     return f"noted {name}"
 
 
@@ -263,8 +263,8 @@ class Repeatable:
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next decision, while the user adds something to the last but one."""
         assert self.talk is not None
-        doom = _doom.get()
-        doom.at(f"asked for a {prompt.purpose}")
+        crash_point = _crash_point.get()
+        crash_point.at(f"asked for a {prompt.purpose}")
         if prompt.purpose == "summary":
             if not self._summary:
                 raise ModelError("no summary today")
@@ -276,12 +276,12 @@ class Repeatable:
             if not added:
                 await self.talk.followup("And quickly.")
         yield TextDelta(text=self._replies[made].text[:3])
-        doom.at("in the middle of a reply")
+        crash_point.at("in the middle of a reply")
         yield self._replies[made]
 
 
 @dataclass(frozen=True)
-class Fate:
+class CrashingTurn:
     """A turn to live, where it is kept, and where this process dies; at no point, when n is 0.
 
     What it writes beside the store is in its folder. The store is there too, or shared with others.
@@ -301,14 +301,18 @@ class Fate:
         return Path(self.store or f"{self.folder}/talk.db")
 
 
-async def live(fate: Fate, doom: Doom, logging: type[DyingLog] = DyingLog) -> str:
+async def live(
+    crashing_turn: CrashingTurn, crash_point: CrashPoint, logging: type[KillingLog] = KillingLog
+) -> str:
     """Begin the turn, or carry it on where it was cut off or waits; how it ended."""
-    _doom.set(doom)
-    blobs = FileBlobs.for_store(fate.path)
-    async with await SqlLog.open(f"sqlite:///{fate.path}", blobs=blobs) as log:
-        model = Repeatable(fate.length, f"{fate.folder}/ledger", fate.summary)
-        async with Harness.open(bundle, store=logging(log, doom), model=model) as harness:
-            talk = model.talk = harness.conversation(fate.conversation)
+    _crash_point.set(crash_point)
+    blobs = FileBlobs.for_store(crashing_turn.path)
+    async with await SqlLog.open(f"sqlite:///{crashing_turn.path}", blobs=blobs) as log:
+        model = Repeatable(
+            crashing_turn.length, f"{crashing_turn.folder}/ledger", crashing_turn.summary
+        )
+        async with Harness.open(bundle, store=logging(log, crash_point), model=model) as harness:
+            talk = model.talk = harness.conversation(crashing_turn.conversation)
             while True:
                 timeline = Timeline(await talk.blocks())
                 turn = timeline.turn(1)
@@ -324,9 +328,9 @@ def _given(waiting: Sequence[ToolPending], answered: set[str]) -> dict[str, Json
     return {one.call_id: ANSWERS[one.kind] for one in waiting if one.call_id not in answered}
 
 
-def run(fate: Fate) -> None:
+def run(crashing_turn: CrashingTurn) -> None:
     """Live the turn; write down how it ended, and what was passed."""
-    doom = Doom(fate.point, fate.n)
-    reason = asyncio.run(live(fate, doom))
-    told = json.dumps([reason, doom.passed])
-    Path(fate.folder, "said").write_text(told, encoding="utf-8")
+    crash_point = CrashPoint(crashing_turn.point, crashing_turn.n)
+    reason = asyncio.run(live(crashing_turn, crash_point))
+    told = json.dumps([reason, crash_point.passed])
+    Path(crashing_turn.folder, "said").write_text(told, encoding="utf-8")

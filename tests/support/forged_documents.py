@@ -59,7 +59,7 @@ def forged(document: JsonObject, body: JsonObject, kind: str) -> None:
 
 
 async def paused(ledger: Path) -> JsonObject:
-    """A turn that waits for leave to write into the ledger, as a document."""
+    """A turn that awaits approval to write into the ledger, as a document."""
     note = Call("play.note", name="mine", ledger=str(ledger))
     async with talking([note], bundle=guarded) as talk:
         result = await talk.say("go")

@@ -1,4 +1,4 @@
-"""Lives in every protocol in which all may happen at once: steers, guards, pauses, limits, crashes.
+"""Scenarios in every protocol in which all may happen at once: steers, guards, pauses, limits, crashes.
 
 Their chains are of models of different families, of which some refuse or time out; every turn has a plan and notes,
 and where one waits for the user, it may do so for days.
@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from loopline.models import ToolCall
 from loopline.react import Limits
-from tests.support.scenario import Act, Kind, Life, Said
+from tests.support.scenario import Act, Kind, Said, Scenario
 from tests.support.scenario_strategies import (
     TAILS,
     acts,
@@ -99,16 +99,16 @@ limits: SearchStrategy[list[Limits]] = st.tuples(
 ).map(list)
 
 
-def wild(
+def fuzzed_scenario(
     turns: list[Said], limits: list[Limits], kinds: list[Kind], summary: str, chained: bool
-) -> Life:
-    """A life of these turns under these limits."""
+) -> Scenario:
+    """A scenario of these turns under these limits."""
     together: Limits = {}
     for some in limits:
         together = {**together, **some}
     names = ("one", "two", "three")
     models = tuple(replace(kind, name=name) for kind, name in zip(kinds, names, strict=False))
-    return Life(tuple(turns), models, (summary,), together, chained)
+    return Scenario(tuple(turns), models, (summary,), together, chained)
 
 
 roomy: SearchStrategy[Kind] = st.builds(
@@ -120,8 +120,8 @@ roomy: SearchStrategy[Kind] = st.builds(
     writes_json=st.booleans(),
     wire=st.sampled_from(["living", "other"]),
 )
-wild_lives: SearchStrategy[Life] = st.builds(
-    wild,
+fuzzed_scenarios: SearchStrategy[Scenario] = st.builds(
+    fuzzed_scenario,
     st.lists(turns, min_size=1, max_size=3),
     limits,
     st.lists(roomy, min_size=1, max_size=3) | st.lists(roomy, min_size=2, max_size=3),
@@ -143,6 +143,6 @@ def _uncut(said: Said) -> Said:
     return replace(said, acts=acts, dies_after=None)
 
 
-def without_cuts(life: Life) -> Life:
-    """The life with every reply heard to its end."""
-    return replace(life, turns=tuple(map(_uncut, life.turns)))
+def without_cuts(scenario: Scenario) -> Scenario:
+    """The scenario with every reply heard to its end."""
+    return replace(scenario, turns=tuple(map(_uncut, scenario.turns)))

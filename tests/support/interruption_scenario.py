@@ -43,7 +43,7 @@ from loopline.timeline import (
     TimelineLog,
     Turn,
 )
-from tests.support.crashing_turns import ANSWERS, Doom, DyingLog
+from tests.support.crashing_turns import ANSWERS, CrashPoint, KillingLog
 from tests.support.scenario import said_by
 
 Kind = Literal["steer", "followup", "stop", "wait"]
@@ -148,11 +148,11 @@ class Scene:
 scenes: ContextVar[Scene] = ContextVar("scenes")
 
 
-class StepLog(DyingLog):
+class StepLog(KillingLog):
     """A log of which every read and append of a runner is a step before it and one behind it."""
 
     def __init__(self, log: TimelineLog, scene: Scene) -> None:
-        super().__init__(log, Doom())
+        super().__init__(log, CrashPoint())
         self._scene = scene
 
     async def append(

@@ -26,7 +26,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support import crashing_turns
-from tests.support.crashing_turns import Fate
+from tests.support.crashing_turns import CrashingTurn
 from tests.support.forked_processes import forked
 
 SHORT, LONG = [1, 4], [1, 4, 1, 1]
@@ -34,24 +34,24 @@ SHORT, LONG = [1, 4], [1, 4, 1, 1]
 SUMMARY = "Goal: go on.\nNext steps: answer."
 
 
-def run(fate: Fate) -> tuple[int | None, str, Counter[str]]:
-    """How a process that lives the turn ends, what it says of it, and the points it has passed."""
-    process = forked.Process(target=crashing_turns.run, args=(fate,))
+def run(crashing_turn: CrashingTurn) -> tuple[int | None, str, Counter[str]]:
+    """Return how a process that runs the turn ends, what it says of it, and the points it has passed."""
+    process = forked.Process(target=crashing_turns.run, args=(crashing_turn,))
     process.start()
     process.join()
-    said = Path(fate.folder, "said")
+    said = Path(crashing_turn.folder, "said")
     if not said.exists():
         return process.exitcode, "", Counter()
     reason, passed = json.loads(said.read_text())
     return process.exitcode, reason, Counter(passed)
 
 
-async def kept(fate: Fate) -> tuple[list[Block], dict[str, str]]:
+async def stored(crashing_turn: CrashingTurn) -> tuple[list[Block], dict[str, str]]:
     """The blocks, and what each is read as by its ref."""
-    if not await asyncio.to_thread(fate.path.exists):
+    if not await asyncio.to_thread(crashing_turn.path.exists):
         return [], {}
-    async with Store.open(f"sqlite:///{fate.path}", read_only=True) as store:
-        talk = store.conversation(fate.conversation)
+    async with Store.open(f"sqlite:///{crashing_turn.path}", read_only=True) as store:
+        talk = store.conversation(crashing_turn.conversation)
         blocks = list(await talk.blocks())
         reading = await talk.read([block.ref for block in blocks])
         return blocks, {item.requested: item.text for item in reading}

@@ -132,13 +132,13 @@ acting = st.builds(
     meanwhile,
     st.sampled_from([0.0, 1.0, 1.6, 2.1]),
 )
-Life = Sequence[Sequence[Step]]
-lives: st.SearchStrategy[Life] = st.lists(st.lists(acting, max_size=4), min_size=4, max_size=12)
+Script = Sequence[Sequence[Step]]
+scripts: st.SearchStrategy[Script] = st.lists(st.lists(acting, max_size=4), min_size=4, max_size=12)
 """For each turn its rounds before the answer."""
 
 
 @dataclass
-class Acting:
+class ScriptedSteps:
     """A model that takes the steps of each turn, whoever asks it, and then answers."""
 
     log: TimelineLog
@@ -182,16 +182,16 @@ class Acting:
             await self.log.append(self.conversation, said[what], seen=head)
 
 
-async def lived(
-    life: Life, *, afresh: bool, log: TimelineLog | None = None
-) -> tuple[TimelineLog, Acting]:
-    """The turns of a life; `afresh` each in a process of its own, which knows only the log."""
+async def run_script(
+    script: Script, *, afresh: bool, log: TimelineLog | None = None
+) -> tuple[TimelineLog, ScriptedSteps]:
+    """The turns of a script; `afresh` each in a process of its own, which knows only the log."""
     clock = FakeClock()
     log = log or MemoryLog(clock)
-    model = Acting(log)
+    model = ScriptedSteps(log)
     harness = Harness.open(bundle, store=log, model=model, clock=clock)
     async with harness:
-        for number, steps in enumerate(life, start=1):
+        for number, steps in enumerate(script, start=1):
             model.steps = list(steps)
             text = f"question {number} about docs/part{number}.md"
             if afresh:

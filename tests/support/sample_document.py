@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.support.scenario import Act, Judged, Kind, Life, Lived, Said, Shown, live
+from tests.support.scenario import (
+    Act,
+    Judged,
+    Kind,
+    Said,
+    Scenario,
+    ScenarioRun,
+    Shown,
+    run_scenario,
+)
 from tests.support.scenario_strategies import PHOTO, REPORT, call, find, look
 
-LIFE = Life(
+LIFE = Scenario(
     turns=(
         Said(
             "look at src/heron.py",
@@ -41,6 +50,6 @@ LIFE = Life(
 
 
 @cache
-def lived() -> Lived:
+def lived() -> ScenarioRun:
     """The conversation, once it is over."""
-    return live(LIFE)
+    return run_scenario(LIFE)

@@ -61,7 +61,7 @@ from loopline.timeline import (
     ToolCalled,
     ToolStarted,
 )
-from tests.support.crashing_log import MortalLog
+from tests.support.crashing_log import CrashingLog
 from tests.support.scenario_bundle import Trace, bundle, spoken, traced
 
 
@@ -151,7 +151,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Life:
+class Scenario:
     """What happens in a conversation."""
 
     turns: tuple[Said, ...]
@@ -177,10 +177,10 @@ class Sent:
 
 
 @dataclass
-class Lived:
+class ScenarioRun:
     """What has become of a conversation."""
 
-    life: Life
+    scenario: Scenario
     sent: list[Sent] = field(default_factory=list[Sent])
     summaries: list[Prompt] = field(default_factory=list[Prompt])
     replies: list[Usage] = field(default_factory=list[Usage])
@@ -193,8 +193,8 @@ class Lived:
     last: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
-class LivingModel:
-    """Says what the life has it say."""
+class ScenarioModel:
+    """Says what the scenario has it say."""
 
     def __init__(self, world: World, kind: Kind) -> None:
         self._world = world
@@ -216,7 +216,7 @@ class LivingModel:
             yield self._summary(prompt)
             return
         act = await self._world.asked(prompt, self._kind)
-        usage = Usage(input_tokens=self._world.lived.sent[-1].reported)
+        usage = Usage(input_tokens=self._world.run.sent[-1].reported)
         calls = () if prompt.purpose == "answer" else tuple(made(act, prompt))
         reply = said_by(prompt.options.protocol, spoken(act.text), calls)
         yield TextDelta(text=reply.text)
@@ -224,7 +224,7 @@ class LivingModel:
             raise ModelError("not today")
         if act.times_out:
             raise ModelTimedOut("too slow")
-        self._world.lived.replies.append(usage)
+        self._world.run.replies.append(usage)
         if act.refuses:
             yield Reply(text="Not that.", stop_reason="refusal", usage=usage)
             return
@@ -233,9 +233,9 @@ class LivingModel:
 
     def _summary(self, prompt: Prompt) -> Reply:
         world = self._world
-        world.lived.summaries.append(prompt)
-        texts = world.lived.life.summaries
-        text = texts[(len(world.lived.summaries) - 1) % len(texts)]
+        world.run.summaries.append(prompt)
+        texts = world.run.scenario.summaries
+        text = texts[(len(world.run.summaries) - 1) % len(texts)]
         if text == "fail":
             raise ModelError("no summary today")
         return Reply(text=spoken(text))
@@ -244,8 +244,8 @@ class LivingModel:
 class World:
     """What the model and the user share: the script, the conversation, what was sent."""
 
-    def __init__(self, life: Life, observer: Observer | None = None) -> None:
-        self.lived = Lived(life)
+    def __init__(self, scenario: Scenario, observer: Observer | None = None) -> None:
+        self.run = ScenarioRun(scenario)
         self.observer = observer
         self.acts: list[Act] = []
         self.talk: Conversation | None = None
@@ -263,11 +263,11 @@ class World:
         self._number = said.model
         self.acts = [*said.acts, Act(said.answer)]
 
-    def _models(self) -> list[LivingModel]:
-        life = self.lived.life
-        first = self._number % len(life.models)
-        chain = [*life.models[first:], *life.models[:first]]
-        return [LivingModel(self, kind) for kind in (chain if life.chained else chain[:1])]
+    def _models(self) -> list[ScenarioModel]:
+        scenario = self.run.scenario
+        first = self._number % len(scenario.models)
+        chain = [*scenario.models[first:], *scenario.models[:first]]
+        return [ScenarioModel(self, kind) for kind in (chain if scenario.chained else chain[:1])]
 
     async def asked(self, prompt: Prompt, kind: Kind) -> Act:
         """Keep the request, look up what it names, and let the user speak."""
@@ -275,9 +275,9 @@ class World:
         blocks = await self.talk.blocks()
         start = [one for one in blocks if isinstance(one.body, RoundStart) and one.body.model][-1]
         reported = kind.counts(whole(prompt)) + in_files(prompt) if kind.counts else 0
-        self.lived.sent.append(Sent(prompt, start, kind, reported))
-        new = [ref for ref in refs_in(prompt) if ref not in self.lived.first]
-        self.lived.first.update(await read(self.talk, new))
+        self.run.sent.append(Sent(prompt, start, kind, reported))
+        new = [ref for ref in refs_in(prompt) if ref not in self.run.first]
+        self.run.first.update(await read(self.talk, new))
         act = self.acts.pop(0) if self.acts else Act("That is all.")
         self.clock.advance(act.pause)
         if act.followup:
@@ -432,13 +432,13 @@ async def read(talk: Conversation, refs: Sequence[str]) -> dict[str, tuple[str, 
     }
 
 
-def live(life: Life, store: str = "memory:") -> Lived:
-    """Live it, to its end."""
-    return asyncio.run(_lived(life, store))
+def run_scenario(scenario: Scenario, store: str = "memory:") -> ScenarioRun:
+    """Run it to its end."""
+    return asyncio.run(_run(scenario, store))
 
 
-async def _lived(life: Life, store: str) -> Lived:
-    world = World(life)
+async def _run(scenario: Scenario, store: str) -> ScenarioRun:
+    world = World(scenario)
     log: TimelineLog = MemoryLog(world.clock)
     if store != "memory:":
         log = await SqlLog.open(store, clock=world.clock)
@@ -446,16 +446,16 @@ async def _lived(life: Life, store: str) -> Lived:
         await live_in(world, log)
         async with world.harness(log) as harness:
             talk = harness.conversation("c")
-            world.lived.blocks = list(await talk.blocks())
-            world.lived.document = await talk.export()
-            world.lived.last = await read(talk, list(world.lived.first))
-    return world.lived
+            world.run.blocks = list(await talk.blocks())
+            world.run.document = await talk.export()
+            world.run.last = await read(talk, list(world.run.first))
+    return world.run
 
 
 async def live_in(world: World, log: TimelineLog) -> None:
-    """Live the world's life, in this log."""
-    traced.set(world.lived.trace)
-    left = list(world.lived.life.turns)
+    """Live the world's scenario, in this log."""
+    traced.set(world.run.trace)
+    left = list(world.run.scenario.turns)
     while left:
         await _session(world, log, left)
 
@@ -471,21 +471,21 @@ async def aclosing_log(log: TimelineLog) -> AsyncGenerator[None, None]:
 
 async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
     """Turns in one harness, until the next is to be said in another, or this one dies."""
-    mortal = MortalLog(log)
-    async with world.harness(mortal) as harness:
+    crashing = CrashingLog(log)
+    async with world.harness(crashing) as harness:
         talk = world.talk = harness.conversation("c")
         while left:
             said = left.pop(0)
             await _before(world, talk, said)
-            mortal.left = said.dies_after
+            crashing.left = said.dies_after
             world.begin(said)
             try:
-                await _turn(world, talk, said, mortal)
+                await _turn(world, talk, said, crashing)
             except LooplineError:
-                assert mortal.left == 0
-                world.lived.deaths.append(list(await talk.blocks()))
+                assert crashing.left == 0
+                world.run.deaths.append(list(await talk.blocks()))
                 break
-            mortal.left = None
+            crashing.left = None
             if left and left[0].reopened:
                 return
         else:
@@ -493,7 +493,7 @@ async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
     async with world.harness(log) as harness:
         talk = world.talk = harness.conversation("c")
         with suppress(LooplineError):  # nothing to carry on: it died before it had begun
-            await _hear(world, talk, talk.stream_resume(**world.lived.life.limits))
+            await _hear(world, talk, talk.stream_resume(**world.run.scenario.limits))
 
 
 async def _before(world: World, talk: Conversation, said: Said) -> None:
@@ -509,7 +509,7 @@ async def _before(world: World, talk: Conversation, said: Said) -> None:
 
 
 async def _turn(world: World, talk: Conversation, said: Said, log: TimelineLog) -> None:
-    limits: Limits = {**world.lived.life.limits}
+    limits: Limits = {**world.run.scenario.limits}
     if said.protocol != "native":
         limits["protocol"] = said.protocol
     await _hear(world, talk, talk.stream(spoken(said.text), attachments=said.files, **limits))
@@ -546,7 +546,7 @@ async def _hear(world: World, talk: Conversation, events: AsyncIterator[Event]) 
     """Hear a turn to its end, and stop it where it stalls."""
     stalled = set[str]()
     heard = list[Event]()
-    world.lived.heard.append(heard)
+    world.run.heard.append(heard)
     async for event in events:
         heard.append(event)
         match event:

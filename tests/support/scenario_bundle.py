@@ -1,4 +1,4 @@
-"""The bundle of lives: tools that look, find and write, a guard, and a loop with them."""
+"""The bundle of the scenarios: tools that look, find and write, a guard, and a loop with them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def ask(question: str, context: ToolContext) -> str:
 
 @tool
 def secret() -> str:
-    """Do what no turn of a life may do."""
+    """Do what no turn may do."""
     traced.get().secrets.append("life.secret")
     return "done"
 

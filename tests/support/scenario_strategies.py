@@ -1,4 +1,4 @@
-"""Lives as hypothesis draws them: small windows, large results, and everything that opens an epoch."""
+"""Scenarios as hypothesis draws them: small windows, large results, and everything that opens an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loopline.models import Json, TailKind, ToolCall
 from loopline.models.tokens import estimate
 from loopline.react import Limits
 from tests.support.sample_files import pdf, png
-from tests.support.scenario import Act, Judged, Kind, Life, Said, Shown
+from tests.support.scenario import Act, Judged, Kind, Said, Scenario, Shown
 
 
 def call(name: str, /, **arguments: Json) -> ToolCall:
@@ -173,9 +173,11 @@ def _limits(
     return limits
 
 
-def lived(turns: list[Said], one: Kind, two: Kind, summaries: list[str], limits: Limits) -> Life:
-    """A life of these turns with two models."""
-    return Life(
+def scenario_of(
+    turns: list[Said], one: Kind, two: Kind, summaries: list[str], limits: Limits
+) -> Scenario:
+    """A scenario of these turns with two models."""
+    return Scenario(
         turns=tuple(turns),
         models=(one, replace(two, name="two")),
         summaries=tuple(summaries),
@@ -183,8 +185,8 @@ def lived(turns: list[Said], one: Kind, two: Kind, summaries: list[str], limits:
     )
 
 
-lives: SearchStrategy[Life] = st.builds(
-    lived,
+drawn_scenarios: SearchStrategy[Scenario] = st.builds(
+    scenario_of,
     st.lists(turns, min_size=2, max_size=5),
     kinds,
     kinds,

@@ -16,7 +16,7 @@ from loopline.models import Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.support.child_runs import Cast, Line, bundle
-from tests.support.crashing_log import MortalLog
+from tests.support.crashing_log import CrashingLog
 from tests.support.recording_observer import Watching, by_id, rebuilt, tree
 from tests.support.workbench import Desk, workbench
 
@@ -123,7 +123,7 @@ async def test_wherever_a_runner_dies_every_span_is_told_once(
     task, appends = next(iter(scripts)), 0
     died = True
     while died:
-        watching, log = Watching(), MortalLog(MemoryLog(FakeClock()))
+        watching, log = Watching(), CrashingLog(MemoryLog(FakeClock()))
         log.left = appends
         died = await _said_until_it_dies(scripts, log, watching, task)
         log.left = None
@@ -157,7 +157,7 @@ async def _carried_on(scripts: dict[str, list[Line]], log: TimelineLog, watching
 
 
 async def test_a_turn_that_was_left_is_told_of_by_who_ends_it() -> None:
-    watching, log = Watching(), MortalLog(MemoryLog(FakeClock()))
+    watching, log = Watching(), CrashingLog(MemoryLog(FakeClock()))
     log.left = 4
     assert await _said_until_it_dies(FAMILY, log, watching, "top")
     log.left = None

@@ -23,9 +23,9 @@ from loopline.timeline import Block, ConversationKey, Entry, ToolStarted
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import say
 from tests.support import crashing_turns
-from tests.support.crashing_turns import Doom, DyingLog, Fate
+from tests.support.crashing_turns import CrashingTurn, CrashPoint, KillingLog
 from tests.support.forked_processes import forked
-from tests.support.killed_turns import LONG, SUMMARY, check, check_long, kept, run
+from tests.support.killed_turns import LONG, SUMMARY, check, check_long, run, stored
 from tests.support.memory_folders import quick_folder
 
 A_STORE = 25
@@ -35,7 +35,7 @@ SECONDS = 0.02
 BEFORE = "250: nothing lost, no effect twice"
 
 
-class SpeakingLog(DyingLog):
+class SpeakingLog(KillingLog):
     """A log that writes to stdout the last place of what was acknowledged."""
 
     async def append(
@@ -56,9 +56,9 @@ class SpeakingLog(DyingLog):
 class Runner:
     """A process that lives a turn, and what it writes to stdout."""
 
-    def __init__(self, fate: Fate) -> None:
+    def __init__(self, crashing_turn: CrashingTurn) -> None:
         reader, writer = forked.Pipe(duplex=False)
-        self._process = forked.Process(target=live, args=(fate, writer))
+        self._process = forked.Process(target=live, args=(crashing_turn, writer))
         self._process.start()
         writer.close()
         self._lines = os.fdopen(os.dup(reader.fileno()), encoding="ascii")
@@ -83,32 +83,34 @@ class Runner:
         return (acknowledged or [0])[-1], self._process.exitcode == -signal.SIGKILL
 
 
-def live(fate: Fate, output: Connection) -> None:
+def live(crashing_turn: CrashingTurn, output: Connection) -> None:
     """Live the turn; stdout is the pipe."""
     os.dup2(output.fileno(), sys.stdout.fileno())
     say("begun")
-    asyncio.run(crashing_turns.live(fate, Doom(), SpeakingLog))
+    asyncio.run(crashing_turns.live(crashing_turn, CrashPoint(), SpeakingLog))
 
 
-def judge(fate: Fate, acknowledged: int) -> Tally:
+def judge(crashing_turn: CrashingTurn, acknowledged: int) -> Tally:
     """Read what the kill left, have another process do the rest, and hold both against what was acknowledged."""
     tally = Tally()
-    left, read = asyncio.run(kept(fate))
+    left, read = asyncio.run(stored(crashing_turn))
     tally.done["acknowledged blocks"] += acknowledged
     lost = max(0, acknowledged - len(left))
     tally.expect(lost == 0, "acknowledged block lost", lost)
-    ended = run(replace(fate, n=0))[:2]
+    ended = run(replace(crashing_turn, n=0))[:2]
     tally.expect(ended == (0, "complete"), f"turn not carried on: {ended}")
-    blocks, read_again = asyncio.run(kept(fate))
+    blocks, read_again = asyncio.run(stored(crashing_turn))
     tally.expect(blocks[: len(left)] == left, "block changed")
     tally.expect({ref: read_again.get(ref) for ref in read} == read, "ref reads otherwise")
-    faults = asyncio.run(count_faults(fate.path, ConversationKey(name=fate.conversation)))
+    faults = asyncio.run(
+        count_faults(crashing_turn.path, ConversationKey(name=crashing_turn.conversation))
+    )
     tally.expect(faults == 0, "fault found by the audit", faults)
     started = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
     tally.done["calls started"] += len(started)
     tally.expect(len(started) == len(set(started)), "call started twice")
     try:
-        check(blocks, Path(fate.folder), LONG)
+        check(blocks, Path(crashing_turn.folder), LONG)
         check_long(blocks, SUMMARY)
     except AssertionError as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
@@ -122,14 +124,14 @@ async def count_faults(store: Path, only: ConversationKey | None = None) -> int:
         return sum(len(audit.faults) for audit in await opened.audit(only=only))
 
 
-def _fates(folder: Path) -> Iterator[Fate]:
+def _fates(folder: Path) -> Iterator[CrashingTurn]:
     number = 0
     while True:
         number += 1
         store = folder / f"{(number - 1) // A_STORE}.db"
         own = folder / str(number)
         own.mkdir()
-        yield Fate(
+        yield CrashingTurn(
             str(own), length="long", summary=SUMMARY, store=str(store), conversation=f"c{number}"
         )
 
@@ -146,12 +148,12 @@ def kill_runners(kills: int, seed: int) -> Outcome:
         lines = Runner(next(fates)).finish()
         stores = set[Path]()
         while tally.done["kills"] < kills:
-            fate = next(fates)
+            crashing_turn = next(fates)
             moment = drawn.randrange(lines), drawn.uniform(0, SECONDS)
-            acknowledged, killed = Runner(fate).kill(*moment)
+            acknowledged, killed = Runner(crashing_turn).kill(*moment)
             tally.done["kills"] += killed
-            tally.add(judge(fate, acknowledged))
-            stores.add(fate.path)
+            tally.add(judge(crashing_turn, acknowledged))
+            stores.add(crashing_turn.path)
         faults = sum(asyncio.run(count_faults(store)) for store in stores)
     tally.done["stores audited"] = len(stores)
     tally.expect(faults == 0, "fault found by the audit", faults)

@@ -25,7 +25,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
 )
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import (
     Desk,
     at_work,
@@ -247,9 +247,9 @@ STORY: list[Entry] = [
 
 @pytest.mark.parametrize("kept", range(2, 12))
 async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
-    log, desk = MortalLog(MemoryLog(FakeClock())), Desk()
+    log, desk = CrashingLog(MemoryLog(FakeClock())), Desk()
     log.left = kept
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
             await talk.say("go")
     log.left = None
@@ -271,9 +271,9 @@ async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> No
 
 async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
     clock, desk = FakeClock(), Desk()
-    log = MortalLog(MemoryLog(clock))
+    log = CrashingLog(MemoryLog(clock))
     log.left = 4  # what was asked, round, calls, and the start of the write
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work(STORY, workbench(desk), store=log) as talk:
             await talk.say("go")
     log.left, model = None, ScriptedModel(["Then no cake."])

@@ -20,7 +20,7 @@ from loopline.timeline import (
 )
 from tests.support.billed_model import BillingModel, Move
 from tests.support.child_runs import Cast, kin
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import (
     Desk,
     at_work,
@@ -143,12 +143,12 @@ async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() 
     async with at_work(whole) as talk:
         await talk.say("go")
     for made, kept in ((1, 3), (1, 5), (1, 6), (2, 7), (2, 8), (2, 9)):
-        log, again = MortalLog(MemoryLog(FakeClock())), ScriptedModel(story[made:], strict=False)
+        log, again = CrashingLog(MemoryLog(FakeClock())), ScriptedModel(story[made:], strict=False)
         log.left = kept
         try:
             async with at_work(ScriptedModel(story, strict=False), store=log) as talk:
                 await talk.say("go")
-        except Died:
+        except Crashed:
             log.left = None
             async with at_work(again, store=log) as talk:
                 assert (await talk.resume()).answer == "Done."

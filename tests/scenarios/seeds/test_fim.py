@@ -32,7 +32,7 @@ from loopline.timeline import (
     ToolResult,
     ToolsSelected,
 )
-from tests.support.crashing_log import Died, MortalLog
+from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import (
     NINE,
     TEN,
@@ -385,9 +385,9 @@ async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
 
 
 async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_results() -> None:
-    log, script = MortalLog(MemoryLog(FakeClock())), [Say("", Call("w.look"), Call("w.command"))]
+    log, script = CrashingLog(MemoryLog(FakeClock())), [Say("", Call("w.look"), Call("w.command"))]
     log.left = 5
-    with pytest.raises(Died):
+    with pytest.raises(Crashed):
         async with at_work(ScriptedModel(script), store=log) as talk:
             await talk.say("go")
     log.left = None
