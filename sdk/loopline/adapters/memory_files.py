@@ -78,7 +78,7 @@ _TEXTS = Table(
     "turn_text",
     _TABLES,
     Column("id", Integer, primary_key=True),
-    Column("conversation", ForeignKey("conversation.id"), nullable=False),
+    Column("conversation", Integer, ForeignKey("conversation.id"), nullable=False),
     Column("turn", Integer, nullable=False),
     Column("seq", Integer, nullable=False),
     Column("start", Integer, nullable=False),

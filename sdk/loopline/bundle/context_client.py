@@ -37,7 +37,10 @@ class ContextRAGClient:
         Raises:
             LooplineError: a filter is wrong.
         """
-        if targets := [*kinds, *([] if kind is None else [kind])]:
+        targets: list[Target] = [*kinds]
+        if kind is not None:
+            targets.append(kind)
+        if targets:
             filters["targets"] = targets
         count = top_k if limit is None else limit
         return await self._turns.search(query, scope=scope, limit=count, **filters)

@@ -136,8 +136,8 @@ def _sections(hit: TurnHit) -> list[ResultSection]:
 
 def _parsed(arguments: JsonObject) -> _MemoryArguments:
     chosen = names_argument(arguments, "targets", list(TARGETS))
-    scope = _text(arguments, "scope") or "user"
-    scopes = [name for name in SCOPES if name == scope]
+    requested = _text(arguments, "scope") or "user"
+    scopes: list[Scope] = [scope for scope in SCOPES if requested == scope]
     if not scopes:
         raise ToolError(f"scope: one of {', '.join(SCOPES)}")
     return _MemoryArguments(
