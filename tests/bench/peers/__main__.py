@@ -1,8 +1,8 @@
 """`python -m tests.bench.peers` runs the same tasks in six libraries, each in an environment of its own.
 
-It needs `uv` and a package registry, takes some minutes, and prints a table for docs/comparison.md. `--environments`
-keeps the environments in a folder; `--only` runs the programs of one library. Every program asks a model on
-this machine, so no key is needed; what it prints and writes is checked.
+It needs `uv` and a package registry, takes some minutes, and prints a table for docs/comparison.md. A library that
+cannot be installed is skipped by name. `--environments` keeps the environments in a folder; `--only` runs the programs
+of one library. Every program asks a model on this machine, so no key is needed; what it prints and writes is checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +70,18 @@ async def make(library: str, folder: Path) -> Path:
         await check_call(uv, "venv", "-q", "-p", sys.executable, str(folder / library))
         await check_call(uv, "pip", "install", "-q", "-p", str(commands / "python"), *wanted)
     return commands
+
+
+async def make_all(libraries: Iterable[str], folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the folder of programs of each environment, and a line for each library that cannot be had."""
+    commands, skipped = dict[str, Path](), list[str]()
+    for library in libraries:
+        try:
+            commands[library] = await make(library, folder)
+        except RuntimeError as error:
+            shutil.rmtree(folder / library, ignore_errors=True)
+            skipped.append(f"skipped: {LIBRARIES[library]}: {error}".strip())
+    return commands, skipped
 
 
 async def check_call(*command: str) -> None:
@@ -187,10 +199,11 @@ async def main() -> None:
     options.add_argument("--environments", type=Path)
     options.add_argument("--only", choices=LIBRARIES)
     given = options.parse_args()
-    chosen = [one for one in programs() if given.only in (None, one.library)]
+    wanted = [one for one in programs() if given.only in (None, one.library)]
     with tempfile.TemporaryDirectory() as made:
         folder = (given.environments or Path(made)).resolve()
-        commands = {name: await make(name, folder) for name in {one.library for one in chosen}}
+        commands, skipped = await make_all(dict.fromkeys(one.library for one in wanted), folder)
+        chosen = [one for one in wanted if one.library in commands]
         async with serving(Peer(), TeaModel().respond) as peer:
             outcomes = [await run(one, commands[one.library], peer) for one in chosen]
             killed = [
@@ -199,7 +212,7 @@ async def main() -> None:
                 if one.task == "resume"
             ]
         lines = [f"{LIBRARIES[name]}: {await version(commands[name], name)}" for name in commands]
-    sys.stdout.write("\n".join([*table(outcomes, killed), "", *sorted(lines), ""]))
+    sys.stdout.write("\n".join([*table(outcomes, killed), "", *sorted(lines), *skipped, ""]))
     for one in [*outcomes, *killed]:
         if one.problem:
             sys.stdout.write(
