@@ -65,8 +65,9 @@ def finish(process: subprocess.Popen[str]) -> list[str]:
 def kill(process: subprocess.Popen[str]) -> list[str]:
     """The lines it still said, once it has been killed."""
     process.kill()
-    said, _ = process.communicate()
-    return said.splitlines()
+    with process:
+        # `communicate` would pass over the lines that came with the one read last.
+        return process.stdout.read().splitlines() if process.stdout else []
 
 
 def say(*words: object) -> None:
