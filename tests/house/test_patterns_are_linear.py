@@ -64,9 +64,11 @@ def patterns() -> dict[tuple[str, int, frozenset[str]], str]:
     """Every pattern of the package by its text and flags, how it is used, and where it is."""
     found = dict[tuple[str, int, frozenset[str]], str]()
     for path in python_files("sdk"):
-        if "re" not in uses(path):
+        if "import re\n" not in path.read_text("utf-8"):
             continue
         used = uses(path)
+        if "re" not in used:
+            continue
         for name, value in vars(import_module(module_of(path))).items():
             for pattern in inside(value):
                 ways = used.get(name, set()) & SEARCHES
