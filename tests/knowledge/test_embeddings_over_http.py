@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -15,54 +15,55 @@ from loopline.adapters.embedding.http_embeddings import HttpEmbedder
 from loopline.search import EmbeddingError
 
 
-class EmbeddingServer(ThreadingHTTPServer):
+class EmbeddingServer:
     """Answers each text with its length, backwards; before that with the statuses that it is told."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
         self.lost = 0
         self.authorizations: list[str] = []
+        owner = self
+
+        class Answering(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                owner.authorizations.append(self.headers["authorization"] or "")
+                status = owner.statuses.pop(0) if owner.statuses else 200
+                answer = owner.answer(body["input"]) if status == 200 else "busy"
+                self.send_response(status)
+                self.send_header("retry-after", "0")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer.encode())
+
+            def log_request(self, code: object = "-", size: object = "-") -> None:
+                """Log nothing."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: EmbeddingServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.authorizations.append(self.headers["authorization"] or "")
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
+    def answer(self, texts: list[str]) -> str:
         rows = [
             {"index": n, "embedding": [3.0 * len(text), 4.0 * len(text)]}
-            for n, text in enumerate(body["input"])
+            for n, text in enumerate(texts)
         ]
-        kept = rows[: len(rows) - self.server.lost]
-        answer = json.dumps({"data": kept[::-1]}) if status == 200 else "busy"
-        self.send_response(status)
-        self.send_header("retry-after", "0")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer.encode())
-
-    def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Log nothing."""
+        return json.dumps({"data": rows[: len(rows) - self.lost][::-1]})
 
 
 @contextmanager
-def serving() -> Iterator[EmbeddingServer]:
+def serving() -> Generator[EmbeddingServer]:
     server = EmbeddingServer()
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.http.serve_forever)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
+        server.http.shutdown()
         thread.join()
-        server.server_close()
+        server.http.server_close()
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ def main_command(
     del version
 
 
-for entry in COMMANDS:
-    add(app, entry)
+for _entry in COMMANDS:
+    add(app, _entry)
 
 knowledge_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 add(knowledge_commands, BUILD)

@@ -149,7 +149,7 @@ def make_private_folder(path: Path) -> None:
 # Connections.
 
 
-on_connect = list[Callable[[Connection], object]]()
+on_connect: list[Callable[[Connection], object]] = []
 """Called with every new connection to a store, to limit or trace it."""
 
 
