@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +41,7 @@ from loopline.search import (
     kind_of,
     search,
 )
+from tests.bench.ten_questions import download, unpack
 
 QUESTIONS = Path(__file__).with_name("questions.yaml")
 CACHE = Path(tempfile.gettempdir()) / "loopline-retrieval"
@@ -125,11 +124,9 @@ def source_of(name: str) -> Path:
     if not folder.is_dir():
         package, _, version = name.rpartition("-")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--no-binary=:all:", "--no-build-isolation", "--dest", str(folder.parent)]
-        subprocess.run([*command, f"{package}=={version}"], check=True)
-        with tarfile.open(folder.parent / f"{name}.tar.gz") as archive:
-            archive.extractall(folder.parent, filter="data")
+        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+            archive = download(f"{package}=={version}", Path(fresh))
+            unpack(archive, Path(fresh) / "source").rename(folder)
     return folder
 
 
