@@ -71,8 +71,7 @@ class LocalEmbedder:
         self._prefixes = read_prefixes(folder)
         self._encoder, weights = _encoder(folder)
         self._tokenizer = _tokenizer(folder)
-        with weights.open("rb") as file:
-            self._revision = file_digest(file, "sha256").hexdigest()[:16]
+        self._revision = weights_digest(weights)
         self._name = folder.name
 
     @property
@@ -190,6 +189,12 @@ class _OnnxEncoder:
             rows = (states * weights).sum(axis=1) / weights.sum(axis=1)
         unit: Matrix = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
+
+
+def weights_digest(weights: Path) -> str:
+    """Return what tells a file of weights from any other."""
+    with weights.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:16]
 
 
 def read_prefixes(folder: Path) -> Prefixes:

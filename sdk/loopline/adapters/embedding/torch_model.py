@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from loopline.adapters.embedding.local_folder import weights_digest
 from loopline.search import EmbeddingError, Vector
 
 BATCH = 64
@@ -30,7 +31,9 @@ class _Model(Protocol):
 
 
 class _Models(Protocol):
-    def __call__(self, name: str, *, model_kwargs: Mapping[str, object]) -> _Model: ...
+    def __call__(
+        self, name: str, *, revision: str | None, model_kwargs: Mapping[str, object]
+    ) -> _Model: ...
 
 
 class _SentenceTransformers(Protocol):
@@ -44,20 +47,29 @@ class TorchEmbedder:
     def __init__(self, name: str) -> None:
         """Load the model; this takes seconds, and fetches one that is named and not there.
 
+        A name may end in `@` and a revision. Without one, whoever publishes the model can change it under its name.
+
         Raises:
             EmbeddingError: there is no such model.
         """
         library = cast(_SentenceTransformers, import_module("sentence_transformers"))
         precision = "bfloat16" if _has_bfloat16() else "float32"
+        folder = Path(name)
+        model, _, revision = (name, "", "") if folder.is_dir() else name.partition("@")
         try:
-            self._model = library.SentenceTransformer(name, model_kwargs={"dtype": precision})
+            self._model = library.SentenceTransformer(
+                model, revision=revision or None, model_kwargs={"dtype": precision}
+            )
         except (OSError, ValueError) as error:
             raise EmbeddingError(f"sentence-transformers cannot load {name!r}: {error}") from error
-        self._key = f"sentence-transformers/{name}/{precision}/{dict(self._model.prompts)!r}"
+        weights = folder / "model.safetensors"
+        published = weights_digest(weights) if weights.is_file() else f"{model}/{revision}"
+        prefixes = dict(self._model.prompts)
+        self._key = f"sentence-transformers/{published}/{precision}/{prefixes!r}"
 
     @property
     def key(self) -> str:
-        """The name of the model, the precision and the prefixes."""
+        """The digest of a folder's weights, or a model's name and revision; the precision and the prefixes."""
         return self._key
 
     @property
@@ -73,12 +85,18 @@ class TorchEmbedder:
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in their order."""
         rows = self._model.encode_document(list(texts), batch_size=BATCH, normalize_embeddings=True)
-        return [row.astype("<f4").tobytes() for row in rows]
+        return [_unit(row) for row in rows]
 
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a question."""
-        row = self._model.encode_query(text, normalize_embeddings=True)
-        return row.astype("<f4").tobytes()
+        return _unit(self._model.encode_query(text, normalize_embeddings=True))
+
+
+def _unit(row: NDArray[np.float32]) -> Vector:
+    """Return a vector of length 1: one that was normalised in bfloat16 is off by a few thousandths."""
+    exact = row.astype("<f4")
+    unit: NDArray[np.float32] = (exact / np.linalg.norm(exact)).astype("<f4")
+    return unit.tobytes()
 
 
 def _has_bfloat16() -> bool:
