@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from loopline.knowledge import (
     MemoryIndexes,
     MemoryRepository,
     Passage,
+    SearchFilter,
 )
 from loopline.knowledge.tree import Root, configured_roots, repository_path, space_path
 from loopline.refs import KnowledgeRef, Lines, parse
+from loopline.search import Embedder, EmbeddingError, Vector, WordEmbedder
 
 from .conftest import GitFolder, Writer
 
@@ -445,6 +448,69 @@ async def test_an_index_with_warnings_is_not_taken_for_one_without(indexes: Inde
 def test_a_passage_of_ones_own_needs_little() -> None:
     passage = Passage(ref="ks:x", title="X", text="x")
     assert (passage.commit, passage.lines, passage.score) == ("", (0, 0), None)
+
+
+class AwayEmbedder(WordEmbedder):
+    """Its server is away for questions, and from a given passage on."""
+
+    def __init__(self, fails_at: str = "", error: Exception | None = None) -> None:
+        super().__init__()
+        self._fails_at = fails_at
+        self._error = error or EmbeddingError("the server is away")
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        if self._fails_at and any(self._fails_at in text for text in texts):
+            raise self._error
+        return super().embed_passages(texts)
+
+    def embed_query(self, text: str) -> Vector:
+        raise self._error
+
+
+async def space_with(embedder: Embedder) -> KnowledgeSpace:
+    repository = MemoryRepository("project")
+    repository.commit(dict(FILES))
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=lambda: embedder)
+    await space.ensure()
+    return space
+
+
+async def test_a_question_that_cannot_be_embedded_is_searched_by_words_and_says_why() -> None:
+    space = await space_with(AwayEmbedder())
+    await space.ready()
+    assert (await space.search("per-site cache"))[0].path == "handbook/cache.md"
+    assert space.vectors is not None
+    assert (space.vectors.is_ready, space.vectors.problem) == (True, "the server is away")
+    await space.close()
+
+
+@pytest.mark.parametrize("error", [EmbeddingError("away"), ValueError("the tokenizer broke")])
+async def test_vectors_that_cannot_be_made_leave_words_and_say_why(error: Exception) -> None:
+    space = await space_with(AwayEmbedder("log in", error))
+    with pytest.raises(EmbeddingError, match=str(error)):
+        await space.ready()
+    (passage, *_) = await space.search("per-site cache")
+    assert (passage.path, passage.why and passage.why.cosine) == ("handbook/cache.md", None)
+    await space.close()
+
+
+async def test_only_files_that_fit_a_filter_are_searched() -> None:
+    space = await ready()
+    found = {
+        within: {passage.path for passage in await space.search("cache", within=within)}
+        for within in (
+            SearchFilter(root="lib"),
+            SearchFilter(language=".py"),
+            SearchFilter(path="handbook/*.md"),
+            SearchFilter(root="lib", language="md"),
+        )
+    }
+    assert list(found.values()) == [
+        {"lib/cache.py"},
+        {"lib/cache.py"},
+        {"handbook/cache.md"},
+        set(),
+    ]
 
 
 QUOTED = """\

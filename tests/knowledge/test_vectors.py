@@ -97,9 +97,9 @@ def test_an_index_without_chunks_has_vectors(store: VectorStore) -> None:
 
 def test_vectors_that_are_not_all_made_are_absent(store: VectorStore) -> None:
     index = MemoryIndex(chunks(50))
-    assert store.open("one", WordEmbedder()) is None
+    assert store.open("one", WordEmbedder(), 50) is None
     assert store.build("one", CountingEmbedder(), index, lambda done, total: done < 20) is None
-    assert store.open("one", WordEmbedder()) is None
+    assert store.open("one", WordEmbedder(), 50) is None
 
 
 def test_a_stopped_build_goes_on_where_it_stopped(store: VectorStore) -> None:
@@ -115,6 +115,42 @@ def test_texts_that_an_earlier_commit_had_are_not_embedded_again(store: VectorSt
     again = CountingEmbedder()
     assert store.build("two", again, MemoryIndex(chunks(50, start=10)), go_on) is not None
     assert len(again.texts) == 10
+
+
+def test_texts_that_an_unfinished_build_has_embedded_are_not_embedded_again(
+    store: VectorStore,
+) -> None:
+    store.build("one", CountingEmbedder(), MemoryIndex(chunks(50)), lambda done, total: done < 24)
+    again = CountingEmbedder()
+    vectors = store.build("two", again, MemoryIndex(chunks(50, start=10)), go_on)
+    assert vectors is not None
+    assert len(again.texts) == 50 - 14
+    question = WordEmbedder().embed_passages(["title 20\nword20 text\n"])[0]
+    assert vectors.nearest(question, limit=1)[0].number == 11
+
+
+def test_vectors_of_an_index_with_another_number_of_chunks_count_as_absent(
+    store: VectorStore,
+) -> None:
+    built(store, MemoryIndex(chunks(50)))
+    assert store.open("one", WordEmbedder(), 49) is None
+    assert store.open("one", WordEmbedder(), 50) is not None
+
+
+def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def hold(done: int, total: int) -> bool:
+        begun.set()
+        return released.wait(30) and go_on(done, total)
+
+    index, store = MemoryIndex(chunks(50)), VectorFiles(tmp_path)
+    holder = threading.Thread(target=store.build, args=("one", CountingEmbedder(), index, hold))
+    holder.start()
+    assert begun.wait(30)
+    assert store.build("two", CountingEmbedder(), index, lambda done, total: False) is None
+    released.set()
+    holder.join()
 
 
 def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore) -> None:
@@ -144,7 +180,7 @@ def test_a_torn_end_of_an_unfinished_build_is_made_again(tmp_path: Path) -> None
     index = MemoryIndex(chunks(50))
     store = VectorFiles(tmp_path)
     store.build("one", CountingEmbedder(), index, lambda done, total: done < 24)
-    (growing,) = tmp_path.glob("*.vectors.part")
+    (growing,) = tmp_path.glob("*.growing")
     with growing.open("r+b") as file:  # zeros, as a file system leaves them after a loss of power
         file.seek(-1024, 2)
         file.write(bytes(1024))
@@ -162,7 +198,7 @@ def test_damaged_vectors_count_as_absent(tmp_path: Path) -> None:
     built(store, index)
     (complete,) = tmp_path.glob("*.vectors")
     complete.write_bytes(complete.read_bytes()[:-5])
-    assert store.open("one", WordEmbedder()) is None
+    assert store.open("one", WordEmbedder(), 50) is None
     again = CountingEmbedder()
     assert store.build("one", again, index, go_on) is not None
 

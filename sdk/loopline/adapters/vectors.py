@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -30,6 +31,10 @@ from loopline.search import (
 KEPT = 8
 """The indexes whose vectors are kept; the longest unused are removed."""
 DIGEST_BYTES = 16
+UNFINISHED = ".growing"
+"""The suffix of vectors while they are made; their digests have `-digests` behind it."""
+LOCK_SECONDS = 0.2
+"""How often it is tried again while another process makes vectors of the same model."""
 _Rows = NDArray[np.float32]
 
 
@@ -62,8 +67,7 @@ class VectorMatrix:
         return [float(value) for value in rows @ np.frombuffer(query, dtype="<f4")]
 
     def close(self) -> None:
-        """Give up the mapping; the file is closed when nobody searches it any more."""
-        self._rows = np.empty((0, self._rows.shape[1]), dtype=np.float32)
+        """Release nothing: the mapping ends when nobody searches it any more."""
 
 
 class VectorFiles:
@@ -72,10 +76,9 @@ class VectorFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def open(self, signature: str, embedder: Embedder) -> VectorIndex | None:
-        """Return the vectors of that index, or None while some are missing."""
-        files = _Files(self._directory, signature, embedder)
-        rows = files.complete_rows()
+    def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
+        """Return the vectors of that index of so many chunks, or None while some are missing."""
+        rows = _Files(self._directory, signature, embedder).complete_rows(size)
         return None if rows is None else VectorMatrix(rows)
 
     def build(
@@ -89,15 +92,19 @@ class VectorFiles:
         files = _Files(self._directory, signature, embedder)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _locked(self._directory / f"{files.model}.lock"):
-                if files.complete_rows() is None and not files.fill(index, progress):
+            with _lock_file(self._directory / f"{files.model}.lock") as lock:
+                while not _try_lock(lock):
+                    if not progress(0, index.size):
+                        return None
+                    time.sleep(LOCK_SECONDS)
+                if files.complete_rows(index.size) is None and not files.fill(index, progress):
                     return None
-                _prune(self._directory, keep=files.vectors)
+                files.prune()
         except OSError as error:
             raise EmbeddingError(
                 f"the vectors cannot be written to {self._directory}: {error}"
             ) from error
-        return self.open(signature, embedder)
+        return self.open(signature, embedder, index.size)
 
 
 class _Files:
@@ -109,22 +116,19 @@ class _Files:
         self.model: str = _digest(f"{embedder.key}/{embedder.dimensions}").hex()[:16]
         name = f"{_digest(signature).hex()}-{self.model}"
         self.vectors: Path = directory / f"{name}.vectors"
-        self._digests = directory / f"{name}.digests"
         self._row_bytes = 4 * embedder.dimensions
 
-    def complete_rows(self) -> _Rows | None:
-        """Return the rows of a finished build; None if there is none."""
-        return _mapped(self.vectors, self._digests, self._embedder.dimensions)
+    def complete_rows(self, size: int) -> _Rows | None:
+        """Return the rows of a finished build of so many passages; None if there is none."""
+        rows = self._mapped(self.vectors)
+        return rows if rows is not None and len(rows) == size else None
 
     def fill(self, index: Index, progress: VectorProgress) -> bool:
         """Append the rows that are missing; return whether all are there now."""
-        growing = (
-            self.vectors.with_suffix(".vectors.part"),
-            self._digests.with_suffix(".digests.part"),
-        )
-        done = self._intact(*growing)
-        earlier = _Earlier(self._directory, self.model, self._embedder.dimensions)
-        with growing[0].open("ab") as vectors, growing[1].open("ab") as digests:
+        growing = self.vectors.with_suffix(UNFINISHED)
+        done = self._intact(growing)
+        earlier = _Earlier(self._others(".vectors", UNFINISHED))
+        with growing.open("ab") as vectors, _digests_of(growing).open("ab") as digests:
             vectors.truncate(done * self._row_bytes)
             digests.truncate(done * DIGEST_BYTES)
             while done < index.size:
@@ -145,9 +149,20 @@ class _Files:
             os.fsync(vectors.fileno())
             os.fsync(digests.fileno())
         progress(done, index.size)
-        growing[1].replace(self._digests)
-        growing[0].replace(self.vectors)
+        _digests_of(growing).replace(_digests_of(self.vectors))
+        growing.replace(self.vectors)
         return True
+
+    def prune(self) -> None:
+        """Remove what other builds of the model left unfinished, and the vectors that were unused for longest.
+
+        Only inside the lock. Whoever maps a removed file goes on.
+        """
+        finished = [path for path in self._paths(".vectors") if path != self.vectors]
+        finished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in [*self._paths(UNFINISHED), *finished[KEPT - 1 :]]:
+            _digests_of(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def _vectors(
         self, texts: Sequence[str], keys: Sequence[bytes], earlier: _Earlier
@@ -157,35 +172,56 @@ class _Files:
         made = iter(self._embedder.embed_passages(new) if new else [])
         return [next(made) if row is None else row for row in rows]
 
-    def _intact(self, vectors: Path, digests: Path) -> int:
+    def _intact(self, growing: Path) -> int:
         """Return the rows of an unfinished build that can be kept: whole batches of vectors of length 1."""
-        if not (vectors.exists() and digests.exists()):
+        rows = self._mapped(growing)
+        if rows is None:
             return 0
-        count = min(
-            vectors.stat().st_size // self._row_bytes, digests.stat().st_size // DIGEST_BYTES
-        )
-        count -= count % self._embedder.batch
-        if not count:
-            return 0
-        rows = np.fromfile(vectors, dtype="<f4", count=count * self._embedder.dimensions)
-        lengths = np.linalg.norm(rows.reshape(count, -1), axis=1)
-        broken = np.flatnonzero(np.abs(lengths - 1) > 1e-2)
-        first = int(broken[0]) if len(broken) else count
+        broken = np.flatnonzero(np.abs(np.linalg.norm(rows, axis=1) - 1) > 1e-2)
+        first = int(broken[0]) if len(broken) else len(rows)
         return first - first % self._embedder.batch
+
+    def _paths(self, suffix: str) -> list[Path]:
+        return list(self._directory.glob(f"*-{self.model}{suffix}"))
+
+    def _others(self, *suffixes: str) -> list[tuple[_Rows, bytes]]:
+        """Return the rows that were made for other indexes, with their digests."""
+        found: list[tuple[_Rows, bytes]] = []
+        for path in [path for suffix in suffixes for path in self._paths(suffix)]:
+            rows = self._mapped(path)
+            if rows is not None and path != self.vectors.with_suffix(UNFINISHED):
+                usable = self._intact(path) if path.suffix == UNFINISHED else len(rows)
+                found.append((rows[:usable], _digests_of(path).read_bytes()))
+        return found
+
+    def _mapped(self, vectors: Path) -> _Rows | None:
+        """Return the rows that have a digest, as they stand in a file; None if the file is missing or torn.
+
+        Only an unfinished file may have more of one than of the other.
+        """
+        try:
+            rows, torn = divmod(vectors.stat().st_size, self._row_bytes)
+            digests, odd = divmod(_digests_of(vectors).stat().st_size, DIGEST_BYTES)
+            if vectors.suffix != UNFINISHED:
+                if torn or odd or rows != digests:
+                    return None
+                os.utime(vectors)
+            shape = (min(rows, digests), self._embedder.dimensions)
+            if not shape[0]:  # an empty file cannot be mapped
+                return np.empty(shape, dtype=np.float32)
+            return np.memmap(vectors, dtype="<f4", mode="r", shape=shape)
+        except OSError:
+            return None
 
 
 class _Earlier:
     """Vectors of the same embedder that were made for other indexes, by the digest of their text."""
 
-    def __init__(self, directory: Path, model: str, dimensions: int) -> None:
+    def __init__(self, others: Sequence[tuple[_Rows, bytes]]) -> None:
         self._rows: dict[bytes, tuple[_Rows, int]] = {}
-        for digests in directory.glob(f"*-{model}.digests"):
-            rows = _mapped(digests.with_suffix(".vectors"), digests, dimensions)
-            if rows is None:
-                continue
-            data = digests.read_bytes()
+        for rows, digests in others:
             for row in range(len(rows)):
-                key = data[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]
+                key = digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]
                 self._rows[key] = (rows, row)
 
     def vector(self, key: bytes) -> Vector | None:
@@ -197,18 +233,8 @@ class _Earlier:
         return vector
 
 
-def _mapped(vectors: Path, digests: Path, dimensions: int) -> _Rows | None:
-    """Return the rows of a finished build; None if there is none, or its files do not fit each other."""
-    try:
-        count, odd = divmod(vectors.stat().st_size, 4 * dimensions)
-        if odd or digests.stat().st_size != count * DIGEST_BYTES:
-            return None
-        if not count:  # an empty file cannot be mapped
-            return np.empty((0, dimensions), dtype=np.float32)
-        os.utime(vectors)
-        return np.memmap(vectors, dtype="<f4", mode="r", shape=(count, dimensions))
-    except OSError:
-        return None
+def _digests_of(vectors: Path) -> Path:
+    return vectors.with_suffix(f"{vectors.suffix}-digests")
 
 
 def _digest(text: str) -> bytes:
@@ -216,20 +242,19 @@ def _digest(text: str) -> bytes:
 
 
 @contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Exclude other processes and threads; the lock ends when the process dies."""
+def _lock_file(path: Path) -> Generator[int]:
+    """Open a file to lock; a lock on it ends when the process dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _prune(directory: Path, keep: Path) -> None:
-    """Remove the vectors that were not used for the longest time; whoever maps them goes on."""
-    others = [path for path in directory.glob("*.vectors") if path != keep]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[KEPT - 1 :]:
-        path.with_suffix(".digests").unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+def _try_lock(descriptor: int) -> bool:
+    """Exclude other processes and threads unless one of them does so already; return whether it worked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

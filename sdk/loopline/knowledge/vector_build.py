@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +10,8 @@ from dataclasses import dataclass, replace
 from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import Progress
 from loopline.search import Embedder, EmbeddingError, Index, Vector, VectorIndex, VectorStore
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """How long a search waits for an embedder that is being loaded."""
@@ -18,7 +21,7 @@ LOAD_SECONDS = 20.0
 class VectorState:
     """How far the vectors of a space are.
 
-    `done` of `total` passages are embedded; `problem` says why no more will be.
+    `done` of `total` passages are embedded; `problem` says why no more will be, or why the last query was not.
     """
 
     done: int = 0
@@ -62,7 +65,7 @@ class VectorBuild:
         self._progress: Progress | None = None
         self._stopped = threading.Event()
         self._loaded = threading.Event()
-        """Whether it is known if the vectors were made before."""
+        """Set when it is known whether the vectors were made before, or nobody waits for it any more."""
         self._vectors: VectorIndex | None = None
         self._state = VectorState(total=index.size)
         self._thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
@@ -76,26 +79,34 @@ class VectorBuild:
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
         """Return the vectors and that of the query; None until all vectors are made.
 
-        The first call waits for the embedder, so that vectors that were made before always count.
+        The first call waits for the embedder, so that vectors that were made before always count. When the query cannot
+        be embedded, `state` says why, and words are searched.
         """
         self._loaded.wait(LOAD_SECONDS)
+        self._loaded.set()  # whoever searches next does not wait again
         vectors = self._vectors
-        return None if vectors is None else (vectors, self._embedder.get().embed_query(query))
+        if vectors is None:
+            return None
+        try:
+            question = self._embedder.get().embed_query(query)
+        except EmbeddingError as error:
+            self._state = replace(self._state, problem=str(error))
+            return None
+        self._state = replace(self._state, problem="")
+        return vectors, question
 
     def wait(self, progress: Progress | None = None) -> None:
         """Block until the vectors are made; `progress(done, total, activity)` counts passages in another thread.
 
         Raises:
-            EmbeddingError: they cannot be made; the message says what to do.
-            KnowledgeError: the space was closed, or its commit has moved.
+            EmbeddingError: they cannot be made; the message says what to do, or that the space was closed.
         """
         self._progress = progress
         self._thread.join()
-        if self._state.problem:
-            raise EmbeddingError(self._state.problem)
         if self._vectors is None:
-            raise KnowledgeError(
-                "the space was closed, or its commit moved, before all vectors were made"
+            raise EmbeddingError(
+                self._state.problem
+                or "the space was closed, or its commit moved, before all vectors were made"
             )
 
     def stop(self) -> None:
@@ -108,12 +119,15 @@ class VectorBuild:
     def _run(self) -> None:
         try:
             embedder = self._embedder.get()
-            self._use(self._store.open(self._signature, embedder))
+            self._use(self._store.open(self._signature, embedder, self._index.size))
             self._loaded.set()
             if self._vectors is None:
                 self._use(self._store.build(self._signature, embedder, self._index, self._advance))
         except KnowledgeError as error:
             self._state = replace(self._state, problem=str(error))
+        except Exception as error:
+            logger.exception("vectors cannot be made")
+            self._state = replace(self._state, problem=f"{type(error).__name__}: {error}")
         finally:
             self._loaded.set()
 

@@ -44,8 +44,8 @@ class VectorIndex(Protocol):
 class VectorStore(Protocol):
     """Vectors by the signature of an index and the key of an embedder; every method may block."""
 
-    def open(self, signature: str, embedder: Embedder) -> VectorIndex | None:
-        """Return the vectors of that index, or None while some are missing."""
+    def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
+        """Return the vectors of that index of so many chunks, or None while some are missing."""
         ...
 
     def build(
@@ -53,8 +53,8 @@ class VectorStore(Protocol):
     ) -> VectorIndex | None:
         """Make the vectors that are missing and return all; None when `progress` stopped it.
 
-        A text that was embedded before, for this index or another, is not embedded again. Processes that build the
-        same vectors wait for each other.
+        A text that was embedded before, for this index or another, finished or not, is not embedded again. Processes
+        that build with the same embedder wait for each other, and ask `progress` meanwhile.
 
         Raises:
             EmbeddingError: the embedder failed, or the vectors cannot be written. What is done is kept.
@@ -73,6 +73,11 @@ class MemoryVectorIndex:
     def __init__(self, vectors: Sequence[Vector]) -> None:
         """`vectors` belong to the chunks 1, 2, 3, …."""
         self._vectors = [_coordinates(vector) for vector in vectors]
+
+    @property
+    def size(self) -> int:
+        """The number of vectors."""
+        return len(self._vectors)
 
     def nearest(
         self, query: Vector, *, limit: int, among: Collection[int] | None = None
@@ -107,9 +112,10 @@ class MemoryVectors:
         self._texts: dict[tuple[str, str], Vector] = {}
         self._indexes: dict[tuple[str, str], MemoryVectorIndex] = {}
 
-    def open(self, signature: str, embedder: Embedder) -> VectorIndex | None:
-        """Return the vectors of that index, or None."""
-        return self._indexes.get((signature, embedder.key))
+    def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
+        """Return the vectors of that index of so many chunks, or None."""
+        vectors = self._indexes.get((signature, embedder.key))
+        return vectors if vectors is not None and vectors.size == size else None
 
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress

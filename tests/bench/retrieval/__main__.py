@@ -154,7 +154,7 @@ def vectors_of(name: str, index: Index, embedder: Embedder, bar: Progress) -> Ve
         return True
 
     store = VectorFiles(CACHE / "vectors")
-    vectors = store.open(name, embedder) or store.build(name, embedder, index, advance)
+    vectors = store.open(name, embedder, index.size) or store.build(name, embedder, index, advance)
     assert vectors is not None
     bar.update(task, completed=index.size)
     return vectors

@@ -56,7 +56,7 @@ class HttpEmbedder:
             )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS)
-        self._dimensions = len(self.embed_query("dimensions")) // 4
+        self._dimensions = len(self._embed(["dimensions"], attempts)[0]) // 4
 
     @property
     def key(self) -> str:
@@ -81,21 +81,22 @@ class HttpEmbedder:
         """
         vectors: list[Vector] = []
         for start in range(0, len(texts), BATCH):
-            vectors += self._embed(texts[start : start + BATCH])
+            vectors += self._embed(texts[start : start + BATCH], self._attempts)
         return vectors
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question.
+        """Return the vector of a question; the server is asked once, for somebody waits.
 
         Raises:
             EmbeddingError: the server refuses, or cannot be reached.
         """
-        return self._embed([text])[0]
+        return self._embed([text], attempts=1)[0]
 
-    def _embed(self, texts: Sequence[str]) -> list[Vector]:
+    def _embed(self, texts: Sequence[str], attempts: int) -> list[Vector]:
         # An empty input is refused.
         inputs = [text[:LONGEST_TEXT].encode("utf-8", "replace").decode() or " " for text in texts]
-        body = self._post({"model": self._model, "input": inputs, "encoding_format": "float"})
+        document = {"model": self._model, "input": inputs, "encoding_format": "float"}
+        body = self._post(document, attempts)
         try:
             rows = sorted(_Response.model_validate_json(body).data, key=lambda row: row.index)
             matrix = np.asarray([row.embedding for row in rows], dtype="<f4")
@@ -106,9 +107,9 @@ class HttpEmbedder:
         lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
         return [row.tobytes() for row in (matrix / np.maximum(lengths, 1e-12)).astype("<f4")]
 
-    def _post(self, document: Mapping[str, object]) -> bytes:
+    def _post(self, document: Mapping[str, object], attempts: int) -> bytes:
         problem = ""
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, attempts + 1):
             try:
                 response = self._client.post(f"{self._url}/embeddings", json=document)
             except httpx2.HTTPError as error:
@@ -120,7 +121,7 @@ class HttpEmbedder:
                 if response.status_code != 429 and response.status_code < 500:
                     raise EmbeddingError(problem)
                 pause = _pause(response.headers, 2.0**attempt)
-            if attempt < self._attempts:
+            if attempt < attempts:
                 time.sleep(min(pause, LONGEST_PAUSE))
         raise EmbeddingError(problem)
 
