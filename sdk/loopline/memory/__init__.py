@@ -2,6 +2,7 @@
 
 from loopline.memory.conversation_memory import SCOPES as SCOPES
 from loopline.memory.conversation_memory import ConversationMemory as ConversationMemory
+from loopline.memory.conversation_memory import MemoryFilterOptions as MemoryFilterOptions
 from loopline.memory.conversation_memory import PastTurns as PastTurns
 from loopline.memory.conversation_memory import Scope as Scope
 from loopline.memory.conversation_memory import TurnFilterOptions as TurnFilterOptions

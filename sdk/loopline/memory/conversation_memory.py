@@ -49,16 +49,21 @@ _ROUND_STARTS = BodyUnion[RoundStart](RoundStart)
 
 
 class TurnFilterOptions(TypedDict, total=False):
-    """The optional keywords of a search in past turns; `TurnFilter` has their defaults."""
+    """The optional keywords of a running turn's search in past turns; `TurnFilter` has their defaults."""
 
-    conversation: str
-    before_turn: int | None
     targets: Collection[Target]
     ordinal: int | str | None
     since: datetime | None
     until: datetime | None
     days: float | None
     half_life_days: float
+
+
+class MemoryFilterOptions(TurnFilterOptions, total=False):
+    """Those, and the conversation and turn that ask, which for a running turn are its own."""
+
+    conversation: str
+    before_turn: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +162,7 @@ class ConversationMemory:
         limit: int = DEFAULT_HITS,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-        **filters: Unpack[TurnFilterOptions],
+        **filters: Unpack[MemoryFilterOptions],
     ) -> Sequence[TurnHit]:
         """Return the turns of the user that best match the query, best first.
 
@@ -244,7 +249,10 @@ class ConversationMemory:
         """Return the seqs of inputs that were taken back before a round took them."""
         recalled = set[int]()
         for block, body in _RECALLED.among(blocks):
-            rounds = await self._log.read(key, after=body.said, types=["react.round.start"])
+            between = block.seq - body.said  # no more rounds than blocks can stand between them
+            rounds = await self._log.read(
+                key, after=body.said, types=["react.round.start"], limit=between
+            )
             taken = any(
                 body.said in start.takes and taking.seq < block.seq
                 for taking, start in _ROUND_STARTS.among(rounds)
@@ -270,13 +278,12 @@ class PastTurns:
         limit: int = DEFAULT_HITS,
         **filters: Unpack[TurnFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the turns that best match the query, best first; `conversation` and `before_turn` are the turn's own.
+        """Return the turns that best match the query, best first.
 
         Raises:
             LooplineError: a filter is wrong.
         """
         key = self.conversation
-        filters["conversation"], filters["before_turn"] = key.name, self.turn
         return await self.memory.search(
             query,
             user=key.user,
@@ -284,5 +291,7 @@ class PastTurns:
             project=key.project,
             scope=scope,
             limit=limit,
+            conversation=key.name,
+            before_turn=self.turn,
             **filters,
         )

@@ -10,8 +10,8 @@ from typing import Protocol
 from loopline.errors import StoreError
 from loopline.memory.turn_query import TurnQuery
 from loopline.memory.turn_texts import Owner, TurnText
-from loopline.search import QueryTerm, name_parts
-from loopline.search.ranking import tokens
+from loopline.search import QueryTerm
+from loopline.search.memory_index import word_stem, word_stems
 from loopline.timeline import ConversationKey
 
 TEXTS_TO_RANK = 80
@@ -139,8 +139,8 @@ class MemoryTurnIndex:
             return TurnCandidates(terms=terms, texts=tuple(_nth_turns(allowed, query)))
         if not query.terms:
             return TurnCandidates(texts=tuple(_newest_turns(allowed, query.limit)))
-        stems = {_stem(term) for term in query.terms}
-        matching = (text for text in allowed if not stems.isdisjoint(_stems(text)))
+        stems = {word_stem(term) for term in query.terms}
+        matching = (text for text in allowed if not stems.isdisjoint(word_stems(text.text)))
         return TurnCandidates(terms=terms, texts=tuple(matching))
 
     async def remove(self, conversation: ConversationKey) -> None:
@@ -156,8 +156,8 @@ class MemoryTurnIndex:
 
 
 def _counted_terms(terms: Iterable[str], texts: Sequence[TurnText]) -> tuple[QueryTerm, ...]:
-    counts = Counter(stem for text in texts for stem in _stems(text))
-    return tuple(QueryTerm(term, counts[_stem(term)] / (len(texts) or 1)) for term in terms)
+    counts = Counter(stem for text in texts for stem in word_stems(text.text))
+    return tuple(QueryTerm(term, counts[word_stem(term)] / (len(texts) or 1)) for term in terms)
 
 
 def _nth_turns(texts: Sequence[TurnText], query: TurnQuery) -> list[TurnText]:
@@ -181,11 +181,3 @@ def _newest_turns(texts: Sequence[TurnText], limit: int) -> list[TurnText]:
             turns.setdefault((text.conversation, text.turn), []).append(text)
     newest = sorted(turns.values(), key=lambda turn: max(text.ts for text in turn), reverse=True)
     return [text for turn in newest[: max(limit, 0)] for text in turn]
-
-
-def _stems(text: TurnText) -> frozenset[str]:
-    return frozenset(map(_stem, tokens(f"{text.text}\n{name_parts(text.text)}")))
-
-
-def _stem(token: str) -> str:
-    return token.removesuffix("s") if len(token) > 3 else token

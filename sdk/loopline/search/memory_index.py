@@ -13,7 +13,9 @@ class MemoryIndex:
     """An index of a few thousand chunks, without a file."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
-        self._chunks = tuple((chunk, _words(chunk)) for chunk in chunks)
+        self._chunks = tuple(
+            (chunk, word_stems(f"{chunk.title}\n{chunk.path}\n{chunk.text}")) for chunk in chunks
+        )
         self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
 
     @property
@@ -26,7 +28,7 @@ class MemoryIndex:
     ) -> Candidates:
         """Return every chunk that has a term of the query."""
         del limit
-        stems = {term: _stem(term) for term in query_terms(query)}
+        stems = {term: word_stem(term) for term in query_terms(query)}
         share = 1 / max(len(self._chunks), 1)
         terms = tuple(QueryTerm(term, self._holding[stem] * share) for term, stem in stems.items())
         wanted = frozenset(stems.values())
@@ -51,10 +53,11 @@ class MemoryIndex:
         """Release nothing: the index has no file."""
 
 
-def _words(chunk: Chunk) -> frozenset[str]:
-    text = f"{chunk.title}\n{chunk.path}\n{chunk.text}"
-    return frozenset(_stem(token) for token in tokens(f"{text}\n{name_parts(text)}"))
+def word_stems(text: str) -> frozenset[str]:
+    """Return the words of a text and the parts of its names, as `word_stem` returns them."""
+    return frozenset(map(word_stem, tokens(f"{text}\n{name_parts(text)}")))
 
 
-def _stem(token: str) -> str:
+def word_stem(token: str) -> str:
+    """Return a word in lower case without the ending of its plural."""
     return token.removesuffix("s") if len(token) > 3 else token
