@@ -92,8 +92,12 @@ def test_a_name_of_no_embedder_is_refused_with_those_there_are() -> None:
 
 
 def test_a_missing_package_is_refused_with_the_line_that_installs_it() -> None:
-    with pytest.raises(EmbeddingError, match=r"pip install 'loopline\[semantic\]'"):
-        check_embedder("sentence-transformers:all-MiniLM-L6-v2", setting="knowledge.embedder")
+    with pytest.raises(EmbeddingError, match=r"needs torch: pip install 'loopline\[semantic\]'"):
+        check_embedder(
+            "sentence-transformers:all-MiniLM-L6-v2",
+            setting="knowledge.embedder",
+            is_installed=lambda package: package != "torch",
+        )
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +16,13 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
 """The packages that the embedders of each provider need, and the extra that installs them."""
 
 
-def check_embedder(name: str, *, setting: str) -> None:
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def check_embedder(
+    name: str, *, setting: str, is_installed: Callable[[str], bool] = _is_installed
+) -> None:
     """Check that a name is one of an embedder, and that what it needs is installed.
 
     Raises:
@@ -27,7 +33,7 @@ def check_embedder(name: str, *, setting: str) -> None:
         providers = ", ".join(f"{provider}:…" for provider in EXTRAS)
         raise EmbeddingError(f"{setting} is {name!r}: write one of {providers}")
     packages, extra = EXTRAS[provider]
-    missing = [package for package in packages if find_spec(package) is None]
+    missing = [package for package in packages if not is_installed(package)]
     if missing:
         raise EmbeddingError(
             f"{setting} is {name!r}, which needs {', '.join(missing)}: "
