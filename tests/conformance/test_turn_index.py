@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from array import array
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,12 +16,14 @@ from loopline.memory import (
     IndexedConversation,
     MemoryTurnIndex,
     Owner,
+    QueryVector,
     Target,
     TurnIndex,
     TurnIndexDamaged,
     TurnQuery,
     TurnText,
 )
+from loopline.search import Vector, VectorState
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [
@@ -71,6 +74,10 @@ async def fill(index: TurnIndex, *texts: TurnText, owner: Owner = ANN) -> None:
     """Index these texts, all of the same conversation."""
     name = texts[0].conversation
     assert await index.extend(owner.key(name), None, at(texts[-1].seq), texts)
+
+
+def vector(*coordinates: float) -> Vector:
+    return array("f", coordinates).tobytes()
 
 
 async def found(index: TurnIndex, query: TurnQuery) -> Sequence[TurnText]:
@@ -241,6 +248,107 @@ async def test_a_cleared_index_is_empty_and_can_be_filled_again(index: TurnIndex
     assert len(await found(index, TurnQuery(owner=ANN, text="tea"))) == 1
 
 
+# Vectors.
+
+MODEL = "a model"
+EAST, NORTH = vector(1, 0), vector(0, 1)
+NEAR_EAST = vector(0.8, 0.6)
+
+
+def digest(text: str, owner: Owner = ANN) -> bytes:
+    return owner.text_digest(text)
+
+
+async def fill_with_vectors(index: TurnIndex, texts: Mapping[str, Vector]) -> None:
+    await fill(index, *(said(text, turn=turn) for turn, text in enumerate(texts, 1)))
+    await index.add_vectors(ANN, MODEL, {digest(text): texts[text] for text in texts})
+
+
+async def near(index: TurnIndex, query: TurnQuery, to: Vector = EAST) -> dict[str, float | None]:
+    """The texts that a query with a vector finds, with their cosines."""
+    candidates = await index.candidates(query, QueryVector(MODEL, to))
+    texts = [text.text for text in candidates.texts]
+    cosines = [None if cosine is None else round(cosine, 4) for cosine in candidates.cosines]
+    return dict(zip(texts, cosines, strict=True))
+
+
+async def test_a_text_is_found_by_its_vector_without_a_common_word(index: TurnIndex) -> None:
+    await fill_with_vectors(index, {"oolong": NEAR_EAST})
+    assert await near(index, TurnQuery(owner=ANN, text="beverage")) == {"oolong": 0.8}
+
+
+async def test_a_text_without_a_vector_is_found_by_words_alone(index: TurnIndex) -> None:
+    await fill(index, said("green tea"), said("black coffee", turn=2))
+    assert await near(index, TurnQuery(owner=ANN, text="coffee")) == {"black coffee": None}
+
+
+async def test_vectors_of_another_embedder_are_not_compared(index: TurnIndex) -> None:
+    await fill_with_vectors(index, {"oolong": EAST})
+    candidates = await index.candidates(
+        TurnQuery(owner=ANN, text="beverage"), QueryVector("another", EAST)
+    )
+    assert candidates.texts == ()
+
+
+async def test_a_vector_is_found_only_within_the_limits_of_the_query(index: TurnIndex) -> None:
+    await fill_with_vectors(index, {"oolong": EAST, "assam": NEAR_EAST})
+    query = TurnQuery(owner=ANN, text="beverage")
+    assert set(await near(index, query)) == {"oolong", "assam"}
+    assert await near(index, replace(query, ordinal=2)) == {"assam": 0.8}
+    assert set(await near(index, replace(query, current="tea", before_turn=2))) == {"oolong"}
+    assert await near(index, replace(query, targets=("notes",))) == {}
+    assert await near(index, replace(query, since=START + timedelta(days=2))) == {"assam": 0.8}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+async def test_nobody_finds_a_text_of_another_owner_by_its_vector(
+    index: TurnIndex, stranger: Owner
+) -> None:
+    await fill_with_vectors(index, {"oolong": EAST})
+    await fill(index, said("oolong"), owner=stranger)
+    await index.add_vectors(stranger, MODEL, {digest("oolong"): EAST})
+    assert await near(index, TurnQuery(owner=stranger, text="beverage")) == {}
+    assert await index.unembedded(stranger, MODEL, 5) == {digest("oolong", stranger): "oolong"}
+    assert (await index.vector_state(stranger, MODEL)).done == 0
+
+
+async def test_the_newest_texts_get_their_vectors_first(index: TurnIndex) -> None:
+    await fill(index, *(said(f"tea {turn}", turn=turn) for turn in (1, 2, 3)))
+    assert list((await index.unembedded(ANN, MODEL, 2)).values()) == ["tea 3", "tea 2"]
+    await index.add_vectors(ANN, MODEL, {digest("tea 3"): EAST})
+    assert list((await index.unembedded(ANN, MODEL, 2)).values()) == ["tea 2", "tea 1"]
+    assert await index.vector_state(ANN, MODEL) == VectorState(done=1, total=3)
+
+
+async def test_a_text_that_was_said_twice_gets_one_vector(index: TurnIndex) -> None:
+    await fill(index, said("tea"), said("tea", turn=2))
+    assert await index.unembedded(ANN, MODEL, 5) == {digest("tea"): "tea"}
+    await index.add_vectors(ANN, MODEL, {digest("tea"): EAST})
+    assert await index.vector_state(ANN, MODEL) == VectorState(done=1, total=1, is_ready=True)
+
+
+async def test_a_vector_leaves_with_the_last_conversation_that_has_its_text(
+    index: TurnIndex,
+) -> None:
+    await fill_with_vectors(index, {"oolong": EAST})
+    await fill(index, said("oolong", conversation="other"))
+    await index.remove(ANN.key("tea"))
+    assert await near(index, TurnQuery(owner=ANN, text="beverage")) == {"oolong": 1.0}
+    await index.remove(ANN.key("other"))
+    await fill(index, said("oolong"))
+    assert list((await index.unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
+
+
+async def test_a_vector_that_comes_after_its_text_was_removed_is_not_kept(
+    index: TurnIndex,
+) -> None:
+    await fill(index, said("oolong"), said("assam", turn=2))
+    await index.remove(ANN.key("tea"))
+    await index.add_vectors(ANN, MODEL, {digest("oolong"): EAST})
+    await fill(index, said("oolong"))
+    assert list((await index.unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
+
+
 # The file.
 
 
@@ -274,6 +382,16 @@ async def test_what_is_removed_is_in_no_page_of_the_file(tmp_path: Path) -> None
     await index.remove(ANN.key("tea"))
     assert contents(tmp_path)
     assert b"anzibar" not in contents(tmp_path)
+    await index.close()
+
+
+async def test_a_vector_that_is_removed_is_in_no_page_of_the_file(tmp_path: Path) -> None:
+    index, odd = MemoryFile(tmp_path / "m"), vector(0.123, 0.456, 0.789)
+    await fill_with_vectors(index, {"oolong": odd})
+    await fill(index, said("tea", conversation="other"))
+    assert odd in contents(tmp_path)
+    await index.remove(ANN.key("tea"))
+    assert odd not in contents(tmp_path)
     await index.close()
 
 

@@ -10,16 +10,15 @@ import pytest
 
 from loopline.adapters.memory_files import MemoryFile
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Scope, TurnHit, TurnIndex
+from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
 from tests.support.past_turns import NOW, OWNERS, Planted, conversations
 
-CONVERSATIONS = 1_000
 
-
-async def filled_log() -> tuple[MemoryLog, list[Planted]]:
+async def filled_log(count: int) -> tuple[MemoryLog, list[Planted]]:
     log, planted = MemoryLog(), list[Planted]()
-    for key, blocks, fact in conversations(CONVERSATIONS):
+    for key, blocks, fact in conversations(count):
         await log.restore(key, blocks)
         planted.append(fact)
     return log, planted
@@ -34,9 +33,18 @@ def shown(hits: list[TurnHit]) -> str:
     return "\n".join(excerpt.text for hit in hits for excerpt in hit.excerpts)
 
 
-async def test_no_search_finds_another_users_text(open_index: Callable[[], TurnIndex]) -> None:
-    log, planted = await filled_log()
-    memory = ConversationMemory(log, open_index, FakeClock(NOW))
+@pytest.mark.parametrize(
+    ("count", "embedder"),
+    [(1_000, None), (150, SharedEmbedder(WordEmbedder))],
+    ids=["words", "vectors"],
+)
+async def test_no_search_finds_another_users_text(
+    open_index: Callable[[], TurnIndex], count: int, embedder: SharedEmbedder | None
+) -> None:
+    log, planted = await filled_log(count)
+    memory = ConversationMemory(log, open_index, FakeClock(NOW), embedder)
+    for owner in OWNERS if embedder else []:
+        await memory.ready(user=owner.user, tenant=owner.tenant, project=owner.project)
     names: dict[Owner, set[str]] = {owner: set() for owner in OWNERS}
     for fact in planted:
         names[fact.owner].add(fact.name)
@@ -78,7 +86,7 @@ async def test_an_owner_with_a_stranger_s_user_name_in_another_project_finds_not
     for key, blocks, fact in conversations(20):
         await log.restore(key, blocks)
         planted.append(fact)
-    memory = ConversationMemory(log, open_index, FakeClock(NOW))
+    memory = ConversationMemory(log, open_index, FakeClock(NOW), SharedEmbedder(WordEmbedder))
     for fact in planted:
         owner = fact.owner
         await memory.search(fact.name, user=owner.user, tenant=owner.tenant, project="p")

@@ -26,6 +26,7 @@ KNOWLEDGE: Mapping[str, str | bool] = asdict(KnowledgeConfig())
 
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
+    "memory": {"embedder": ""},
     "react": {"preset": None, "memsearch": False, **dict.fromkeys(LoopOptions().values)},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }

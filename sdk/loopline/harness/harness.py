@@ -177,7 +177,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 )
                 stack.push_async_callback(log.close)
             store_file = None if self._callers_log is not None else self._store_place.file
-            memory = open_memory(log, store_file, self._clock)
+            named = str(properties.at("memory.embedder", "")).strip()
+            memory = open_memory(log, store_file, self._clock, named, loaded.folder)
             stack.push_async_callback(memory.close)
             space = await self._space(loaded, properties)
             if space is not None:

@@ -5,7 +5,7 @@ from loopline.knowledge.passage import Passage, read_passage
 from loopline.knowledge.repository import MemoryRepository, Repository, RepositoryFile
 from loopline.knowledge.space import KnowledgeSpace, KnowledgeState, SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig
-from loopline.knowledge.vector_build import VectorState
+from loopline.search import VectorState
 
 __all__ = [
     "IndexStore",

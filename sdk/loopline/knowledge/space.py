@@ -27,7 +27,7 @@ from loopline.knowledge.links import broken_links
 from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
-from loopline.knowledge.vector_build import SharedEmbedder, VectorBuild, VectorState
+from loopline.knowledge.vector_build import VectorBuild
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import (
     CHUNKS_VERSION,
@@ -36,6 +36,8 @@ from loopline.search import (
     Index,
     IndexDamaged,
     MemoryVectors,
+    SharedEmbedder,
+    VectorState,
     VectorStore,
     search,
 )

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import Progress
-from loopline.search import Embedder, EmbeddingError, Index, Vector, VectorIndex, VectorStore
+from loopline.search import (
+    EmbeddingError,
+    Index,
+    SharedEmbedder,
+    Vector,
+    VectorIndex,
+    VectorState,
+    VectorStore,
+)
 
 logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """How long a search waits for an embedder that is being loaded."""
-
-
-@dataclass(frozen=True, slots=True)
-class VectorState:
-    """How far the vectors of a space are.
-
-    `done` of `total` passages are embedded; `problem` says why no more will be, or why the last query was not.
-    """
-
-    done: int = 0
-    total: int = 0
-    is_ready: bool = False
-    problem: str = ""
-
-
-class SharedEmbedder:
-    """An embedder that is loaded when a first text is embedded, by whichever thread that is."""
-
-    def __init__(self, load: Callable[[], Embedder]) -> None:
-        """`load` blocks, and raises `EmbeddingError` when the embedder cannot be loaded."""
-        self._load = load
-        self._lock = threading.Lock()
-        self._loaded: Embedder | None = None
-
-    def get(self) -> Embedder:
-        """Return the embedder, and load it if nobody has.
-
-        Raises:
-            EmbeddingError: it cannot be loaded; the message says what is missing.
-        """
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = self._load()
-            return self._loaded
 
 
 class VectorBuild:

@@ -26,6 +26,9 @@ from loopline.memory.turn_query import (
     split_ordinal,
 )
 from loopline.memory.turn_texts import SEARCHED_TYPES, TARGETS, Owner, Target, turn_texts
+from loopline.memory.turn_vectors import TurnVectors, VectorsMade
+from loopline.models import well_formed
+from loopline.search import SharedEmbedder, VectorState
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -145,9 +148,16 @@ def _ordinal(value: int | str | None) -> int | None:
 class ConversationMemory:
     """Searches what was said in past turns. It keeps nothing that the log has not: the index is filled from the log."""
 
-    def __init__(self, log: TimelineLog, open_index: Callable[[], TurnIndex], clock: Clock) -> None:
-        """Call `open_index`, which may block, with the first use."""
+    def __init__(
+        self,
+        log: TimelineLog,
+        open_index: Callable[[], TurnIndex],
+        clock: Clock,
+        embedder: SharedEmbedder | None = None,
+    ) -> None:
+        """Call `open_index`, which may block, with the first use. Without an `embedder` only words are searched."""
         self._log = log
+        self._vectors = None if embedder is None else TurnVectors(embedder, self._index)
         self._open_index = open_index
         self._clock = clock
         self._opened: TurnIndex | None = None
@@ -166,6 +176,7 @@ class ConversationMemory:
     ) -> Sequence[TurnHit]:
         """Return the turns of the user that best match the query, best first.
 
+        With an embedder they are found in other words too: a few new texts are embedded at once, many in the background.
         Without words in the query the newest turns come first. A phrase such as "the second turn" in it counts as its
         ordinal. Only conversations of that user in that project of that tenant are searched. Child runs are not.
 
@@ -180,6 +191,32 @@ class ConversationMemory:
         except TurnIndexDamaged:
             candidates = await self._candidates(checked)
         return await asyncio.to_thread(partial(rank_turns, checked, candidates, now))
+
+    async def ready(
+        self,
+        *,
+        user: str,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+        progress: VectorsMade | None = None,
+    ) -> None:
+        """Wait until all texts of the user are indexed and have their vectors, if there is an embedder.
+
+        Raises:
+            EmbeddingError: the vectors cannot be made; the message says what to do.
+        """
+        owner = Owner(user=user, tenant=tenant, project=project)
+        await self.follow(owner)
+        if self._vectors is not None:
+            await self._vectors.ready(owner, progress)
+
+    async def vectors(
+        self, *, user: str, tenant: str = DEFAULT_TENANT, project: str = DEFAULT_PROJECT
+    ) -> VectorState | None:
+        """Return how many indexed texts of the user have their vectors; None without an embedder."""
+        if self._vectors is None:
+            return None
+        return await self._vectors.state(Owner(user=user, tenant=tenant, project=project))
 
     async def follow(self, owner: Owner) -> None:
         """Bring the index up to date with the owner's conversations: add what is new, remove what was forgotten."""
@@ -201,7 +238,9 @@ class ConversationMemory:
         await self.follow(owner)
 
     async def close(self) -> None:
-        """Close the index; the log stays open."""
+        """Stop making vectors and close the index; the log stays open."""
+        if self._vectors is not None:
+            await self._vectors.close()
         if self._opened is not None:
             await self._opened.close()
 
@@ -212,7 +251,10 @@ class ConversationMemory:
 
     async def _candidates(self, query: TurnQuery) -> TurnCandidates:
         await self.follow(query.owner)
-        return await (await self._index()).candidates(query)
+        vector = None
+        if self._vectors is not None and query.terms:
+            vector = await self._vectors.query_vector(query.owner, well_formed(query.text))
+        return await (await self._index()).candidates(query, vector)
 
     async def _removed(
         self, index: TurnIndex, owner: Owner

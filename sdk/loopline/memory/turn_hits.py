@@ -1,4 +1,4 @@
-"""Hits of a search in past turns: each a turn with excerpts, ranked by words and by time."""
+"""Hits of a search in past turns: each a turn with excerpts, ranked by words, vectors and time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from itertools import groupby
 from loopline.memory.turn_index import TurnCandidates
 from loopline.memory.turn_query import TurnQuery
 from loopline.memory.turn_texts import Target, TurnText
-from loopline.search import Chunk
+from loopline.search import Chunk, nearness, vector_weight
 from loopline.search.ranking import score_by_words
 from loopline.timeline.prompt_blocks import turn_id
 
 RECENCY_LIFT = 0.25
 """How much more a text of this moment counts than an old one with the same words."""
+UNRELATED_COSINE = 0.2
+"""A text with no word of the query is found from this cosine on."""
 EXCERPTS_PER_TURN = 3
 EXCERPT_CHARACTERS = 600
 _EXCERPT_LEAD = 120
@@ -40,15 +42,18 @@ class Excerpt:
 class TurnHit:
     """A turn that a search found, with its best excerpts first.
 
-    `score` is from 0 to 1: `words`, how well its best text matches, lifted by `recency`, which halves with every
-    half-life. Without words to search for, `words` is 0 and the score is the recency.
+    `score` is from 0 to 1: `relevance`, how well its best text matches, lifted by `recency`, which halves with every
+    half-life. Without words to search for, `relevance` is 0 and the score is the recency. `words` is how well that text
+    matches by words alone, and `cosine` compares its vector with the query's; it is None without one.
     """
 
     conversation: str
     turn_id: str
     ts: datetime
     score: float
+    relevance: float
     words: float
+    cosine: float | None
     recency: float
     excerpts: tuple[Excerpt, ...]
 
@@ -63,17 +68,28 @@ class TurnHit:
         return self.excerpts[0].text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TextMatch:
+    text: TurnText
+    words: float = 0.0
+    cosine: float | None = None
+    relevance: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _ScoredText:
-    text: TurnText
-    words: float
+    match: _TextMatch
     recency: float
     score: float
+
+    @property
+    def text(self) -> TurnText:
+        return self.match.text
 
 
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
     """Return the best turns, best first; a text that two conversations share is found in one of them."""
-    scored = [_scored(text, words, query, now) for text, words in _word_scores(query, candidates)]
+    scored = [_scored(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
     turns = dict[tuple[str, int], list[_ScoredText]]()
     for item in _each_once(scored, query.current):
@@ -81,10 +97,10 @@ def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> l
     return [_hit(items, query) for items in list(turns.values())[: max(query.limit, 0)]]
 
 
-def _word_scores(query: TurnQuery, candidates: TurnCandidates) -> list[tuple[TurnText, float]]:
-    """Return each text with its score by words, from 0 to 1; without a match only if a turn was named."""
+def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
+    """Return the texts that match by words or by their vector; of a turn that was named, all of them."""
     if not candidates.terms:
-        return [(text, 0.0) for text in candidates.texts]
+        return [_TextMatch(text=text) for text in candidates.texts]
     chunks = [
         Chunk(path="", title="", text=text.text, lines=(1, 1), kind="prose")
         for text in candidates.texts
@@ -92,20 +108,27 @@ def _word_scores(query: TurnQuery, candidates: TurnCandidates) -> list[tuple[Tur
     scores = score_by_words(query.text, candidates.terms, chunks)
     best = max((score.bm25 for score in scores), default=0.0) or 1.0
     coverage = max((score.coverage for score in scores), default=0.0)
-    return [
-        (text, coverage * score.bm25 / best)
-        for text, score in zip(candidates.texts, scores, strict=True)
-        if score.bm25 > 0 or query.ordinal is not None
-    ]
+    compared = candidates.cosines or (None,) * len(scores)
+    weight = vector_weight(coverage)
+    matches = list[_TextMatch]()
+    for text, score, cosine in zip(candidates.texts, scores, compared, strict=True):
+        by_words = coverage * score.bm25 / best
+        is_near = cosine is not None and cosine >= UNRELATED_COSINE
+        relevance = by_words
+        if cosine is not None:
+            relevance = (1 - weight) * by_words + weight * nearness(cosine)
+        if query.ordinal is not None or score.bm25 > 0 or (is_near and weight > 0):
+            matches.append(
+                _TextMatch(text=text, words=by_words, cosine=cosine, relevance=relevance)
+            )
+    return matches
 
 
-def _scored(text: TurnText, words: float, query: TurnQuery, now: datetime) -> _ScoredText:
-    age = max((now - text.ts) / timedelta(days=1), 0.0)
+def _scored(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:
+    age = max((now - match.text.ts) / timedelta(days=1), 0.0)
     recency = math.pow(0.5, age / query.half_life_days) if query.half_life_days > 0 else 0.0
-    score = words * (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT) if words else 0.0
-    if not query.terms:
-        score = recency
-    return _ScoredText(text, words, recency, score)
+    score = match.relevance * (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT)
+    return _ScoredText(match, recency, score if query.terms else recency)
 
 
 def _each_once(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
@@ -136,7 +159,9 @@ def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
         turn_id=turn_id(best.text.turn),
         ts=best.text.ts,
         score=best.score,
-        words=best.words,
+        relevance=best.match.relevance,
+        words=best.match.words,
+        cosine=best.match.cosine,
         recency=best.recency,
         excerpts=tuple(_excerpt_of(item.text, query) for item in shown),
     )
@@ -155,7 +180,7 @@ def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -
     """Return the part of the text with the most different terms, with `…` where something is left out."""
     if len(text) <= length:
         return text
-    matches = _matches(text.lower(), terms)
+    matches = _term_positions(text.lower(), terms)
     best, most = 0, 0
     for number, (position, _) in enumerate(matches):
         end = position - _EXCERPT_LEAD + length
@@ -172,7 +197,7 @@ def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -
     return f"{'… ' if start else ''}{body}{' …' if end < len(text) else ''}"
 
 
-def _matches(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
+def _term_positions(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
     """Return where words begin as the terms do, in order."""
     beginnings = {_beginning(term): term for term in terms}
     lengths = {len(beginning) for beginning in beginnings}

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Protocol
 
 from loopline.errors import StoreError
 from loopline.memory.turn_query import TurnQuery
 from loopline.memory.turn_texts import Owner, TurnText
-from loopline.search import QueryTerm
+from loopline.search import QueryTerm, Vector, VectorState, cosines
 from loopline.search.memory_index import word_stem, word_stems
 from loopline.timeline import ConversationKey
 
 TEXTS_TO_RANK = 80
 """How many texts with words of the query an index returns at least, if it has so many."""
+NEAREST_TEXTS = 40
+"""How many of the texts nearest to the query's vector an index returns besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +29,24 @@ class IndexedConversation:
     head: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueryVector:
+    """The vector of a query, and the key of the embedder that made it."""
+
+    embedder: str
+    vector: Vector
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCandidates:
-    """The terms of a query, each with the share of the owner's texts that have it, and the texts to rank."""
+    """The terms of a query, each with the share of the owner's texts that have it, and the texts to rank.
+
+    `cosines` compares the vector of each text with the query's; it is None for a text without one.
+    """
 
     terms: tuple[QueryTerm, ...] = ()
     texts: tuple[TurnText, ...] = ()
+    cosines: tuple[float | None, ...] = ()
 
 
 class TurnIndexDamaged(StoreError):
@@ -67,15 +82,32 @@ class TurnIndex(Protocol):
         """
         ...
 
-    async def candidates(self, query: TurnQuery) -> TurnCandidates:
-        """Return the texts to rank: those that share the most words with the query, or without words the newest turns.
+    async def candidates(
+        self, query: TurnQuery, vector: QueryVector | None = None
+    ) -> TurnCandidates:
+        """Return the texts to rank: those that share the most words with the query, and the nearest to its vector.
 
-        With an ordinal all texts of those turns are returned, whatever words they have.
+        Without words the newest turns are returned. With an ordinal all texts of those turns are returned, whatever
+        words they have.
         """
         ...
 
+    async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
+        """Return texts of the owner without a vector of the embedder, the newest first, by their digest."""
+        ...
+
+    async def add_vectors(
+        self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
+    ) -> None:
+        """Add the vectors of texts by their digest, all or none; those of texts that were removed are left out."""
+        ...
+
+    async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
+        """Return how many different texts of the owner have a vector of the embedder."""
+        ...
+
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove everything of a conversation."""
+        """Remove everything of a conversation, and the vectors of texts that no other conversation has."""
         ...
 
     async def clear(self) -> None:
@@ -98,6 +130,7 @@ class MemoryTurnIndex:
 
     def __init__(self) -> None:
         self._conversations: dict[ConversationKey, _IndexedTexts] = {}
+        self._vectors: dict[tuple[str, bytes], Vector] = {}
 
     async def indexed(self, owner: Owner) -> Mapping[str, IndexedConversation]:
         """Return how far each conversation of the owner is indexed."""
@@ -121,35 +154,101 @@ class MemoryTurnIndex:
             return False
         if stored is None or before is None or before.uid != after.uid:
             stored = self._conversations[conversation] = _IndexedTexts(after)
+            self._prune_vectors()
         stored.progress = after
         stored.texts = [text for text in (*stored.texts, *texts) if text.input_seq not in recalled]
+        if recalled:
+            self._prune_vectors()
         return True
 
-    async def candidates(self, query: TurnQuery) -> TurnCandidates:
+    async def candidates(
+        self, query: TurnQuery, vector: QueryVector | None = None
+    ) -> TurnCandidates:
         """Return the texts to rank."""
-        owned = [
-            text
-            for key, stored in self._conversations.items()
-            if Owner.of(key) == query.owner
-            for text in stored.texts
-        ]
+        owned = self._owned(query.owner)
         allowed = [text for text in owned if query.may_find(text)]
         terms = _counted_terms(query.terms, owned)
         if query.ordinal is not None:
-            return TurnCandidates(terms=terms, texts=tuple(_nth_turns(allowed, query)))
-        if not query.terms:
+            texts = _nth_turns(allowed, query)
+        elif not query.terms:
             return TurnCandidates(texts=tuple(_newest_turns(allowed, query.limit)))
-        stems = {word_stem(term) for term in query.terms}
-        matching = (text for text in allowed if not stems.isdisjoint(word_stems(text.text)))
-        return TurnCandidates(terms=terms, texts=tuple(matching))
+        else:
+            texts = self._matching(allowed, query, vector)
+        compared = self._compared(texts, query.owner, vector)
+        return TurnCandidates(terms=terms, texts=tuple(texts), cosines=compared)
+
+    async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
+        """Return texts without a vector, the newest first."""
+        texts = {owner.text_digest(text.text): text.text for text in _newest(self._owned(owner))}
+        missing = [digest for digest in texts if (embedder, digest) not in self._vectors]
+        return {digest: texts[digest] for digest in missing[:limit]}
+
+    async def add_vectors(
+        self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
+    ) -> None:
+        """Add the vectors of texts that are still there."""
+        remaining = {owner.text_digest(text.text) for text in self._owned(owner)}
+        for digest in remaining.intersection(vectors):
+            self._vectors[embedder, digest] = vectors[digest]
+
+    async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
+        """Return how many different texts have a vector."""
+        digests = {owner.text_digest(text.text) for text in self._owned(owner)}
+        done = sum((embedder, digest) in self._vectors for digest in digests)
+        return VectorState(done, len(digests), is_ready=done == len(digests))
 
     async def remove(self, conversation: ConversationKey) -> None:
         """Remove everything of a conversation."""
         self._conversations.pop(conversation, None)
+        self._prune_vectors()
 
     async def clear(self) -> None:
         """Remove everything."""
         self._conversations.clear()
+        self._vectors.clear()
+
+    def _owned(self, owner: Owner) -> list[TurnText]:
+        return [
+            text
+            for key, stored in self._conversations.items()
+            if Owner.of(key) == owner
+            for text in stored.texts
+        ]
+
+    def _matching(
+        self, allowed: Sequence[TurnText], query: TurnQuery, vector: QueryVector | None
+    ) -> list[TurnText]:
+        """Return the texts with words of the query, and those nearest to its vector."""
+        stems = {word_stem(term) for term in query.terms}
+        matching = [text for text in allowed if not stems.isdisjoint(word_stems(text.text))]
+        scores = zip(allowed, self._compared(allowed, query.owner, vector), strict=False)
+        near = nlargest(
+            NEAREST_TEXTS,
+            ((cosine, text) for text, cosine in scores if cosine is not None),
+            key=lambda scored: scored[0],
+        )
+        return [*matching, *(text for _, text in near if text not in matching)]
+
+    def _compared(
+        self, texts: Sequence[TurnText], owner: Owner, vector: QueryVector | None
+    ) -> tuple[float | None, ...]:
+        """Return the cosine of each text, None for those without a vector; nothing without a vector of the query."""
+        if vector is None:
+            return ()
+        rows = [
+            self._vectors.get((vector.embedder, owner.text_digest(text.text))) for text in texts
+        ]
+        compared = iter(cosines(vector.vector, [row for row in rows if row is not None]))
+        return tuple(None if row is None else next(compared) for row in rows)
+
+    def _prune_vectors(self) -> None:
+        remaining = {
+            Owner.of(key).text_digest(text.text)
+            for key, stored in self._conversations.items()
+            for text in stored.texts
+        }
+        for name in [name for name in self._vectors if name[1] not in remaining]:
+            del self._vectors[name]
 
     async def close(self) -> None:
         """Release nothing: the index has no file."""
@@ -171,6 +270,12 @@ def _nth_turns(texts: Sequence[TurnText], query: TurnQuery) -> list[TurnText]:
         if text.turn == (ordinal if ordinal > 0 else last[text.conversation] + 1 + ordinal)
     ]
     return _newest_turns(named, query.limit)
+
+
+def _newest(texts: Sequence[TurnText]) -> list[TurnText]:
+    return sorted(
+        texts, key=lambda text: (text.ts, text.conversation, text.seq, text.start), reverse=True
+    )
 
 
 def _newest_turns(texts: Sequence[TurnText], limit: int) -> list[TurnText]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import blake2b
 from typing import Literal
 
 from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, with_span
@@ -27,8 +28,9 @@ from loopline.timeline.prompt_blocks import RangeSummary
 Target = Literal["user", "assistant", "attachment", "notes", "summary"]
 """What a text is: the user's, an answer, the text of an attached file, the model's notes, or a summary."""
 TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary")
-PASSAGE_CHARACTERS = 4_000
-"""A longer text is searched in passages of at most so many characters."""
+PASSAGE_CHARACTERS = 1_000
+"""A longer text is searched in passages of at most so many characters, as many as embedders read."""
+DIGEST_BYTES = 16
 
 SearchedBody = (
     UserPrompt
@@ -66,6 +68,17 @@ class Owner:
     def of(cls, conversation: ConversationKey) -> Owner:
         """Return the owner of a conversation."""
         return cls(user=conversation.user, tenant=conversation.tenant, project=conversation.project)
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the three names, which no other owner has."""
+        names = repr((self.tenant, self.project, self.user))
+        return blake2b(names.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+    def text_digest(self, text: str) -> bytes:
+        """Return the digest of a text of this owner; the same text of another owner has another one."""
+        data = text.encode("utf-8", "surrogatepass")
+        return blake2b(data, digest_size=DIGEST_BYTES, key=self.digest).digest()
 
     def key(self, name: str) -> ConversationKey:
         """Return the key of the owner's conversation of that name."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -52,6 +53,27 @@ class Embedder(Protocol):
 
 class EmbeddingError(KnowledgeError):
     """No vectors can be made now; the message names the setting or the line to install."""
+
+
+class SharedEmbedder:
+    """An embedder that is loaded when a first text is embedded, by whichever thread that is."""
+
+    def __init__(self, load: Callable[[], Embedder]) -> None:
+        """`load` blocks, and raises `EmbeddingError` when the embedder cannot be loaded."""
+        self._load = load
+        self._lock = threading.Lock()
+        self._loaded: Embedder | None = None
+
+    def get(self) -> Embedder:
+        """Return the embedder, and load it if nobody has.
+
+        Raises:
+            EmbeddingError: it cannot be loaded; the message says what is missing.
+        """
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
 
 
 class WordEmbedder:

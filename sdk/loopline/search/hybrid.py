@@ -103,12 +103,12 @@ def _fused(
     best = nlargest(3, words.values(), key=lambda score: score.bm25)
     coverage = max((score.coverage for score in best), default=0.0)
     top = max((score.bm25 for score in best), default=0.0) or 1.0
-    weight = min(max((NAMED - coverage) / (NAMED - PARAPHRASED), 0.0), 1.0) if cosines else 0.0
+    weight = vector_weight(coverage) if cosines else 0.0
     hits: list[Hit] = []
     for number, chunk in chunks.items():
         by_words = words[number].bm25 / top
         cosine = cosines[number] if cosines else None
-        score = (1 - weight) * coverage * by_words + weight * _nearness(chunk, cosine)
+        score = (1 - weight) * coverage * by_words + weight * _chunk_nearness(chunk, cosine)
         why = Explanation(
             coverage=words[number].coverage, words=by_words, cosine=cosine, vector_weight=weight
         )
@@ -118,13 +118,23 @@ def _fused(
     return _calibrated(_diverse(hits)[:limit], coverage)
 
 
-def _nearness(chunk: Chunk, cosine: float | None) -> float:
+def _chunk_nearness(chunk: Chunk, cosine: float | None) -> float:
     """Return a cosine as a number from 0 to 1, less what its kind of file takes off."""
     if cosine is None:
         return 0.0
     distance = KIND_DISTANCE["other" if _HIDDEN.search(chunk.path) else chunk.kind]
     distance += HISTORY_DISTANCE if is_history(chunk.path) else 0.0
-    return min(max((cosine - distance) / CERTAIN_COSINE, 0.0), 1.0)
+    return nearness(cosine - distance)
+
+
+def vector_weight(coverage: float) -> float:
+    """Return how much vectors count for a query, from 0 to 1, by the coverage of the best text."""
+    return min(max((NAMED - coverage) / (NAMED - PARAPHRASED), 0.0), 1.0)
+
+
+def nearness(cosine: float) -> float:
+    """Return a cosine as a number from 0 to 1, where 1 counts as much as every word of the query."""
+    return min(max(cosine / CERTAIN_COSINE, 0.0), 1.0)
 
 
 def _diverse(hits: list[Hit]) -> list[Hit]:

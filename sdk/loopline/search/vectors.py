@@ -16,6 +16,19 @@ VectorProgress = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
+class VectorState:
+    """How far the vectors of a space, or of a user's past turns, are.
+
+    `done` of `total` passages are embedded; `problem` says why no more will be, or why the last query was not.
+    """
+
+    done: int = 0
+    total: int = 0
+    is_ready: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbour:
     """A chunk of an index by its number, and the cosine of its vector and the question's."""
 
@@ -67,12 +80,25 @@ def passage_text(chunk: Chunk) -> str:
     return f"{chunk.title}\n{chunk.text}"
 
 
+CosineFunction = Callable[[Vector, Sequence[Vector]], list[float]]
+"""Returns the cosine of the first vector and each of the others."""
+
+
+def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
+    """Return the cosine of the query and each vector. NumPy does the same faster: `adapters.vectors.fast_cosines`."""
+    question = _coordinates(query)
+    return [
+        math.fsum(x * y for x, y in zip(question, _coordinates(vector), strict=True))
+        for vector in vectors
+    ]
+
+
 class MemoryVectorIndex:
     """The vectors of an index in memory, the specification of a vector index."""
 
     def __init__(self, vectors: Sequence[Vector]) -> None:
         """`vectors` belong to the chunks 1, 2, 3, …."""
-        self._vectors = [_coordinates(vector) for vector in vectors]
+        self._vectors = list(vectors)
 
     @property
     def size(self) -> int:
@@ -95,11 +121,7 @@ class MemoryVectorIndex:
 
     def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
         """Return the cosine of the question's vector and each of these chunks'."""
-        question = _coordinates(query)
-        return [
-            math.fsum(x * y for x, y in zip(question, self._vectors[number - 1], strict=True))
-            for number in numbers
-        ]
+        return cosines(query, [self._vectors[number - 1] for number in numbers])
 
     def close(self) -> None:
         """Release nothing: the index has no file."""

