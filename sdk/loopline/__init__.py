@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from loopline.events import AgentEvent, Delta, Event, PartialOutput
-    from loopline.files import Attachment, AttachmentCaps
+    from loopline.files import Attachment, AttachmentCaps, OutputFile
     from loopline.harness import Harness, Store, model, run_sync
     from loopline.knowledge import Passage
     from loopline.models import (
@@ -127,6 +127,7 @@ __all__ = [
     "ModelUnavailable",
     "ModelUnreachable",
     "Output",
+    "OutputFile",
     "PartialOutput",
     "Passage",
     "PendingCall",

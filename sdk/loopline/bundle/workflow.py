@@ -56,11 +56,13 @@ from loopline.tools import (
     HideTool,
     KnowledgeSearch,
     MemorySearchTool,
+    PatchTool,
     PlanTool,
     ReadTool,
     SearchTool,
     Tool,
     ToolSet,
+    WriteTool,
     check_deps,
     custom_event,
 )
@@ -281,6 +283,8 @@ class BaseWorkflow(Generic[Deps]):
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
             built_in.append(SearchTool(search))
+        if options.workspace != "off":
+            built_in += [WriteTool(), PatchTool()]
         if self._run.services.settings.memsearch:
             built_in.append(MemorySearchTool(self._run.past_turns))
         return ToolSet([*built_in, *bundle_tools.values()])

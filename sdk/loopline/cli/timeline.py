@@ -44,6 +44,9 @@ from loopline.timeline import (
     CustomEvent,
     Decision,
     Exit,
+    FileAdded,
+    FileBody,
+    FileRemoved,
     ModelSwitched,
     Plan,
     PlanAck,
@@ -60,6 +63,7 @@ from loopline.timeline import (
     encode,
     iso_time,
     turn_id,
+    workspace,
 )
 
 DOCUMENT = "artifact:conv.timeline.v1"
@@ -73,6 +77,7 @@ STYLES: Mapping[str, str] = {
     "source": "blue",
     "text": "blue",
     "artifact": "blue",
+    "file": "blue",
     "react.exit": "bold",
     "react.notice": "yellow",
 }
@@ -80,7 +85,7 @@ STYLES: Mapping[str, str] = {
 
 LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
 CallBody = ToolCalled | ToolStarted | ToolResult | RunChild
-ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment
+ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment | FileBody
 SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CustomEvent
 """What is shown by its fields; every other block is shown by its text."""
 _SUMMARIZED = BodyUnion[SummarizedBody](SummarizedBody)
@@ -278,7 +283,14 @@ def summary_of(block: Block) -> str:
             return _lifecycle_summary(body)
         case ToolCalled() | ToolStarted() | ToolResult() | RunChild():
             return _call_summary(body)
-        case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment():
+        case (
+            SourceAdded()
+            | TextKept()
+            | ArtifactKept()
+            | UserAttachment()
+            | FileAdded()
+            | FileRemoved()
+        ):
             return _content_summary(body)
         case Plan(snapshot=snapshot):
             status = "" if snapshot.open else f"{snapshot.status} · "
@@ -333,6 +345,10 @@ def _content_summary(body: ContentBody) -> str:
         case ArtifactKept() as stored:
             length = quantity(len(stored.text), "character")
             return f"{stored.name} @{stored.version} · {length}"
+        case FileAdded(area=area, path=path, version=version):
+            return f"{area}/{path} @{version} · {workspace.describe_file(body)}"
+        case FileRemoved(area=area, path=path):
+            return f"{area}/{path}"
 
 
 def _header_summary(header: TurnHeader) -> str:

@@ -39,6 +39,8 @@ from loopline.timeline import (
     Draft,
     Exit,
     Feedback,
+    FileAdded,
+    FileRemoved,
     Hide,
     Imported,
     ModelOverflowed,
@@ -287,6 +289,8 @@ class TurnEventFold:
                 | Imported()
                 | TextKept()
                 | ArtifactKept()
+                | FileAdded()
+                | FileRemoved()
                 | Feedback()
                 | Unknown()
             ):

@@ -1,4 +1,4 @@
-"""Files: what a user attaches, read and checked before anything of it is recorded."""
+"""Files: what a user attaches, and the workspace of a turn, checked before anything is recorded."""
 
 from loopline.files.attachment import Attachment as Attachment
 from loopline.files.attachment import AttachmentCaps as AttachmentCaps
@@ -8,3 +8,14 @@ from loopline.files.attachment import check_text as check_text
 from loopline.files.attachment import check_values as check_values
 from loopline.files.attachment import read_attachments as read_attachments
 from loopline.files.attachment import with_unique_names as with_unique_names
+from loopline.files.folder import Folder as Folder
+from loopline.files.patch import PatchedFile as PatchedFile
+from loopline.files.patch import apply_patch as apply_patch
+from loopline.files.paths import WorkspacePath as WorkspacePath
+from loopline.files.paths import parse_path as parse_path
+from loopline.files.workspace import FileChange as FileChange
+from loopline.files.workspace import OutputFile as OutputFile
+from loopline.files.workspace import Workspace as Workspace
+from loopline.files.workspace import WorkspaceLimits as WorkspaceLimits
+from loopline.files.workspace import change_of as change_of
+from loopline.files.workspace import file_bodies as file_bodies

@@ -190,16 +190,16 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         return replace(
             file, mime=attachments.PDF, data=_base64(data), pages=pdf.pages, text=pdf.text
         )
-    text = _decoded(data)
+    text = decoded_text(data)
     if text is not None:
         _check_size(name, "a text", len(data), caps.text_bytes)
-        return replace(file, mime=_text_type(name, attachment.mime), text=text)
+        return replace(file, mime=text_type(name, attachment.mime), text=text)
     _check_size(name, "a file", len(data), caps.file_bytes)
     mime = attachment.mime if _TYPE.fullmatch(attachment.mime) else _BINARY
     return replace(file, mime=mime, data=_base64(data))
 
 
-def _decoded(data: bytes) -> str | None:
+def decoded_text(data: bytes) -> str | None:
     """Return the bytes as text, or None if they are not UTF-8 or have a null byte."""
     try:
         return None if b"\0" in data else data.decode()
@@ -207,7 +207,8 @@ def _decoded(data: bytes) -> str | None:
         return None
 
 
-def _text_type(name: str, mime: str) -> str:
+def text_type(name: str, mime: str) -> str:
+    """Return the type of a text: the given one if it is one, else what the name says."""
     if mime.startswith(_TEXT_TYPES) and _TYPE.fullmatch(mime):
         return mime
     return _TEXT_SUFFIXES.get(PurePath(name).suffix.lower(), "text/plain")

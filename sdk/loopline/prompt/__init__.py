@@ -5,6 +5,7 @@ from loopline.prompt.announce import OPEN_PLANS_SHOWN as OPEN_PLANS_SHOWN
 from loopline.prompt.announce import announce as announce
 from loopline.prompt.announce import tail_limit as tail_limit
 from loopline.prompt.announce import unseen_sources as unseen_sources
+from loopline.prompt.announce import workspace_line as workspace_line
 from loopline.prompt.budget import KEEP_INTACT_TURNS as KEEP_INTACT_TURNS
 from loopline.prompt.budget import KEEP_TURNS as KEEP_TURNS
 from loopline.prompt.budget import TARGET as TARGET

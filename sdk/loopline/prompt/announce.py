@@ -19,6 +19,9 @@ WAITING_SHOWN = 4
 FEEDBACK_SHOWN = 8
 SOURCES_CHECKED = 200
 """The newest sources, which are checked one by one; the older ones share one range."""
+PATHS_SHOWN = 8
+PATH_LIMIT = 60
+"""Characters of a path in the line of the workspace."""
 MAX_RANGES = 12
 """Ranges of source numbers at most."""
 NAME_LIMIT = 160
@@ -88,6 +91,16 @@ def announce(
             *_source_lines(unseen, room - for_plans - for_feedback),
         ]
     return "\n".join(lines)
+
+
+def workspace_line(paths: Sequence[str], size: int) -> str:
+    """Return the line of the tail that counts the files of the turn and names those changed last, which come last."""
+    if not paths:
+        return "[WORKSPACE] empty"
+    named = ", ".join(one_line(path, PATH_LIMIT) for path in reversed(paths[-PATHS_SHOWN:]))
+    hidden = f" and {len(paths) - PATHS_SHOWN} more" if len(paths) > PATHS_SHOWN else ""
+    noun = "file" if len(paths) == 1 else "files"
+    return f"[WORKSPACE] {len(paths):,} {noun}, {size:,} bytes: {named}{hidden}"
 
 
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:

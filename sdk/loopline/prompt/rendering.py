@@ -39,6 +39,8 @@ from loopline.timeline import (
     Exit,
     Feedback,
     FeedbackEntry,
+    FileAdded,
+    FileRemoved,
     Hide,
     Imported,
     ModelOverflowed,
@@ -200,6 +202,8 @@ class Rendering:
                 | SourceAdded()
                 | TextKept()
                 | ArtifactKept()
+                | FileAdded()
+                | FileRemoved()
                 | CustomEvent()
                 | Checkpoint()
                 | Imported()

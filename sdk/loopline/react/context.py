@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from math import ceil
+from operator import attrgetter
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -44,6 +45,7 @@ from loopline.prompt import (
     trace,
     trace_window,
     unseen_sources,
+    workspace_line,
 )
 from loopline.react.loop_options import choose_protocol
 from loopline.react.model_requests import MeteredModel
@@ -54,11 +56,14 @@ from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
     Body,
+    BodyUnion,
     Decision,
+    FileAdded,
     ModelOverflowed,
     RoundStart,
     checkpoint,
     checkpoint_seq,
+    workspace,
 )
 from loopline.timeline.tasks import compute
 from loopline.tools import ToolSet
@@ -67,6 +72,7 @@ RENDERED_INLINE = 100
 """Blocks above which rendering them is no work for the event loop."""
 OVERFLOW_SHARE = 0.8
 """What is left of a request that overflowed, at most."""
+_VERSIONS = BodyUnion[FileAdded](FileAdded)
 RoundPurpose = Literal["decision", "answer"]
 
 
@@ -496,7 +502,17 @@ class Context:
             waiting=timeline.prompts_after(recorder.number),
             room=room,
         )
+        if self._options.workspace != "off":
+            text = f"{text}\n{self._workspace_line()}"
         return "" if stays and text == now.kept_tail else text
+
+    def _workspace_line(self) -> str:
+        """Return the line of the tail that says which files the turn has."""
+        tree = self._recorder.timeline.files
+        blocks = [*tree.files.values(), *tree.outputs_of(self._recorder.number).values()]
+        versions = [file for _, file in _VERSIONS.among(sorted(blocks, key=attrgetter("seq")))]
+        paths = [f"{file.area}/{file.path}" for file in versions]
+        return workspace_line(paths, workspace.total_size(versions))
 
     def _local_time(self, *, stays: bool) -> datetime:
         """Return the time in the user's zone; a kept tail has that of the turn's beginning."""

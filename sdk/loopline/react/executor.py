@@ -15,6 +15,7 @@ from functools import partial
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
+from loopline.files import Workspace, file_bodies
 from loopline.models import ADDRESS_CHARACTERS, Json, JsonObject, dumps, one_line, well_formed
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
@@ -22,10 +23,14 @@ from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_dige
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.replies import answer_text
 from loopline.react.tool_runtime import Children, ToolRuntime
+from loopline.refs import FileRef
 from loopline.timeline import (
     ArtifactKept,
     Body,
     Effect,
+    FileAdded,
+    FileBody,
+    FileRemoved,
     Moment,
     ResultStatus,
     Timeline,
@@ -35,6 +40,7 @@ from loopline.timeline import (
     ToolStarted,
     TurnResult,
     parent_name,
+    workspace,
 )
 from loopline.tools import (
     AskUser,
@@ -153,7 +159,10 @@ class ToolExecutor:
         else:
             if parsed.guarded is not None:
                 outcome = await self._checker.filter_result(parsed.guarded, outcome)
-            await self._record_outcome(call, outcome, 0.0, started.ran_with)
+            try:
+                await self._record_outcome(call, outcome, 0.0, started.ran_with)
+            except ToolError as error:  # a file that it wrote is not allowed
+                await self._record_failure(parsed, str(error))
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
@@ -401,10 +410,12 @@ class ToolExecutor:
                 text, mime = dumps(artifact), "application/json"
                 kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
                 artifact_ref = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+            files = file_bodies(timeline, turn, outcome.files, call.call_id)
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
-                text=render_outcome(shown, sids, artifact_ref) or NO_OUTPUT,
+                text=render_outcome(shown, sids, artifact_ref, file_lines(files, turn))
+                or NO_OUTPUT,
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
                 shows=shown.shows,
@@ -412,7 +423,7 @@ class ToolExecutor:
                 ran_with=ran_with,
                 answer=answer,
             )
-            return [result, *added, *shown.bodies, *kept]
+            return [result, *added, *shown.bodies, *kept, *files]
 
         await self._recorder.record_from(bodies)
 
@@ -439,6 +450,7 @@ class ToolExecutor:
             on_progress=children.outbox.progress,
             on_spawn=spawn,
             on_emit=children.outbox.emit,
+            workspace=Workspace(recorder.timeline, recorder.number),
             deps=runtime.deps,
         )
         return ToolInvocation(
@@ -489,8 +501,23 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
     return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
 
 
-def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
-    """Return the text that the model reads: the lead, the sections, the sources with their numbers."""
+def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
+    """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
+    lines = list[str]()
+    for body in files:
+        match body:
+            case FileAdded(area=area, path=path, version=version):
+                ref = FileRef(turn_id=f"turn_{turn}", area=area, path=path, version=version)
+                lines.append(f"wrote {ref} ({workspace.describe_file(body)})")
+            case FileRemoved(area=area, path=path):
+                lines.append(f"removed {area}/{path}")
+    return lines
+
+
+def render_outcome(
+    outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
+) -> str:
+    """Return the text that the model reads: the lead, the sections, the sources with their numbers, the files."""
     numbers = iter(sids)
     parts = [outcome.text]
     for section in outcome.sections:
@@ -503,6 +530,8 @@ def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     ]
     if listed:
         parts.append("\n".join(["sources:", *listed]))
+    if files:
+        parts.append("\n".join(files))
     if artifact:
         parts.append(f"the whole is kept: {artifact}")
     return "\n\n".join(part for part in parts if part)

@@ -34,6 +34,7 @@ OnExhausted = Literal["force", "summary", "partial"]
 Effort = Literal["low", "medium", "high", "max"]
 ChainUse = Literal["first", "next"]
 UnknownEffect = Literal["exclusive", "read"]
+WorkspaceStart = Literal["off", "latest", "empty"]
 
 
 class Limits(TypedDict, total=False):
@@ -65,7 +66,8 @@ class Limits(TypedDict, total=False):
     Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
     `unknown_effect` says whether a tool without a declared effect runs alone or, as "read", beside others; it is never
     started twice. With `select_tools` a model first chooses among more than 12 tools. At most `result_bytes` of a result
-    are stored, and at most `result_characters` are shown.
+    are stored, and at most `result_characters` are shown. With `workspace` "latest" the model has tools for files, and a
+    turn begins with the `files/` of the turn before; with "empty" it begins without, and with "off" there are no such tools.
 
     Context: `cache_ttl_seconds` is how long the provider keeps an unused prompt in its cache; old turns are clipped after
     that, and 0 turns this off. The newest `keep_recent_turns` are not clipped, and the newest `keep_recent_intact_turns`
@@ -97,6 +99,7 @@ class Limits(TypedDict, total=False):
     tool_timeout_seconds: float | None
     unknown_effect: UnknownEffect
     select_tools: bool
+    workspace: WorkspaceStart
     answer_mode: AnswerMode
     chain: ChainUse
     reasoning_effort: Effort | None
@@ -232,6 +235,9 @@ class LoopOptions:
         default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _integer(0))
     )
     select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
+    workspace: WorkspaceStart = field(
+        default="off", metadata=_rule("selection", _one_of(WorkspaceStart))
+    )
     stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))

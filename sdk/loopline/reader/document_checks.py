@@ -11,6 +11,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 from loopline.errors import LooplineError
+from loopline.files import parse_path
 from loopline.models import Json
 from loopline.timeline import (
     ArtifactKept,
@@ -18,6 +19,9 @@ from loopline.timeline import (
     BodyUnion,
     Checkpoint,
     Completion,
+    FileAdded,
+    FileBody,
+    FileRemoved,
     Projection,
     RangeSummary,
     RoundStart,
@@ -37,6 +41,7 @@ from loopline.timeline import (
     encode_full,
     input_seq_of,
     is_child_of,
+    workspace,
 )
 from loopline.timeline.chain import digests
 
@@ -44,8 +49,9 @@ LARGEST_NUMBER = 2**53
 CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild
 _CALLED = BodyUnion[CalledBody](CalledBody)
 _FILES = BodyUnion[UserAttachment](UserAttachment)
+_TREE = BodyUnion[FileBody](FileBody)
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
-CountedBody = SourceAdded | Completion | ArtifactKept
+CountedBody = SourceAdded | Completion | ArtifactKept | FileAdded
 NumberedBody = UserRecalled | RoundStart | RangeSummary | Checkpoint | CountedBody
 """The bodies with numbers that name blocks, turns, sources or versions."""
 _NUMBERED = BodyUnion[NumberedBody](NumberedBody)
@@ -126,6 +132,25 @@ def check_attachments(blocks: Sequence[Block]) -> None:
             raise DocumentError(f"{_at(block)}: {file.name!r} is not what its sha256 says")
 
 
+def check_files(blocks: Sequence[Block]) -> None:
+    """Check that every file has a path that a workspace takes, and the bytes of its digest."""
+    for block, body in _TREE.among(blocks):
+        try:
+            parse_path(f"{body.area}/{body.path}")
+        except LooplineError as error:
+            raise DocumentError(f"{_at(block)}.body.path: {error}") from error
+        match body:
+            case FileRemoved():
+                pass
+            case FileAdded(path=path, size=size, sha256=digest):
+                try:
+                    content = workspace.file_bytes(body)
+                except ValueError:
+                    content = b""
+                if (len(content), sha256(content).hexdigest()) != (size, digest):
+                    raise DocumentError(f"{_at(block)}: {path!r} is not what its sha256 says")
+
+
 def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
     """Check that each block has the ref that follows from its position and its body."""
     for block, ref in blocks:
@@ -166,6 +191,7 @@ class _Counts:
     turn: int = 0
     sids: set[int] = field(default_factory=set[int])
     versions: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    files: dict[tuple[int, str, str], int] = field(default_factory=dict[tuple[int, str, str], int])
 
 
 def check_numbers(blocks: Sequence[Block]) -> None:
@@ -219,7 +245,7 @@ def _faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
             yield from _outside("carries", carries, 1, covers)
             if any(seq >= following for seq, following in pairwise(carries)):
                 yield "body.carries: the numbers are not in order"
-        case SourceAdded() | Completion() | ArtifactKept():
+        case SourceAdded() | Completion() | ArtifactKept() | FileAdded():
             yield from _counted_faults(body, block.turn, counts)
 
 
@@ -254,6 +280,10 @@ def _counted_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[s
             expected = counts.versions.get((turn, name), 0) + 1
             yield from _outside("version", [version], expected, expected)
             counts.versions[turn, name] = version
+        case FileAdded(area=area, path=path, version=version):
+            expected = counts.files.get((turn, area, path), 0) + 1
+            yield from _outside("version", [version], expected, expected)
+            counts.files[turn, area, path] = version
 
 
 def _outside(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:

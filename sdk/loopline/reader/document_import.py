@@ -15,6 +15,7 @@ from loopline.reader.document_checks import (
     check_calls,
     check_commits,
     check_digests,
+    check_files,
     check_numbers,
     check_order,
     check_refs,
@@ -65,6 +66,7 @@ def read_document(document: JsonObject) -> list[Block]:
     check_order(blocks)
     check_calls(blocks)
     check_attachments(blocks)
+    check_files(blocks)
     check_refs(named)
     check_digests(blocks, rows)
     check_commits(blocks)

@@ -23,6 +23,7 @@ from loopline.timeline import (
     encode,
     encode_full,
     summary_text,
+    workspace,
 )
 
 Status = Literal["ok", "cut", "missing", "gone"]
@@ -104,8 +105,8 @@ class Reading:
 def text_of(block: Block) -> tuple[str, str]:
     """Return the text of a block and its MIME type."""
     match block.body:
-        case blocks.UserAttachment(text=text, mime=mime) as file:
-            return text or attachments.describe(file), mime
+        case blocks.UserAttachment() | blocks.FileAdded():
+            return _text_of_file(block.body)
         case (
             blocks.UserPrompt(text=text)
             | blocks.UserFollowup(text=text)
@@ -153,10 +154,19 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Imported()
             | blocks.SourceAdded()
             | blocks.CustomEvent()
+            | blocks.FileRemoved()
             | blocks.Exit()
             | blocks.Unknown()
         ):
             return encode(block.body)[2], JSON  # as it is stored
+
+
+def _text_of_file(file: blocks.UserAttachment | blocks.FileAdded) -> tuple[str, str]:
+    match file:
+        case blocks.UserAttachment(text=text, mime=mime):
+            return text or attachments.describe(file), mime
+        case blocks.FileAdded(text=text, mime=mime, size=size):
+            return text if text or not size else workspace.describe_file(file), mime
 
 
 def text_in(text: str, span: Span | None) -> str:

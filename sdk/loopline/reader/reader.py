@@ -51,8 +51,10 @@ from loopline.refs import (
 from loopline.skills import Skills
 from loopline.timeline import (
     Block,
+    BodyUnion,
     ConversationKey,
     ConversationSummary,
+    FileAdded,
     History,
     Source,
     Timeline,
@@ -60,10 +62,13 @@ from loopline.timeline import (
     UserAttachment,
     attachments,
     plan,
+    turn_number,
+    workspace,
 )
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
+_VERSIONS = BodyUnion[FileAdded](FileAdded)
 BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
@@ -153,13 +158,7 @@ class Reader:
 
     async def _read(self, ref: Ref, requested: str, room: int) -> Item:
         match ref:
-            case (
-                BlockRef()
-                | CallRef()
-                | ArtifactRef()
-                | SummaryRef()
-                | FileRef(area="user.attachments")
-            ):
+            case BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef():
                 return await self._block(ref, requested, room)
             case PlanRef():
                 return await self._plan(ref, requested, room)
@@ -174,8 +173,6 @@ class Reader:
             case DocumentRef():
                 text, mime = await self._document(ref.name)
                 return fitted_item(ref, requested, text, mime, room)
-            case FileRef():
-                raise RefError(f"no file {str(ref)!r}: this conversation has no files")
             case HostedRef():
                 raise RefError(f"{str(ref)!r} names a hosted file: hosting is absent here")
 
@@ -189,6 +186,8 @@ class Reader:
             raise RefError(_missing_block(await self.conversation.full(), ref))
         text, mime = text_of(block)
         item = fitted_item(_pinned(block, ref), requested, text, mime, room)
+        if isinstance(block.body, FileAdded):
+            return replace(item, data=workspace.file_bytes(block.body))
         if not isinstance(block.body, UserAttachment):
             return item
         file = block.body
@@ -287,10 +286,28 @@ def _missing_block(timeline: Timeline, ref: BlockRefs) -> str:
         return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
     if isinstance(ref, SummaryRef):
         return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
+    if isinstance(ref, FileRef) and ref.area != "user.attachments":
+        return _missing_file(timeline, ref)
     refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
     similar = [name for name in refs if name.startswith(str(ref)[:3])]
     nearest = get_close_matches(str(ref), similar, n=4, cutoff=0) or similar[:4]
     return f"nothing here answers to {str(ref)!r}; near it are {', '.join(nearest) or 'none'}"
+
+
+def _missing_file(timeline: Timeline, ref: FileRef) -> str:
+    """Return which versions and files are nearest to a ref of a file that there is not."""
+    number = turn_number(ref.turn_id)
+    tree = timeline.files_at(number)
+    blocks = [*tree.files.values(), *tree.outputs_of(number).values()]
+    versions = [
+        block.ref
+        for block, body in _VERSIONS.among(timeline)
+        if (block.turn, body.area, body.path) == (number, ref.area, ref.path)
+    ]
+    refs = versions or [block.ref for block in blocks]
+    nearest = get_close_matches(str(ref), refs, n=4, cutoff=0)
+    there = ", ".join(nearest) if nearest else f"{ref.turn_id} has no files"
+    return f"no file {str(ref)!r}: {there}"
 
 
 def _pinned(block: Block, ref: BlockRefs) -> SpannedRef:

@@ -6,6 +6,7 @@ from loopline.timeline import citations as citations
 from loopline.timeline import feedback as feedback
 from loopline.timeline import memory_notes as memory_notes
 from loopline.timeline import plan as plan
+from loopline.timeline import workspace as workspace
 from loopline.timeline.attachments import UserAttachment as UserAttachment
 from loopline.timeline.blocks import NEW_TURN as NEW_TURN
 from loopline.timeline.blocks import AnswerFlag as AnswerFlag
@@ -22,6 +23,9 @@ from loopline.timeline.blocks import Entry as Entry
 from loopline.timeline.blocks import Exit as Exit
 from loopline.timeline.blocks import ExitReason as ExitReason
 from loopline.timeline.blocks import Feedback as Feedback
+from loopline.timeline.blocks import FileAdded as FileAdded
+from loopline.timeline.blocks import FileBody as FileBody
+from loopline.timeline.blocks import FileRemoved as FileRemoved
 from loopline.timeline.blocks import Imported as Imported
 from loopline.timeline.blocks import KnowledgeCommit as KnowledgeCommit
 from loopline.timeline.blocks import LimitValue as LimitValue
@@ -129,3 +133,6 @@ from loopline.timeline.verification import Overlap as Overlap
 from loopline.timeline.verification import Support as Support
 from loopline.timeline.verification import Verification as Verification
 from loopline.timeline.verification import verify as verify
+from loopline.timeline.workspace import FileTree as FileTree
+from loopline.timeline.workspace import Visibility as Visibility
+from loopline.timeline.workspace import WorkspaceArea as WorkspaceArea

@@ -37,6 +37,9 @@ from loopline.timeline.prompt_blocks import RoundStart as RoundStart
 from loopline.timeline.prompt_blocks import SystemMessage as SystemMessage
 from loopline.timeline.prompt_blocks import turn_id
 from loopline.timeline.sources import SourceAdded as SourceAdded
+from loopline.timeline.workspace import FileAdded as FileAdded
+from loopline.timeline.workspace import FileBody as FileBody
+from loopline.timeline.workspace import FileRemoved as FileRemoved
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[
@@ -406,7 +409,7 @@ RoundBody = RoundStart | Decision | Thinking | Notes | Notice | ToolsSelected | 
 CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
 PlanBody = Plan | PlanAck | PlanHistory
 ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
-KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent
+KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | FileBody
 OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
 Body = InputBody | RoundBody | CallBody | PlanBody | ContextBody | KeptBody | OutcomeBody | Unknown
 """Every body type. A new one joins one of the unions above."""
@@ -466,8 +469,8 @@ class Block:
         match body:
             case UserPrompt():
                 return BlockRef(turn_id=turn, type=body.type)
-            case UserAttachment(name=name):
-                return FileRef(turn_id=turn, area="user.attachments", path=name)
+            case UserAttachment() | FileAdded():
+                return _file_ref(turn, body)
             case ToolCalled(call_id=call_id):
                 return CallRef(turn_id=turn, call_id=call_id, part="call")
             case ToolResult(call_id=call_id):
@@ -480,6 +483,14 @@ class Block:
                 return parse(ref)
             case ArtifactKept(name=name, version=version):
                 return ArtifactRef(turn_id=turn, name=name, version=version)
+
+
+def _file_ref(turn: str, file: UserAttachment | FileAdded) -> FileRef:
+    match file:
+        case UserAttachment(name=name):
+            return FileRef(turn_id=turn, area="user.attachments", path=name)
+        case FileAdded(area=area, path=path, version=version):
+            return FileRef(turn_id=turn, area=area, path=path, version=version)
 
 
 class BodyUnion(Generic[B]):
@@ -512,6 +523,7 @@ NamedBody = (
     | SourceAdded
     | TextKept
     | ArtifactKept
+    | FileAdded
 )
 """What has a ref that says more than the type and the number of its block."""
 _NAMED = BodyUnion[NamedBody](NamedBody)

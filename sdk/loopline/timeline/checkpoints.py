@@ -11,6 +11,9 @@ from loopline.timeline.blocks import (
     BodyUnion,
     Exit,
     Feedback,
+    FileAdded,
+    FileBody,
+    FileRemoved,
     Imported,
     InputBody,
     TextKept,
@@ -28,7 +31,8 @@ from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
-from loopline.timeline.timeline import TakenBody, Timeline, started_plans, turn_number
+from loopline.timeline.timeline import TakenBody, Timeline, started_plans, take_file, turn_number
+from loopline.timeline.workspace import FileTree
 
 Learned = Mapping[str, tuple[float, ...]]
 
@@ -41,6 +45,7 @@ CarriedBody = (
     | ToolResult
     | Feedback
     | TurnHeader
+    | FileBody
     | TakenBody
 )
 """The bodies that decide what a checkpoint carries."""
@@ -136,6 +141,7 @@ class _CarriedBlocks:
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
         self._pending: dict[int, Block] = {}
+        self._files: FileTree[Block] = FileTree()
         for block in carried:
             self._take(block)
         self.plans.started = started_plans(plans, carried)
@@ -145,7 +151,9 @@ class _CarriedBlocks:
     def seqs(self) -> set[int]:
         """Return the seqs of the blocks to carry."""
         latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
-        alone = [*map(self._snapshots.__getitem__, self.plans.latest), *self._judged.values()]
+        files = [block.seq for block in self._files.files.values()]
+        snapshots = map(self._snapshots.__getitem__, self.plans.latest)
+        alone = [*snapshots, *self._judged.values(), *files]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
@@ -166,6 +174,9 @@ class _CarriedBlocks:
                     self._judged[block.turn] = block.seq
             case TurnHeader(knowledge=knowledge):
                 self._knowledge += [block.seq] if knowledge is not None else []
+                take_file(self._files, block)
+            case FileAdded() | FileRemoved():
+                take_file(self._files, block)
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._take_input(block, body)
 
@@ -263,6 +274,8 @@ class History:
     async def containing(self, ref: Ref) -> Timeline:
         """Return a timeline that finds the ref if the full one does."""
         match ref:
+            case FileRef(area="files", turn_id=turn_id, version=None):
+                return await self._with_files(turn_number(turn_id))
             case (
                 BlockRef(turn_id=turn_id)
                 | CallRef(turn_id=turn_id)
@@ -283,6 +296,12 @@ class History:
             return [block for block in timeline.blocks if block.type == kind]
         blocks = await self._log.read(self._conversation, types=[kind])
         return [block for block in blocks if block.seq <= timeline.seq]
+
+    async def _with_files(self, turn: int) -> Timeline:
+        """Return a timeline that holds every file that the turn has, also those of earlier turns."""
+        timeline = self._timeline
+        is_after_base = turn in timeline.turns and timeline.turns[turn].header is not None
+        return timeline if is_after_base else await self.full()
 
     async def _with(self, turn: int) -> Timeline:
         """Return a timeline that holds that turn in full, from its header on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import TypeVar
 
@@ -20,6 +20,9 @@ from loopline.timeline.blocks import (
     BodyUnion,
     Exit,
     Feedback,
+    FileAdded,
+    FileBody,
+    FileRemoved,
     Imported,
     KnowledgeCommit,
     TextKept,
@@ -39,6 +42,7 @@ from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
 from loopline.timeline.sources import SourceAdded, SourcePool
 from loopline.timeline.turn_state import Turn
+from loopline.timeline.workspace import FileTree, begins_empty
 
 F = TypeVar("F")
 
@@ -47,12 +51,12 @@ CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Imp
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = UserInput | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
-HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | Unknown
+HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
 _FILES = BodyUnion[UserAttachment](UserAttachment)
-FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan
+FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan | FileBody
 """The bodies that have a ref of their own kind."""
 _FOUND = BodyUnion[FoundBody](FoundBody)
 
@@ -67,6 +71,7 @@ class _Names:
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
     newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
     plans: dict[str, Block] = field(default_factory=dict[str, Block])
+    files: dict[str, Block] = field(default_factory=dict[str, Block])
     block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
@@ -85,6 +90,11 @@ class _Names:
                     self.blocks.setdefault(block.ref, block)  # the first of a name keeps it
                 case Plan(snapshot=snapshot):
                     self.plans[snapshot.plan_id] = block
+                case FileAdded(area=area, path=path):
+                    self.blocks[block.ref] = block
+                    self.files[str(FileRef(turn_id=turn_id, area=area, path=path))] = block
+                case FileRemoved(area=area, path=path):
+                    self.files.pop(str(FileRef(turn_id=turn_id, area=area, path=path)), None)
         self.block_count = len(blocks)
 
 
@@ -111,6 +121,7 @@ class Timeline:
         self.shown_texts: dict[str, str] = {}
         self.kept_texts: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
+        self.files: FileTree[Block] = FileTree()
         self.system_texts: dict[str, str] = {}
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
@@ -216,6 +227,10 @@ class Timeline:
         files = takewhile(lambda block: input_seq_of(block) == seq, after)
         return [file for _, file in _FILES.among(files)]
 
+    def attached_in(self, number: int) -> list[UserAttachment]:
+        """Return the files that the user attached in that turn."""
+        return [file for block, file in _FILES.among(self.blocks) if block.turn == number]
+
     def find(self, ref: Ref) -> Block | None:
         """Return the block that a ref names, ignoring its span; None if there is none."""
         names = self._names
@@ -234,12 +249,34 @@ class Timeline:
                 newest = version or self.artifacts.get((turn_number(turn_id), name), 0)
                 named = ArtifactRef(turn_id=turn_id, name=name, version=newest)
                 return names.blocks.get(str(named))
-            case FileRef(turn_id=turn_id, area=area, path=path, version=None):
-                return names.blocks.get(str(FileRef(turn_id=turn_id, area=area, path=path)))
+            case FileRef(area="user.attachments", version=None):
+                return names.blocks.get(str(replace(ref, span=None)))
+            case FileRef(area="files" | "outputs"):
+                return self._find_file(replace(ref, span=None))
             case PlanRef(plan_id=plan_id):
                 return names.plans.get(plan_id)
             case _:
                 return None
+
+    def _find_file(self, ref: FileRef) -> Block | None:
+        """Return the version that the ref names, else the newest of the turn, else what the turn began with."""
+        names, number = self._names, turn_number(ref.turn_id)
+        if ref.version is not None:
+            return names.blocks.get(str(ref))
+        block = names.files.get(str(ref))
+        if block is not None or ref.area == "outputs" or number not in self.turns:
+            return block
+        return self.files_at(number).files.get(ref.path)
+
+    def files_at(self, number: int) -> FileTree[Block]:
+        """Return the files as that turn left them."""
+        if number >= max(self.turns, default=0):
+            return self.files
+        tree = FileTree[Block]()
+        for block in self.blocks:
+            if block.turn <= number:
+                take_file(tree, block)
+        return tree
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
@@ -271,6 +308,7 @@ class Timeline:
             case ModelOverflowed(model=model, window=window):
                 self.windows[model] = min(window, self.windows.get(model, window))
             case TurnHeader(knowledge=knowledge):
+                take_file(self.files, block)
                 if knowledge is not None and self.knowledge[-1:] != [knowledge]:
                     self.knowledge.append(knowledge)
                 if self.turn(block.turn).header is not None:
@@ -332,8 +370,28 @@ class Timeline:
                 self.artifacts[block.turn, name] = version
             case Feedback():
                 self.reactions.take(block)
+            case FileAdded() | FileRemoved():
+                self.files.take(block, body)
             case Unknown():
                 self.unknown = self.unknown or block
+
+
+TreeBody = FileBody | TurnHeader
+"""The bodies that say which files a turn has."""
+_TREE = BodyUnion[TreeBody](TreeBody)
+
+
+def take_file(tree: FileTree[Block], block: Block) -> None:
+    """Fold one more block into the tree of a turn."""
+    body = block.body
+    if not _TREE.has(body):
+        return
+    match body:
+        case FileAdded() | FileRemoved():
+            tree.take(block, body)
+        case TurnHeader(limits=limits):
+            if begins_empty(limits):
+                tree.start_empty(block.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

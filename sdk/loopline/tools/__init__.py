@@ -39,6 +39,7 @@ from loopline.tools.tool_selection import (
     tools_in_reply,
 )
 from loopline.tools.toolset import ProviderNames, ToolSet, provider_names
+from loopline.tools.workspace_tools import PatchTool, WriteTool
 
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
@@ -56,6 +57,7 @@ __all__ = [
     "MemoryWeb",
     "Outcome",
     "Output",
+    "PatchTool",
     "PlanTool",
     "ProviderNames",
     "ReadTool",
@@ -74,6 +76,7 @@ __all__ = [
     "WebPage",
     "WebSearch",
     "WebSearchTool",
+    "WriteTool",
     "catalogue",
     "check_deps",
     "custom_event",

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, NoReturn, cast
 from typing_extensions import TypeVar
 
 from loopline.errors import LooplineError, ToolError
+from loopline.files import Workspace
 from loopline.models import Json, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
@@ -89,8 +90,9 @@ class ToolContext(Generic[Deps]):
     """What a tool function gets if it has a parameter `ToolContext`.
 
     `idempotency_key` is the same when the same call runs again after a crash. `scratchpad` holds the turn's unsaved
-    values, shared with the workflow and its hooks. `properties` are the bundle's, by dotted name. `deps` is the object
-    given to `Harness.open`; no log, event or repr shows it.
+    values, shared with the workflow and its hooks. `properties` are the bundle's, by dotted name. `workspace` has the
+    files of the turn; what is written there is recorded with the result of the call. `deps` is the object given to
+    `Harness.open`; no log, event or repr shows it.
     """
 
     call_id: str
@@ -103,6 +105,7 @@ class ToolContext(Generic[Deps]):
     on_progress: Callable[[str], None]
     on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
     on_emit: Callable[[CustomEvent, bool], Emission] = lambda _event, _durable: Emission()
+    workspace: Workspace = field(default_factory=lambda: Workspace(Timeline(), 1), compare=False)
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:

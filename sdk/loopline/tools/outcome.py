@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from loopline.errors import LooplineError, ToolError
+from loopline.files import FileChange, OutputFile
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.timeline import Body, Source
 
@@ -29,7 +30,8 @@ class Outcome:
 
     `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that
     is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
-    `shows` are pairs of a ref and the sha256 of the text that the model sees.
+    `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
+    the result names the refs.
     """
 
     text: str
@@ -38,6 +40,7 @@ class Outcome:
     bodies: tuple[Body, ...] = ()
     match_count: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
+    files: tuple[FileChange, ...] = ()
     artifact: Json = None
     answer: object = None
 
@@ -47,12 +50,14 @@ class Output:
     """What a tool function may return when text alone is not enough.
 
     `sources` join the conversation's pool and can be cited. `artifact`, any JSON value, is stored under the call's id as
-    `ar:<turn>.artifacts.<call_id>`; the model does not see it. An `answer` is the turn's: the turn ends once every call of
+    `ar:<turn>.artifacts.<call_id>`; the model does not see it. `files` are recorded in the turn's `outputs/`, or in its
+    `files/` if their path says so; the model sees their refs. An `answer` is the turn's: the turn ends once every call of
     the round has its result. It is a value of the turn's output type or, without one, a text.
     """
 
     text: str = ""
     sources: Sequence[Source] = ()
+    files: Sequence[OutputFile] = ()
     artifact: Json = None
     answer: object = None
 

@@ -33,6 +33,7 @@ from typing import (
 )
 
 from loopline.errors import BundleError, ToolError
+from loopline.files import OutputFile, change_of
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.invocation import ToolInvocation
@@ -278,7 +279,17 @@ class BoundTool:
             raise
         except (Exception, SystemExit) as error:
             raise self._failure(error) from error
-        return self._outcome(returned)
+        return self._with_files(self._outcome(returned), call)
+
+    def _with_files(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
+        """Return the outcome with what the function changed in its workspace."""
+        files = (*call.context.workspace.changes, *outcome.files)
+        if files and self.effect == "read":
+            raise ToolError(
+                f"{self.name} wrote a file, which a tool with the effect 'read' may not: its author must change "
+                f"that at {self.function.location}"
+            )
+        return replace(outcome, files=files) if files else outcome
 
     def _validated(self, arguments: JsonObject) -> BaseModel:
         from pydantic import ValidationError
@@ -493,8 +504,15 @@ def _outcome(returned: object) -> Outcome:
         return Outcome(text=_text(returned))
     text: object = returned.text
     sources = tuple(_source(source) for source in returned.sources)
+    files = tuple(change_of(_file(file)) for file in returned.files)
     artifact, answer = as_json(returned.artifact), returned.answer
-    return Outcome(text=_text(text), sources=sources, artifact=artifact, answer=answer)
+    return Outcome(text=_text(text), sources=sources, files=files, artifact=artifact, answer=answer)
+
+
+def _file(file: object) -> OutputFile:
+    if not isinstance(file, OutputFile):
+        raise TypeError(f"the files of an Output are OutputFile(…), not {file!r}")
+    return file
 
 
 def _text(returned: object) -> str:

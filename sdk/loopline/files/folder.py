@@ -1,0 +1,217 @@
+"""A folder on disk that nothing leads out of: every name is opened below its parent's descriptor, never by a string.
+
+A link, a device or a name that is swapped while it is used cannot lead elsewhere: each step is refused unless it is a
+folder, or at the end a plain file, and no step follows a link (`openat(2)` with `O_NOFOLLOW`; where the kernel has
+`openat2(2)`, also with `RESOLVE_BENEATH`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+
+from loopline.errors import ToolError
+from loopline.files.paths import checked_names
+
+_OPENAT2 = 437
+"""The number of the system call on every architecture."""
+_RESOLVE = 0x01 | 0x02 | 0x04 | 0x08
+"""Across no mount point, by no magic link, by no symbolic link, and never above the folder."""
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNSUPPORTED = {errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG}
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+
+class Folder:
+    """A folder that is read and written by relative paths, each checked by `checked_names`.
+
+    `walk_only` opens name by name also where the kernel could resolve a path at once.
+    """
+
+    def __init__(self, root: Path, *, walk_only: bool = False) -> None:
+        self.root = root
+        self._by_kernel = not walk_only and has_openat2()
+        self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Return the bytes of a file, None if there is none.
+
+        Raises:
+            ToolError: it is a link, a folder, a device or larger than the limit, or it has another hard link.
+        """
+        names = checked_names(path, path).split("/")
+        try:
+            with self._parent(names[:-1], make=False) as parent:
+                descriptor = self._open(parent, names[-1], _READ_FLAGS)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refused(path, error) from error
+        try:
+            return _content(path, descriptor, limit)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, and the folders that it needs; what stands there is replaced, never written through.
+
+        Raises:
+            ToolError: a name on the way is a link or no folder, or there is no room.
+        """
+        names = checked_names(path, path).split("/")
+        unfinished = f".{uuid4().hex}.unfinished"
+        try:
+            with self._parent(names[:-1], make=True) as parent:
+                with os.fdopen(
+                    os.open(unfinished, _WRITE_FLAGS, FILE_MODE, dir_fd=parent), "wb"
+                ) as file:
+                    file.write(data)
+                try:
+                    os.rename(unfinished, names[-1], src_dir_fd=parent, dst_dir_fd=parent)
+                except OSError:
+                    os.unlink(unfinished, dir_fd=parent)
+                    raise
+        except OSError as error:
+            raise _refused(path, error) from error
+
+    def paths(self) -> list[str]:
+        """Return the paths of all plain files, sorted; links and devices are left out."""
+        return sorted(self._walk(self._descriptor, ""))
+
+    def _walk(self, folder: int, prefix: str) -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                for entry in entries
+            ]
+        for name, is_folder, is_link in found:
+            if is_link:
+                continue
+            if not is_folder:
+                yield f"{prefix}{name}"
+                continue
+            inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+            try:
+                yield from self._walk(inner, f"{prefix}{name}/")
+            finally:
+                os.close(inner)
+
+    @contextmanager
+    def _parent(self, names: list[str], *, make: bool) -> Generator[int]:
+        """Open the folder of these names, made if it is missing and `make` says so."""
+        opened = os.dup(self._descriptor)
+        try:
+            for name in names:
+                if make:
+                    _make_folder(name, opened)
+                inner = self._open(opened, name, _FOLDER_FLAGS)
+                os.close(opened)
+                opened = inner
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _open(self, folder: int, name: str, flags: int) -> int:
+        if self._by_kernel:
+            return _openat2(folder, name, flags)
+        return os.open(name, flags, dir_fd=folder)
+
+
+def _make_folder(name: str, folder: int) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=folder)
+
+
+def _content(path: str, descriptor: int, limit: int) -> bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolError(f"{path} is no plain file")
+    if status.st_nlink > 1:
+        raise ToolError(f"{path} has another hard link, so it may be a file of somebody else")
+    if status.st_size > limit:
+        raise ToolError(f"{path} has {status.st_size:,} bytes, and may have {limit:,}")
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ToolError(f"{path} has more than the {limit:,} bytes that it may have")
+    return data
+
+
+def _refused(path: str, error: OSError) -> ToolError:
+    if error.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR):
+        return ToolError(f"{path} leads out by a link, or a name on the way is no folder")
+    return ToolError(f"{path} cannot be opened: {error.strerror}")
+
+
+class _How(ctypes.Structure):
+    """The `struct open_how` of `openat2(2)`."""
+
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def _openat2(folder: int, name: str, flags: int) -> int:
+    """Open a name below a folder as the kernel resolves it beneath.
+
+    Raises:
+        OSError: it cannot be opened, or it would lead out.
+    """
+    how = _How(flags, 0, _RESOLVE)
+    call = _syscall()
+    descriptor = call(
+        ctypes.c_long(_OPENAT2),
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(name)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+    return int(descriptor)
+
+
+@cache
+def _syscall() -> ctypes._NamedFuncPointer:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return call
+
+
+@cache
+def has_openat2() -> bool:
+    """Return whether the kernel resolves a name beneath a folder, and lets this process ask for it."""
+    folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(folder, ".", _FOLDER_FLAGS))
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise
+    finally:
+        os.close(folder)
+    return True

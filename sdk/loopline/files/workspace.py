@@ -1,0 +1,331 @@
+"""The workspace of a turn: its files as a tool sees them, and the changes that one call makes to them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from hashlib import sha256
+from pathlib import PurePosixPath
+
+from loopline.errors import ToolError
+from loopline.files.attachment import MB, decoded_text, text_type
+from loopline.files.formats import PDF_SIGNATURE, parse_image
+from loopline.files.paths import WorkspacePath, clash, parse_path
+from loopline.timeline import (
+    Block,
+    FileAdded,
+    FileBody,
+    FileRemoved,
+    Timeline,
+    UserAttachment,
+    Visibility,
+    attachments,
+    turn_id,
+    workspace,
+)
+
+BINARY = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceLimits:
+    """The limits of a tree, `files/` and `outputs/` together: bytes of a file and of all, and how many there are."""
+
+    file_bytes: int = 10 * MB
+    tree_bytes: int = 64 * MB
+    files: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that a tool makes: its path and its content.
+
+    A path such as `report.pdf` stands in `outputs/`; one that begins with `files/` changes the project. An "internal"
+    output is for the agent alone.
+    """
+
+    path: str
+    data: bytes | str = field(repr=False)
+    visibility: Visibility = "external"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file is written, or removed if `data` is None.
+
+    `replaces` is the sha256 of the version that it was made from, "" if there was none; if another call has changed
+    the file since, the change is refused. None replaces whatever is there.
+    """
+
+    path: WorkspacePath
+    data: bytes | None = field(repr=False)
+    visibility: Visibility = "external"
+    replaces: str | None = None
+
+
+class Workspace:
+    """The files of the running turn: `files/…`, `outputs/…` and the user's `attachments/…`.
+
+    It is as the call finds it. What is written or removed is recorded together with the result of the call, or not at
+    all if the call fails; the call itself sees it at once.
+    """
+
+    def __init__(
+        self, timeline: Timeline, number: int, limits: WorkspaceLimits | None = None
+    ) -> None:
+        self._number = number
+        self.limits: WorkspaceLimits = limits or WorkspaceLimits()
+        self._timeline = timeline
+        self._changes: dict[str, FileChange] = {}
+
+    def __repr__(self) -> str:
+        return f"<workspace of {turn_id(self._number)}: {len(self.paths())} files>"
+
+    @property
+    def changes(self) -> Sequence[FileChange]:
+        """Return what the call has changed so far."""
+        return tuple(self._changes.values())
+
+    def paths(self, below: str = "") -> list[str]:
+        """Return the paths of all files, or of those in a folder such as `files/src`, sorted."""
+        removed = {path for path, change in self._changes.items() if change.data is None}
+        paths = {*self._recorded, *self._changes, *self._attached} - removed
+        folder = below.strip("/")
+        return sorted(
+            path for path in paths if not folder or path == folder or path.startswith(f"{folder}/")
+        )
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file.
+
+        Raises:
+            ToolError: there is no such file.
+        """
+        name = str(parse_path(path)) if not path.startswith("attachments/") else path
+        change = self._changes.get(name)
+        if change is not None and change.data is not None:
+            return change.data
+        if change is None and name in self._recorded:
+            return workspace.file_bytes(version_in(self._recorded[name]))
+        attached = self._attached.get(name)
+        if attached is None:
+            raise ToolError(f"no file {name!r} in the workspace: {self._nearest(name)}")
+        return attachments.content(attached)
+
+    def read_text(self, path: str) -> str:
+        """Return the text of a file.
+
+        Raises:
+            ToolError: there is no such file, or it is no text in UTF-8.
+        """
+        text = decoded_text(self.read(path))
+        if text is None:
+            raise ToolError(f"{path} is no text in UTF-8")
+        return text
+
+    def find(self, path: WorkspacePath) -> bytes | None:
+        """Return the bytes of a file, None if there is none."""
+        return self.read(str(path)) if str(path) in self else None
+
+    def __contains__(self, path: str) -> bool:
+        change = self._changes.get(path)
+        return path in self._recorded if change is None else change.data is not None
+
+    def ref(self, path: str) -> str:
+        """Return the pinned ref of a file as the call found it, "" if there was none."""
+        attached = self._attached.get(path)
+        if attached is not None:
+            return f"fi:{turn_id(self._number)}.user.{path}"
+        return self._recorded[path].ref if path in self._recorded else ""
+
+    def write(self, path: str, data: bytes | str, *, visibility: Visibility = "external") -> None:
+        """Write a file; it is recorded when the call succeeds.
+
+        Raises:
+            ToolError: the path or the size is not allowed.
+        """
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        self._change(parse_path(path), content, visibility)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; its versions can still be read.
+
+        Raises:
+            ToolError: there is no such file.
+        """
+        named = parse_path(path)
+        if str(named) not in self:
+            raise ToolError(f"no file {str(named)!r} to remove: {self._nearest(str(named))}")
+        self._change(named, None, "external")
+
+    def _change(self, path: WorkspacePath, data: bytes | None, visibility: Visibility) -> None:
+        check_size(path, data, self.limits)
+        recorded = self._recorded.get(str(path))
+        replaces = "" if recorded is None else version_in(recorded).sha256
+        self._changes[str(path)] = FileChange(
+            path=path, data=data, visibility=visibility, replaces=replaces
+        )
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, Block]:
+        """The newest versions, as they are when the call first asks."""
+        tree = self._timeline.files
+        files, outputs = dict(tree.files), dict(tree.outputs_of(self._number))
+        return {
+            f"{area}/{path}": block
+            for area, blocks in (("files", files), ("outputs", outputs))
+            for path, block in blocks.items()
+        }
+
+    @cached_property
+    def _attached(self) -> Mapping[str, UserAttachment]:
+        """Return the files that the user attached in this turn."""
+        return {
+            f"attachments/{file.name}": file for file in self._timeline.attached_in(self._number)
+        }
+
+    def _nearest(self, path: str) -> str:
+        paths = self.paths()
+        nearest = get_close_matches(path, paths, n=4, cutoff=0.3) or paths[:4]
+        return f"near it are {', '.join(nearest)}" if nearest else "it is empty"
+
+
+def version_in(block: Block) -> FileAdded:
+    """Return the version that a block of a tree holds."""
+    if not isinstance(block.body, FileAdded):
+        raise TypeError(f"{block.ref} holds no version of a file")
+    return block.body
+
+
+def check_size(path: WorkspacePath, data: bytes | None, limits: WorkspaceLimits) -> None:
+    """Refuse a file that is too large.
+
+    Raises:
+        ToolError: the message has both sizes.
+    """
+    if data is not None and len(data) > limits.file_bytes:
+        raise ToolError(
+            f"{path} has {len(data):,} bytes, and a file may have {limits.file_bytes:,}: nothing was written"
+        )
+
+
+def change_of(file: OutputFile) -> FileChange:
+    """Return the change that a tool's file makes; without an area it stands in `outputs/`.
+
+    Raises:
+        ToolError: its path is not allowed.
+    """
+    first = file.path.partition("/")[0]
+    path = file.path if first in ("files", "outputs", "attachments") else f"outputs/{file.path}"
+    data = file.data.encode() if isinstance(file.data, str) else bytes(file.data)
+    return FileChange(path=parse_path(path), data=data, visibility=file.visibility)
+
+
+def file_bodies(
+    timeline: Timeline,
+    number: int,
+    changes: Sequence[FileChange],
+    call_id: str = "",
+    limits: WorkspaceLimits | None = None,
+) -> list[FileBody]:
+    """Return the bodies that record the changes in a turn, all or none; a file that stays as it is has none.
+
+    Raises:
+        ToolError: another call has changed a file since, a path clashes with another, or a limit is passed.
+    """
+    allowed = limits or WorkspaceLimits()
+    tree = timeline.files
+    current = {
+        WorkspacePath("files", path): version_in(block) for path, block in tree.files.items()
+    } | {
+        WorkspacePath("outputs", path): version_in(block)
+        for path, block in tree.outputs_of(number).items()
+    }
+    versions = dict[WorkspacePath, int]()
+    bodies = list[FileBody]()
+    for change in changes:
+        before = current.get(change.path)
+        _check_unchanged(change, before)
+        if change.data is None:
+            bodies += _removal(change, before, call_id)
+            current.pop(change.path, None)
+            continue
+        check_size(change.path, change.data, allowed)
+        count = versions.get(change.path) or tree.version(
+            number, change.path.area, change.path.path
+        )
+        added = file_added(change, change.data, count + 1, call_id)
+        if before is not None and _is_same(before, added):
+            continue
+        versions[change.path] = added.version
+        current[change.path] = added
+        bodies.append(added)
+    _check_tree(current, allowed)
+    return bodies
+
+
+def _is_same(before: FileAdded, added: FileAdded) -> bool:
+    return (before.sha256, before.visibility) == (added.sha256, added.visibility)
+
+
+def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
+    actual = "" if before is None else before.sha256
+    if change.replaces is not None and change.replaces != actual:
+        raise ToolError(
+            f"{change.path} was changed by another call at the same time: nothing was written; read it again"
+        )
+
+
+def _removal(change: FileChange, before: FileAdded | None, call_id: str) -> list[FileBody]:
+    if before is None:
+        return []
+    return [FileRemoved(area=change.path.area, path=change.path.path, call_id=call_id)]
+
+
+def _check_tree(
+    tree: Mapping[WorkspacePath, FileAdded],
+    limits: WorkspaceLimits,
+) -> None:
+    total = workspace.total_size(tree.values())
+    if len(tree) > limits.files:
+        raise ToolError(
+            f"the workspace would have {len(tree):,} files, and may have {limits.files:,}: nothing was written"
+        )
+    if total > limits.tree_bytes:
+        raise ToolError(
+            f"the workspace would have {total:,} bytes, and may have {limits.tree_bytes:,}: nothing was written"
+        )
+    problem = clash([str(path) for path in tree])
+    if problem:
+        raise ToolError(f"{problem}: nothing was written")
+
+
+def file_added(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
+    """Return the body of a new version, with the type that its bytes have."""
+    path = change.path
+    image, text = parse_image(data), decoded_text(data)
+    name = PurePosixPath(path.path).name
+    if image is not None:
+        mime = image.mime
+    elif data.startswith(PDF_SIGNATURE):
+        mime, text = attachments.PDF, None
+    else:
+        mime = BINARY if text is None else text_type(name, "")
+    is_text = text is not None and image is None
+    return FileAdded(
+        area=path.area,
+        path=path.path,
+        version=version,
+        mime=mime,
+        size=len(data),
+        sha256=sha256(data).hexdigest(),
+        text=text if is_text and text is not None else "",
+        data="" if is_text else b64encode(data).decode(),
+        width=image.width if image else 0,
+        height=image.height if image else 0,
+        visibility=change.visibility if path.area == "outputs" else "external",
+        call_id=call_id,
+    )

@@ -1,0 +1,122 @@
+"""Files of a turn: the bodies that hold their versions, and the fold that says which files a turn has."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, Protocol, TypeVar
+
+WorkspaceArea = Literal["files", "outputs"]
+Visibility = Literal["external", "internal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileAdded:
+    """A version of a file: `files` are the project, `outputs` what a turn produced.
+
+    `version` counts from 1 for each path in each turn. `size` is in bytes, `sha256` in hexadecimal. A file in UTF-8
+    has its `text`, any other its bytes in base64 as `data`. `width` and `height` are an image's pixels. An "internal"
+    output is for the agent alone. `call_id` names the call that made it, empty if a workflow did.
+    """
+
+    area: WorkspaceArea
+    path: str
+    version: int
+    mime: str
+    size: int
+    sha256: str
+    text: str = ""
+    data: str = ""
+    width: int = 0
+    height: int = 0
+    visibility: Visibility = "external"
+    call_id: str = ""
+    type: Literal["file.added"] = "file.added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRemoved:
+    """A file is no longer in the tree of its turn and of later ones; its versions can still be read."""
+
+    area: WorkspaceArea
+    path: str
+    call_id: str = ""
+    type: Literal["file.removed"] = "file.removed"
+
+
+FileBody = FileAdded | FileRemoved
+
+
+def file_bytes(file: FileAdded) -> bytes:
+    """Return the bytes of a version."""
+    return b64decode(file.data) if file.data else file.text.encode()
+
+
+def describe_file(file: FileAdded) -> str:
+    """Return one line with the version's type, its pixels, and its size."""
+    pixels = f", {file.width}×{file.height} pixels" if file.width else ""
+    return f"{file.mime}{pixels}, {file.size:,} bytes"
+
+
+class FileBlock(Protocol):
+    """The part of a block that the fold reads."""
+
+    @property
+    def turn(self) -> int:
+        """Return the number of the turn."""
+        ...
+
+
+B = TypeVar("B", bound=FileBlock)
+"""The blocks that a tree holds."""
+
+
+@dataclass(slots=True)
+class FileTree(Generic[B]):
+    """The newest versions by path: the project as the last turn left it, and the outputs of each turn.
+
+    `versions` are the numbers of the newest versions, by turn, area and path.
+    """
+
+    files: dict[str, B] = field(default_factory=dict[str, B])
+    outputs: dict[int, dict[str, B]] = field(default_factory=dict[int, dict[str, B]])
+    versions: dict[tuple[int, WorkspaceArea, str], int] = field(
+        default_factory=dict[tuple[int, WorkspaceArea, str], int]
+    )
+
+    def take(self, block: B, body: FileBody) -> None:
+        """Fold one more block."""
+        place = self.files if body.area == "files" else self.outputs.setdefault(block.turn, {})
+        match body:
+            case FileAdded(area=area, path=path, version=version):
+                place[path] = block
+                self.versions[block.turn, area, path] = version
+            case FileRemoved(path=path):
+                place.pop(path, None)
+
+    def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
+        """Return the number of the newest version that the turn made of a file, 0 if it made none."""
+        return self.versions.get((turn, area, path), 0)
+
+    def start_empty(self, turn: int) -> None:
+        """Leave out the files of earlier turns: this one begins with none."""
+        self.files = {path: block for path, block in self.files.items() if block.turn >= turn}
+
+    def outputs_of(self, turn: int) -> Mapping[str, B]:
+        """Return the outputs of that turn by path."""
+        return self.outputs.get(turn, {})
+
+
+EMPTY_START = "empty"
+"""The value of the option `workspace` with which a turn begins without files."""
+
+
+def begins_empty(limits: Mapping[str, object]) -> bool:
+    """Return whether a turn with these options begins without the files of earlier turns."""
+    return ("workspace", EMPTY_START) in limits.items()
+
+
+def total_size(files: Iterable[FileAdded]) -> int:
+    """Return the bytes of these files together."""
+    return sum(file.size for file in files)
