@@ -105,11 +105,6 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
             "TOOLS_SPECS",
             "two tools are called 'shop.find'",
         ),
-        (
-            f'{SPECS}MCP_TOOL_SPECS = [{{"server_id": "x"}}]',
-            "MCP_TOOL_SPECS",
-            "MCP servers are not supported; empty MCP_TOOL_SPECS",
-        ),
         (f"{SPECS}TOOL_RUNTIME = []", "TOOL_RUNTIME", "must be a dict"),
         (f"{SPECS}TOOL_RUNTIMES = {{}}", "TOOL_RUNTIMES", "nearest is TOOL_RUNTIME"),
         (

@@ -28,6 +28,12 @@ TOOLS = ToolSet([find.bind("shop"), fetch.bind("web"), find.bind("web")])
 NAMES = st.text("ab_.-", max_size=8) | st.text(max_size=80)
 
 
+def test_a_tool_of_an_mcp_server_travels_with_two_dots() -> None:
+    wires = provider_names(["mcp.tea.steep"])
+    assert wires.provider_name("mcp.tea.steep") == "mcp__tea__steep"
+    assert wires.name("mcp__tea__steep") == "mcp.tea.steep"
+
+
 def test_tools_keep_their_order() -> None:
     assert list(TOOLS) == ["shop.find", "web.fetch", "web.find"]
     assert [spec.name for spec in TOOLS.specs] == list(TOOLS)

@@ -4,10 +4,21 @@ from loopline.bundle.build_calls import build_call_problems, descriptor_modules
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.context_client import ContextRAGClient
-from loopline.bundle.descriptors import load_skills, load_tools
+from loopline.bundle.descriptors import (
+    is_alias,
+    load_mcp_selections,
+    load_skills,
+    load_tools,
+)
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
+from loopline.bundle.mcp_config import (
+    McpConnectionSettings,
+    McpSelection,
+    McpServerEntry,
+    read_mcp_file,
+)
 from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
-from loopline.bundle.prepared_run import PreparedRun, RunLoop, Services, commit_of
+from loopline.bundle.prepared_run import McpTools, PreparedRun, RunLoop, Services, commit_of
 from loopline.bundle.properties import (
     LoopSettings,
     Properties,
@@ -29,6 +40,10 @@ __all__ = [
     "Installation",
     "LoadedBundle",
     "LoopSettings",
+    "McpConnectionSettings",
+    "McpSelection",
+    "McpServerEntry",
+    "McpTools",
     "OpenBundle",
     "PreparedRun",
     "Properties",
@@ -43,11 +58,14 @@ __all__ = [
     "commit_of",
     "create",
     "descriptor_modules",
+    "is_alias",
     "load",
+    "load_mcp_selections",
     "load_skills",
     "load_tools",
     "loop_settings",
     "make_deps",
     "merged",
     "parse_setting",
+    "read_mcp_file",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.loop import guarded_search
+from loopline.bundle.mcp_config import EVERYTHING, McpSelection
 from loopline.errors import BundleError
 from loopline.skills import (
     DEFAULT_NAMESPACE,
@@ -48,6 +49,8 @@ SKILLS_FOLDER = "skills"
 RESERVED = ("react", "mcp")
 """The aliases of the loop's own tools and of tools from MCP servers."""
 
+_MCP_SPECS = "MCP_TOOL_SPECS"
+_MCP_KEYS = ("server_id", "alias", "tools")
 _SOURCES = ("ref", "module")
 _SPEC_KEYS = (*_SOURCES, "alias")
 _BUILTIN_KEYS = ("builtin", "port")
@@ -74,13 +77,48 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     if twice := _duplicate_name(bound):
         problem = f"two tools are called {twice!r}: give one of them another alias"
         raise descriptor.wrong("TOOLS_SPECS", problem)
-    if descriptor.value("MCP_TOOL_SPECS", []):
-        raise descriptor.wrong(
-            "MCP_TOOL_SPECS", "MCP servers are not supported; empty MCP_TOOL_SPECS"
-        )
     tools = ToolSet(bound)
     _check_runtime(descriptor, tools)
     return tools
+
+
+def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection, ...] | None:
+    """Return the tools of MCP servers that a descriptor module lists; None if it says nothing of them.
+
+    Raises:
+        BundleError: an entry is wrong; the message names file and line.
+    """
+    if not module:
+        return None
+    descriptor = _Descriptor(bundle.resolve_module(module))
+    written = descriptor.value(_MCP_SPECS, None)
+    if written is None:
+        return None
+    if not isinstance(written, list | tuple):
+        problem = f'{_MCP_SPECS} must be a list such as [{{"server_id": "time", "alias": "time"}}]'
+        raise descriptor.wrong(_MCP_SPECS, problem)
+    specs = enumerate(cast("Sequence[object]", written))
+    return tuple(_mcp_selection(descriptor, index, spec) for index, spec in specs)
+
+
+def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSelection:
+    fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else {}
+    for key in fields:
+        if key not in _MCP_KEYS:
+            problem = f"the key {key!r} means nothing, {_nearest(str(key), _MCP_KEYS)}"
+            raise descriptor.wrong(_MCP_SPECS, problem, index)
+    match {"alias": None, "tools": EVERYTHING, **fields}:
+        case {"server_id": str(server_id), "alias": alias, "tools": list() | tuple() as tools}:
+            names = tuple(map(str, cast("Sequence[object]", tools)))
+        case _:
+            problem = 'write {"server_id": "time", "alias": "time", "tools": ["*"]}'
+            raise descriptor.wrong(_MCP_SPECS, f"{spec!r} is incomplete: {problem}", index)
+    name = server_id if alias is None else str(alias)
+    if not is_alias(name):
+        problem = f"{name!r} cannot be an alias: {_ALIAS_RULE}"
+        raise descriptor.wrong(_MCP_SPECS, problem, index)
+    location = descriptor.location(_MCP_SPECS, index)
+    return McpSelection(server_id=server_id, alias=name, tools=names, location=location)
 
 
 def _duplicate_name(tools: Iterable[Tool]) -> str:
@@ -124,7 +162,7 @@ def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
     for function in (*bundle.tools, *bundle.workflow.tools):
         is_tool = isinstance(function, ToolFunction)
         function_tool = cast("ToolFunction[..., Any]", function) if is_tool else tool(function)
-        if not _is_alias(bundle.id):
+        if not is_alias(bundle.id):
             raise BundleError(
                 f"{function_tool.location}: {function_tool.name!r} would be called {bundle.id}.{function_tool.name}, and {bundle.id!r} "
                 f"cannot be an alias: {_ALIAS_RULE}; rename the bundle, or list the tool in a descriptor"
@@ -283,7 +321,7 @@ def _spec(
         problem = 'write {"ref": "tools.py", "alias": "shop"} or {"module": "a.b", "alias": "shop"}'
         raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} is incomplete: {problem}", index)
     alias = texts["alias"]
-    if not _is_alias(alias):
+    if not is_alias(alias):
         problem = f"{alias!r} cannot be an alias: {_ALIAS_RULE}"
         raise descriptor.wrong("TOOLS_SPECS", problem, index)
     return sources[0], texts[sources[0]], alias
@@ -300,7 +338,8 @@ def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
     return {id(function): function for function in functions}.values()
 
 
-def _is_alias(text: str) -> bool:
+def is_alias(text: str) -> bool:
+    """Return whether tools may have the name as their alias."""
     return _ALIAS.fullmatch(text) is not None and text not in RESERVED
 
 

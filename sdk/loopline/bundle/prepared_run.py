@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +18,7 @@ from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, 
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
 from loopline.skills import Skills
 from loopline.timeline import History, KnowledgeCommit, Recorder, Timeline, TurnHeader
-from loopline.tools import ToolSet
+from loopline.tools import MCP, Tool, ToolSet
 
 
 class RunLoop(Protocol):
@@ -37,11 +37,30 @@ class SpawnRun(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class McpTools:
+    """The tools of MCP servers that a run may use, and what is wrong with servers that give none."""
+
+    tools: tuple[Tool, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def without_missing(self, patterns: Sequence[str]) -> Sequence[str]:
+        """Return the patterns without names of tools that a server does not give now."""
+        names = {tool.spec.name for tool in self.tools}
+        return [name for name in patterns if not name.startswith(f"{MCP}.") or name in names]
+
+
+async def _no_mcp_tools(module: str) -> McpTools:
+    del module
+    return McpTools()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What every run of an open bundle works with: values and ports, filled by the harness.
 
-    `toolset` and `skills` read a descriptor module once a process, by its name. `models` gives the models of a run and
+    `toolset` and `skills` read a descriptor module once a process, by its name, and `mcp_tools` gives the tools of the
+    servers that it lists. `models` gives the models of a run and
     holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
     no other. `environment` holds the variables that presets know.
@@ -63,6 +82,7 @@ class Services:
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     deps: object = field(default=None, repr=False)
+    mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

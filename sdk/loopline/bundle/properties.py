@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
+from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.errors import LooplineError, PropertyError
 from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject
@@ -28,6 +29,7 @@ LOOP: Mapping[str, Json] = {
     "agent_mode": "",
     "memory": {"embedder": ""},
     "react": {"preset": None, "memsearch": False, **dict.fromkeys(LoopOptions().values)},
+    "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
 """The properties that configure every bundle's loop; none is set by default."""

@@ -12,7 +12,7 @@ from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
-from loopline.bundle.prepared_run import PreparedRun
+from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
@@ -46,6 +46,7 @@ from loopline.timeline import (
     ConversationKey,
     Decision,
     Feedback,
+    Notice,
     Reaction,
     RoundStart,
     Timeline,
@@ -70,6 +71,7 @@ from loopline.tools import (
 Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
+NO_SERVER = "mcp_unavailable"
 _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
@@ -102,6 +104,7 @@ class BaseWorkflow(Generic[Deps]):
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run
+        self._told = set[str]()
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
@@ -271,10 +274,12 @@ class BaseWorkflow(Generic[Deps]):
         conversation: ConversationKey,
     ) -> ToolSet:
         bundle_tools = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
-        for patterns in loop.allowed:
-            bundle_tools = bundle_tools.allow(patterns)
-        if loop.child_tools is not None:
-            bundle_tools = bundle_tools.allow(loop.child_tools)
+        of_servers = await self._run.services.mcp_tools(loop.tools_module)
+        await self._note_problems(of_servers)
+        bundle_tools = ToolSet([*bundle_tools.values(), *of_servers.tools])
+        children = [] if loop.child_tools is None else [loop.child_tools]
+        for patterns in (*loop.allowed, *children):
+            bundle_tools = bundle_tools.allow(of_servers.without_missing(patterns))
         check_deps(bundle_tools.values(), self._run.services.deps)
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
@@ -288,6 +293,17 @@ class BaseWorkflow(Generic[Deps]):
         if self._run.services.settings.memsearch:
             built_in.append(MemorySearchTool(self._run.past_turns))
         return ToolSet([*built_in, *bundle_tools.values()])
+
+    async def _note_problems(self, tools: McpTools) -> None:
+        """Tell the model once a turn which servers give it no tools."""
+        recorder = self._run.recorder
+        news = [text for text in tools.problems if text not in self._told]
+        notices = [Notice(code=NO_SERVER, text=text) for text in news]
+        self._told.update(news)
+        if recorder.turn.header is None:
+            recorder.foreword = [*recorder.foreword, *notices]
+        elif notices:
+            await recorder.record(*notices)
 
     async def answer(self, text: str) -> TurnResult[Any]:
         """Answer without a model, and return the turn's result; a later answer replaces an earlier one.

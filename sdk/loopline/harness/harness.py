@@ -35,6 +35,7 @@ from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
+from loopline.harness.mcp_servers import mcp_servers_of
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
 from loopline.harness.past_turns import open_memory
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
@@ -188,6 +189,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             observer = await open_observer(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
+            servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
+            stack.push_async_callback(servers.close)
             skills = cache(partial(load_skills, bundle=loaded))
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
@@ -206,6 +209,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 toolset=cache(partial(load_tools, bundle=loaded)),
                 skills=skills,
                 deps=deps,
+                mcp_tools=servers.tools,
             )
             turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
             stack.push_async_callback(turns.close)

@@ -25,6 +25,7 @@ from loopline.tools.invocation import (
     ToolInvocation,
     custom_event,
 )
+from loopline.tools.mcp_tool import MCP, McpResult, McpServer, McpTool, McpToolSpec
 from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
 from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
@@ -43,6 +44,7 @@ from loopline.tools.workspace_tools import PatchTool, WriteTool
 
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
+    "MCP",
     "REQUEST_TOOLS",
     "AskUser",
     "BoundTool",
@@ -53,6 +55,10 @@ __all__ = [
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
+    "McpResult",
+    "McpServer",
+    "McpTool",
+    "McpToolSpec",
     "MemorySearchTool",
     "MemoryWeb",
     "Outcome",

@@ -17,8 +17,8 @@ from loopline.tools.tool import Tool
 
 LONGEST_PROVIDER_NAME = 64
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
-_AMBIGUOUS = re.compile(r"__|_\.|\._")
+_PLAIN = re.compile(r"(?:mcp\.(?=[A-Za-z0-9_-]++\.))?[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
+_AMBIGUOUS = re.compile(r"__|_\.|\._|\.\.")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _GLOB = re.compile(r"[*?\[]")
 _DIGEST = 12

@@ -1,0 +1,259 @@
+"""The MCP servers of a harness: what is kept of their tools, and the connections to those that run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loopline.bundle import (
+    LoadedBundle,
+    McpSelection,
+    McpServerEntry,
+    McpTools,
+    Properties,
+    is_alias,
+    load_mcp_selections,
+    read_mcp_file,
+)
+from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
+from loopline.clock import Clock
+from loopline.errors import BundleError, ToolError
+from loopline.models import JsonObject
+from loopline.tools import McpResult, McpTool
+
+if TYPE_CHECKING:
+    from loopline.adapters.mcp.connection import McpConnection
+    from loopline.adapters.mcp.kept_tools import KeptTools
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSetup:
+    """What the servers of a harness are read from and started with; `file` is None if there can be none.
+
+    `folder` is where the lists of tools are kept, None for a store in memory.
+    """
+
+    file: Path | None
+    folder: Path | None
+    environment: Mapping[str, str] = field(repr=False)
+    clock: Clock
+    start_seconds: float
+
+
+def mcp_servers_of(
+    loaded: LoadedBundle,
+    properties: Properties,
+    store_file: Path | None,
+    environment: Mapping[str, str],
+    clock: Clock,
+) -> McpServers:
+    """Return the servers that the bundle's `.mcp.json` declares; none is read or started yet."""
+    name, seconds = properties.at("mcp.file"), properties.at("mcp.start_seconds")
+    file = Path(str(name or MCP_FILE)).expanduser()
+    setup = McpSetup(
+        file=(loaded.folder or Path()) / file if loaded.folder or name else None,
+        folder=None if store_file is None else store_file.with_name(f"{store_file.name}-mcp"),
+        environment=environment,
+        clock=clock,
+        start_seconds=float(seconds) if isinstance(seconds, int | float) else START_SECONDS,
+    )
+    return McpServers(setup, cache(partial(load_mcp_selections, bundle=loaded)))
+
+
+class McpServers:
+    """The servers of a harness. One is started at the first call of its tools, or when nothing is kept of these."""
+
+    def __init__(
+        self, setup: McpSetup, selections: Callable[[str], tuple[McpSelection, ...] | None]
+    ) -> None:
+        self._setup = setup
+        self._selections = selections
+        self._entries: dict[str, McpServerEntry] | None = None
+        self._servers: dict[str, _SharedServer] = {}
+        self._reading = asyncio.Lock()
+
+    async def tools(self, module: str) -> McpTools:
+        """Return the tools that a descriptor module selects; without a selection those of every server.
+
+        Raises:
+            BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
+        """
+        selections = await asyncio.to_thread(self._selections, module)
+        if selections == () or (selections is None and self._setup.file is None):
+            return McpTools()
+        async with self._reading:
+            if self._entries is None:
+                self._entries = await asyncio.to_thread(self._read_file)
+        if selections is None:
+            selections = tuple(self._all_selections(self._entries))
+        servers = {selection.server_id: self._server(selection) for selection in selections}
+        problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
+        tools = list[McpTool]()
+        for selection in selections:
+            chosen, missing = servers[selection.server_id].select(selection)
+            tools += chosen
+            problems += missing
+        return McpTools(tuple(tools), tuple(problem for problem in problems if problem))
+
+    async def close(self) -> None:
+        """Stop every server that runs."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    def _read_file(self) -> dict[str, McpServerEntry]:
+        file = self._setup.file
+        return read_mcp_file(file) if file is not None and file.is_file() else {}
+
+    def _all_selections(self, entries: Mapping[str, McpServerEntry]) -> Iterator[McpSelection]:
+        for name in entries:
+            if not is_alias(name):
+                raise BundleError(
+                    f"{self._setup.file}: the server {name!r} cannot be an alias of tools: rename it, or give it an "
+                    "alias in MCP_TOOL_SPECS"
+                )
+            yield McpSelection(server_id=name, alias=name)
+
+    def _server(self, selection: McpSelection) -> _SharedServer:
+        name, entries = selection.server_id, self._entries or {}
+        if name not in entries:
+            near = get_close_matches(name, list(entries), 1, 0.0)
+            there = f"nearest is {near[0]!r}" if near else "it declares none"
+            raise BundleError(
+                f"{selection.location}: no server {name!r} in {self._setup.file}: {there}"
+            )
+        if name not in self._servers:
+            _check_installed(selection.location or str(self._setup.file))
+            self._servers[name] = _SharedServer(entries[name], self._setup)
+        return self._servers[name]
+
+
+class _SharedServer:
+    """A server of the harness: what is known of its tools, and its connection once there was a need for one."""
+
+    def __init__(self, entry: McpServerEntry, setup: McpSetup) -> None:
+        self._entry = entry
+        self._setup = setup
+        self._digest = entry.digest
+        self._kept: KeptTools | None = None
+        self._chosen: dict[McpSelection, tuple[KeptTools, list[McpTool], list[str]]] = {}
+        self._connection: McpConnection | None = None
+        self._reading = asyncio.Lock()
+        self._connecting = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._writes = set[asyncio.Task[None]]()
+
+    async def ensure_tools(self) -> str:
+        """Read what is kept of the tools, else start the server; return why it gives none, or nothing."""
+        async with self._reading:
+            if self._kept is None:
+                self._kept = await asyncio.to_thread(self._read)
+            if self._kept is None:
+                try:
+                    await (await self._connected()).start()
+                except ToolError as error:
+                    return f"Its tools are not here now: {error}."
+        return ""
+
+    def select(self, selection: McpSelection) -> tuple[list[McpTool], list[str]]:
+        """Return the tools of the selection, and a line for each name that the server does not list."""
+        kept = self._kept
+        if kept is None:
+            return [], []
+        known = self._chosen.get(selection)
+        if known is None or known[0] is not kept:
+            known = self._chosen[selection] = (kept, *self._choose(selection, kept))
+        return known[1], known[2]
+
+    async def call(
+        self, tool: str, arguments: JsonObject, on_progress: Callable[[str], None]
+    ) -> McpResult:
+        """Call a tool, and start the server for it if it does not run.
+
+        Raises:
+            ToolError: there is no result.
+        """
+        return await (await self._connected()).call(tool, arguments, on_progress)
+
+    async def close(self) -> None:
+        """Stop the server, and finish keeping its tools."""
+        if self._connection is not None:
+            await self._connection.close()
+        await asyncio.gather(*self._writes)
+
+    def _read(self) -> KeptTools | None:
+        from loopline.adapters.mcp.kept_tools import read_kept_tools
+
+        return read_kept_tools(self._setup.folder, self._digest)
+
+    async def _connected(self) -> McpConnection:
+        async with self._connecting:
+            if self._connection is None:
+                self._connection = await asyncio.to_thread(self._connect)
+            return self._connection
+
+    def _connect(self) -> McpConnection:
+        """Import the SDK, which takes a while: not on the event loop."""
+        from loopline.adapters.mcp.connection import McpConnection
+
+        return McpConnection(
+            self._entry.name,
+            lambda: self._entry.resolve(self._setup.environment),
+            clock=self._setup.clock,
+            start_seconds=self._setup.start_seconds,
+            on_tools=self._keep,
+        )
+
+    def _choose(self, selection: McpSelection, kept: KeptTools) -> tuple[list[McpTool], list[str]]:
+        names = [tool.name for tool in kept.tools]
+        chosen = [
+            McpTool(selection.alias, tool, self)
+            for tool in kept.tools
+            if any(fnmatchcase(tool.name, pattern) for pattern in selection.tools)
+        ]
+        missing = [
+            f"The MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}."
+            for pattern in selection.tools
+            if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
+        ]
+        return chosen, missing
+
+    def _keep(self, tools: KeptTools) -> None:
+        """Use this list from the next turn on, and keep it if it is another one."""
+        if tools == self._kept:
+            return
+        self._kept = tools
+        task = asyncio.create_task(self._write(tools))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _write(self, tools: KeptTools) -> None:
+        async with self._writing:
+            try:
+                await asyncio.to_thread(_keep, self._setup.folder, self._digest, tools)
+            except OSError as error:
+                logger.warning("the tools of %s are not kept: %s", self._entry.name, error)
+
+
+def _keep(folder: Path | None, digest: str, tools: KeptTools) -> None:
+    from loopline.adapters.mcp.kept_tools import write_kept_tools
+
+    write_kept_tools(folder, digest, tools)
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, 1, 0.0)
+    return f": nearest is {near[0]!r}" if near else ""
+
+
+def _check_installed(location: str) -> None:
+    if find_spec("mcp") is None:
+        raise BundleError(f"{location}: MCP servers need the extra: pip install 'loopline[mcp]'")

@@ -1,0 +1,111 @@
+"""Tools of MCP servers: their specifications, the port through which they are called, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from loopline.errors import LooplineError, ToolError
+from loopline.models import Json, JsonObject, ToolSpec
+from loopline.models.json_schema import SchemaMismatch, validator_of_schema
+from loopline.timeline import Effect
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome
+
+MCP = "mcp"
+"""The first part of the id of every tool of an MCP server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolSpec:
+    """A tool as its server lists it.
+
+    An `idempotent` call may be made again after a crash. `output_schema` is the schema of its structured results.
+    """
+
+    name: str
+    description: str
+    parameters: JsonObject
+    output_schema: JsonObject | None = None
+    effect: Effect = "exclusive"
+    idempotent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpResult:
+    """The result of a call. `structured` is a value that its text does not show in full, or None."""
+
+    text: str
+    structured: Json = None
+    is_error: bool = False
+
+
+class McpServer(Protocol):
+    """A server that is started at its first call, if it does not run yet."""
+
+    async def call(
+        self, tool: str, arguments: JsonObject, on_progress: Callable[[str], None]
+    ) -> McpResult:
+        """Call a tool. Cancelling this cancels the call on the server.
+
+        Raises:
+            ToolError: the server could not be started, ended, or broke the protocol; no secret is in the message.
+        """
+        ...
+
+
+class McpTool:
+    """A tool of an MCP server under the name `mcp.<alias>.<tool>`."""
+
+    def __init__(self, alias: str, tool: McpToolSpec, server: McpServer) -> None:
+        self._tool = tool
+        self._server = server
+        self._alias = alias
+        self.effect: Effect = tool.effect
+        self.spec: ToolSpec = ToolSpec(
+            name=f"{MCP}.{alias}.{tool.name}",
+            description=tool.description,
+            parameters=tool.parameters,
+        )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Check the arguments against the schema that the server gave."""
+        try:
+            self._validate(arguments)
+        except SchemaMismatch as error:
+            raise ToolError(f"{self.spec.name}: {error}") from error
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return one key for all calls of the server: those that write keep their order."""
+        del arguments
+        return f"{MCP}.{self._alias}"
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Call the tool on its server.
+
+        Raises:
+            ToolError: the call failed, or its structured result does not fit the tool's schema.
+        """
+        result = await self._server.call(self._tool.name, arguments, call.context.progress)
+        if result.is_error:
+            raise ToolError(result.text or f"{self.spec.name} failed and gave no reason")
+        return Outcome(text=result.text, artifact=result.structured)
+
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+        """Call it again if that is safe; else nothing is known of the call."""
+        if self.effect == "read" or self._tool.idempotent:
+            return await self.run(arguments, call)
+        return None
+
+    @cached_property
+    def _validate(self) -> Callable[[Json], Json]:
+        try:
+            return validator_of_schema(self._tool.parameters)
+        except LooplineError:  # the server checks the arguments itself
+            return _accept
+
+
+def _accept(value: Json) -> Json:
+    return value

@@ -1,0 +1,73 @@
+"""Bundles with MCP servers that the tests start, and what came of their calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopline import Bundle, Harness
+from loopline.models import Json
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import Block, ToolResult
+
+SERVERS = Path(__file__).parent / "servers"
+PLAIN, SDK = SERVERS / "plain_server.py", SERVERS / "sdk_server.py"
+
+
+def plain(mode: str, *arguments: str | Path, **env: str) -> dict[str, Json]:
+    """Return the entry of a plain server that misbehaves like that."""
+    return {
+        "command": sys.executable,
+        "args": [str(PLAIN), mode, *map(str, arguments)],
+        "env": dict(env),
+    }
+
+
+def sdk(**env: str) -> dict[str, Json]:
+    """Return the entry of the server that is written with the SDK."""
+    return {"command": sys.executable, "args": [str(SDK)], "env": dict(env)}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A folder with a `.mcp.json`, and a store beside it."""
+
+    folder: Path
+    start_seconds: float = 20.0
+    in_memory: bool = True
+
+    def declare(self, servers: Mapping[str, Json]) -> None:
+        """Write the file."""
+        document: Json = {"mcpServers": dict(servers)}
+        (self.folder / ".mcp.json").write_text(json.dumps(document), "utf-8")
+
+    @asynccontextmanager
+    async def open(self, model: ScriptedModel, **options: Json) -> AsyncGenerator[Harness]:
+        """Open a harness whose bundle has only these servers."""
+        store = "memory:" if self.in_memory else f"sqlite:///{self.folder}/talk.db"
+        properties: dict[str, Json] = {
+            "mcp.file": str(self.folder / ".mcp.json"),
+            "mcp.start_seconds": self.start_seconds,
+            **options,
+        }
+        async with Harness.open(
+            Bundle(id="served"), store=store, model=model, properties=properties
+        ) as harness:
+            yield harness
+
+    async def calls(self, *calls: Call, **limits: float) -> list[ToolResult]:
+        """Return the results of these calls, one a round, in a turn that was answered."""
+        async with self.open(ScriptedModel([*calls, Say("Done.")])) as harness:
+            talk = harness.conversation("c1")
+            result = await talk.say("Go!", tool_timeout_seconds=limits.get("seconds"))
+            assert result.answer == "Done."
+            return results_in(await talk.blocks())
+
+
+def results_in(blocks: Sequence[Block]) -> list[ToolResult]:
+    """Return the results of calls in their order."""
+    return [block.body for block in blocks if isinstance(block.body, ToolResult)]

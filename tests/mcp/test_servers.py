@@ -1,0 +1,241 @@
+"""Tools of MCP servers: what is offered of them, what their calls return, and when a server starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopline import BundleError, Harness, ToolError
+from loopline.bundle import load, load_mcp_selections, read_mcp_file
+from loopline.events import Delta
+from loopline.models import Json
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import ArtifactKept, Notice
+from tests.authoring.bundle_files import guide
+from tests.mcp.served import Served, plain, results_in, sdk
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+async def test_the_tools_of_every_server_in_the_file_are_offered(served: Served) -> None:
+    served.declare({"one": plain("works"), "two": sdk()})
+    model = ScriptedModel([Say("Done.")])
+    async with served.open(model) as harness:
+        await harness.conversation("c1").say("Go!")
+    names = [tool.name for tool in model.requests[0].tools]
+    assert {"mcp.one.work", "mcp.two.add", "mcp.two.weather"} <= set(names)
+
+
+async def test_a_call_returns_the_text_of_its_server(served: Served) -> None:
+    served.declare({"calc": sdk()})
+    [added, failed] = await served.calls(
+        Call("mcp.calc.add", a=2, b=3), Call("mcp.calc.fail", why="no tea")
+    )
+    assert (added.text, added.status) == ("5", "ok")
+    assert failed.status == "error"
+    assert "no tea" in failed.text
+
+
+async def test_arguments_are_checked_before_the_server_sees_them(served: Served) -> None:
+    notes = served.folder / "notes"
+    served.declare({"calc": sdk(), "one": plain("works", notes)})
+    [wrong] = await served.calls(Call("mcp.calc.add", a="two", b=3))
+    assert wrong.status == "error"
+    assert wrong.text == "mcp.calc.add: a: 'two' is not of type 'integer'"
+
+
+async def test_a_structured_result_is_an_artifact_if_its_text_does_not_say_all(
+    served: Served,
+) -> None:
+    served.declare({"calc": sdk()})
+    model = ScriptedModel([Call("mcp.calc.weather", place="Ulm"), Say("Done.")])
+    async with served.open(model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        blocks = await talk.blocks()
+    [result] = results_in(blocks)
+    assert json.loads(result.text) == {"place": "Ulm", "degrees": 7.5}
+    assert [block for block in blocks if isinstance(block.body, ArtifactKept)] == []
+
+
+async def test_a_picture_is_a_line_that_says_so(served: Served) -> None:
+    served.declare({"calc": sdk()})
+    [picture] = await served.calls(Call("mcp.calc.picture"))
+    assert picture.text.startswith("[an image: image/png, ")
+
+
+async def test_the_effect_is_what_the_annotations_promise(served: Served) -> None:
+    served.declare({"calc": sdk(NOTES=str(served.folder / "notes"))})
+    model = ScriptedModel(
+        [
+            Call("mcp.calc.add", a=1, b=1),
+            Call("mcp.calc.note", text="x"),
+            Call("mcp.calc.erase"),
+            Say("Done."),
+        ]
+    )
+    async with served.open(model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        started = [
+            (block.body.call_id, block.body.effect)
+            for block in await talk.blocks(types=["react.tool.start"])
+            if block.body.type == "react.tool.start"
+        ]
+    assert started == [("c2", "write"), ("c3", "exclusive")]
+
+
+async def test_progress_is_heard_while_the_call_runs(served: Served) -> None:
+    served.declare({"calc": sdk()})
+    model = ScriptedModel([Call("mcp.calc.count", to=3), Say("Done.")])
+    async with served.open(model) as harness:
+        heard = [
+            event.text
+            async for event in harness.conversation("c1").stream("Go!")
+            if isinstance(event, Delta) and event.type == "progress" and event.channel == "tool"
+        ]
+    assert heard[-1] == "3 of 3: at 3"
+
+
+async def test_cancelling_a_call_cancels_it_on_the_server(served: Served) -> None:
+    notes = served.folder / "notes"
+    served.declare({"calc": sdk(NOTES=str(notes))})
+    [waited] = await served.calls(Call("mcp.calc.wait"), seconds=1.0)
+    assert waited.status == "error"
+    assert "cut off after 1 s" in waited.text
+    assert notes.read_text().splitlines() == ["waiting", "cancelled"]
+
+
+async def test_a_server_whose_tools_are_kept_starts_at_its_first_call(tmp_path: Path) -> None:
+    served, notes = Served(tmp_path, in_memory=False), tmp_path / "notes"
+    served.declare({"one": plain("works", notes)})
+    for number in (1, 2):
+        model = ScriptedModel([Say("Done.")])
+        async with served.open(model) as harness:
+            await harness.conversation(f"c{number}").say("Go!")
+        assert "mcp.one.work" in [tool.name for tool in model.requests[0].tools]
+        assert notes.exists() is (number == 1)
+        notes.unlink(missing_ok=True)
+    async with served.open(ScriptedModel([Call("mcp.one.work"), Say("Done.")])) as harness:
+        talk = harness.conversation("c3")
+        await talk.say("Go!")
+        assert [result.text for result in results_in(await talk.blocks())] == ["worked"]
+    assert notes.exists()
+
+
+async def test_a_server_is_shared_by_the_turns_of_a_harness(served: Served) -> None:
+    notes = served.folder / "notes"
+    served.declare({"one": plain("works", notes)})
+    model = ScriptedModel(
+        [*[Call("mcp.one.work")] * 2, Say("Done."), *[Call("mcp.one.work")] * 2, Say("Done.")]
+    )
+    async with served.open(model) as harness:
+        for name in ("c1", "c2"):
+            await harness.conversation(name).say("Go!")
+    assert notes.read_text().count('"initialize"') == 1
+
+
+async def test_a_changed_list_is_offered_from_the_next_turn_on_as_a_new_epoch(
+    served: Served,
+) -> None:
+    served.declare({"calc": sdk()})
+    model = ScriptedModel([Call("mcp.calc.change"), Say("Done."), Say("Done.")])
+    async with served.open(model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        await asyncio.sleep(0.5)
+        await talk.say("Again!")
+        starts = [
+            block.body
+            for block in await talk.blocks(types=["react.round.start"])
+            if block.body.type == "react.round.start"
+        ]
+    offered = [{tool.name for tool in request.tools} for request in model.requests]
+    assert offered[1] - offered[2] == {"mcp.calc.erase"}
+    assert offered[2] - offered[1] == {"mcp.calc.newcomer"}
+    assert [start.epoch for start in starts] == [1, 1, 2]
+    assert starts[-1].opened_by == "tools"
+
+
+async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None:
+    folder = tmp_path / "guide"
+    folder.mkdir()
+    served = Served(tmp_path)
+    served.declare({"calc": sdk()})
+    (folder / "__init__.py").write_text(
+        "from loopline import Bundle, BaseWorkflow\n"
+        "class Guide(BaseWorkflow):\n"
+        "    async def process(self, payload):\n"
+        '        react = await self.build_react(tools_module="guide.tools_descriptor")\n'
+        "        return await react.run(payload)\n"
+        'bundle = Bundle(id="guide", workflow=Guide)\n'
+    )
+    (folder / "tools_descriptor.py").write_text(
+        "TOOLS_SPECS = []\n"
+        'MCP_TOOL_SPECS = [{"server_id": "calc", "alias": "sums", "tools": ["ad*", "tea"]}]\n'
+    )
+    model = ScriptedModel([Say("Done.")])
+    properties = {"mcp.file": str(tmp_path / ".mcp.json")}
+    async with Harness.open(folder, store="memory:", model=model, properties=properties) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        notices = [
+            block.body.text for block in await talk.blocks() if isinstance(block.body, Notice)
+        ]
+    names = [tool.name for tool in model.requests[0].tools]
+    assert [name for name in names if name.startswith("mcp.")] == ["mcp.sums.add"]
+    assert notices == ["The MCP server 'calc' has no tool 'tea': nearest is 'note'."]
+
+
+async def test_a_file_that_declares_nothing_usable_is_refused(served: Served) -> None:
+    (served.folder / ".mcp.json").write_text(
+        '{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}'
+    )
+    with pytest.raises(BundleError, match=r"the server 'x' has the type 'sse': use stdio or http"):
+        async with served.open(ScriptedModel([], strict=False)) as harness:
+            await harness.conversation("c1").say("Go!")
+
+
+@pytest.mark.parametrize(
+    ("specs", "problem"),
+    [
+        ("3", "MCP_TOOL_SPECS must be a list such as"),
+        ("[3]", "3 is incomplete: write {"),
+        ('[{"server": "x"}]', "the key 'server' means nothing, nearest is 'server_id'"),
+        ('[{"server_id": "x", "tools": "all"}]', "is incomplete: write {"),
+        ('[{"server_id": "a b"}]', "'a b' cannot be an alias"),
+    ],
+)
+def test_a_wrong_selection_is_named_with_its_line(specs: str, problem: str, tmp_path: Path) -> None:
+    folder = guide(
+        tmp_path, {"tools_descriptor.py": f"TOOLS_SPECS = []\nMCP_TOOL_SPECS = {specs}\n"}
+    )
+    with pytest.raises(BundleError) as raised:
+        load_mcp_selections("guide.tools_descriptor", load(folder))
+    assert "tools_descriptor.py:2: " in str(raised.value)
+    assert problem in str(raised.value)
+
+
+def test_variables_are_filled_in_and_only_their_names_are_part_of_the_digest(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path)
+    env: dict[str, Json] = {"A": "${ONE}", "B": "${TWO:-two}", "API_KEY": "literal-key"}
+    served.declare({"x": {"command": "${ONE}/run", "args": ["${TWO:-two}"], "env": env}})
+    [entry] = read_mcp_file(tmp_path / ".mcp.json").values()
+    settings = entry.resolve({"ONE": "one-secret-value"})
+    assert settings.command == ("one-secret-value/run", "two")
+    assert settings.env == {"A": "one-secret-value", "B": "two", "API_KEY": "literal-key"}
+    assert settings.secrets == ("one-secret-value", "literal-key")
+    assert "secret" not in repr(settings).replace("secrets", "")
+    with pytest.raises(ToolError, match=r"needs the variable ONE, which .* names: set it"):
+        entry.resolve({})
