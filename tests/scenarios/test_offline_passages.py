@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline.adapters.offline import OfflineModel
-from loopline.adapters.offline.english import stem
-from loopline.adapters.offline.evidence import parse_passages
-from loopline.adapters.offline.sentences import code_sentences, sentences
+from loopline.adapters.offline.search_results import parse_passages
 from loopline.models import (
     AssistantMessage,
     Options,
@@ -25,6 +23,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from loopline.search.quotes import code_sentences, sentences, stem
 
 SEARCH = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
 PIECES = st.sampled_from(
@@ -207,14 +206,12 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 
 TIES = """
-from loopline.adapters.offline.evidence import Evidence, ResultPassage, ScoredSentence
 from loopline.adapters.offline.queries import further_queries
-from loopline.adapters.offline.question import parse_question
-from loopline.adapters.offline.sentences import Sentence
+from loopline.search.quotes import CitablePassage, Evidence, ScoredSentence, Sentence, parse_question
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
 scored = [
-    ScoredSentence(ResultPassage(sid, "", f"ks:{sid}.md", text), 1, 0, Sentence(text, "prose", 0), 1, 1)
+    ScoredSentence(CitablePassage(sid, "", f"ks:{sid}.md", text), 1, 0, Sentence(text, "prose", 0), 1, 1)
     for sid in (1, 2)
 ]
 print(further_queries(Evidence(parse_question("Who owns the boats?", None), tuple(scored), ())))

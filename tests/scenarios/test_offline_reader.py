@@ -19,6 +19,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from loopline.tools import NO_ANSWER
 
 PLAN, SEARCH, READ = (
     ToolSpec(name=name, description=name, parameters={"type": "object"})
@@ -73,6 +74,7 @@ class Desk:
         self.messages: list[Message] = []
         self.replies: list[Reply] = []
         self.failing: frozenset[str] = frozenset()
+        self.doubts = ""
         self.made = 0
 
     async def reply(self, *, allow_calls: bool = True) -> Reply:
@@ -131,7 +133,7 @@ class Desk:
                 query = str(call.arguments["query"])
                 found = [section for section in self.space if shares_a_word(query, section[1])]
                 return sections(
-                    f'{len(found)} passages for "{query}"'
+                    f'{len(found)} passages for "{query}"{self.doubts}'
                     if found
                     else f'no passage for "{query}"',
                     found,
@@ -222,6 +224,16 @@ async def test_a_question_that_the_space_does_not_answer_is_declined_without_a_s
     assert "Kubernetes" in answer
     assert "not a language model" in answer
     assert answer.count("✗ [") == 2
+
+
+async def test_a_question_that_the_space_scores_too_low_is_declined_whatever_words_match() -> None:
+    desk = Desk()
+    desk.doubts = f"; {NO_ANSWER} (score 0.20 of 1)"
+
+    answer = await desk.say(QUESTION)
+
+    assert quotes(answer) == []
+    assert "no answer" in answer
 
 
 async def test_it_searches_in_other_words_before_it_declines() -> None:

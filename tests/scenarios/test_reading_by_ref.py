@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from loopline.models import ToolMessage
 from loopline.models.tokens import estimate
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
+from loopline.tools import NO_ANSWER
 from tests.support.git_repositories import commit, git
 from tests.support.scripted_conversation import talking
 
@@ -211,3 +213,31 @@ async def test_the_documents_hold_every_block_and_every_source(repo: Path) -> No
     rows = json.loads(pool.text)["sources_pool"]
     assert rows[0]["sid"] == 1
     assert "dry and dark" in " ".join(row["text"] for row in rows)
+
+
+async def test_a_search_looks_only_at_the_files_that_the_model_asks_for(repo: Path) -> None:
+    commit(repo, {"docs/tea.md": PAGE, "src/tea.py": "TEA = 'green tea'\n", "src/tea.md": "tea"})
+    narrowed = [
+        {"root": "ks:docs/"},
+        {"language": "py"},
+        {"path": "src/*.md"},
+        {"root": "src", "language": "md"},
+        {"root": "nowhere"},
+    ]
+    calls = [Call("react.search_knowledge", query="tea", **arguments) for arguments in narrowed]
+    model = ScriptedModel([Say("", *calls), "Yes."])
+    async with talking(model, bundle=guide(repo)) as talk:
+        await talk.say("Where is tea?")
+    texts = [part.text for part in model.requests[1].messages if isinstance(part, ToolMessage)]
+    found = [set(re.findall(r"— ks:([^@]+)@", text)) for text in texts]
+    assert found == [{"docs/tea.md"}, {"src/tea.py"}, {"src/tea.md"}, {"src/tea.md"}, set()]
+
+
+async def test_a_search_that_finds_no_likely_answer_says_so(repo: Path) -> None:
+    queries = ["boiling water", "kubernetes cluster deployment water"]
+    calls = [Call("react.search_knowledge", query=query) for query in queries]
+    model = ScriptedModel([Say("", *calls), "No."])
+    async with talking(model, bundle=guide(repo)) as talk:
+        await talk.say("How?")
+    texts = [part.text for part in model.requests[1].messages if isinstance(part, ToolMessage)]
+    assert [NO_ANSWER in text for text in texts] == [False, True]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from loopline.bundle.prepared_run import PreparedRun
 from loopline.errors import ToolError
-from loopline.knowledge import Passage
+from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, Preset
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import Skills
-from loopline.tools import KnowledgeSearch, ToolSet, tool_failures
+from loopline.tools import FilteredSearch, KnowledgeSearch, ToolSet, takes_filters, tool_failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +83,33 @@ def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) 
     return "\n\n".join(part for part in parts if part)
 
 
-def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
+def guarded_search(
+    search: KnowledgeSearch | FilteredSearch,
+) -> KnowledgeSearch | FilteredSearch:
     """Return the search with its failures as errors that the model reads."""
+    if takes_filters(search):
+        filtered = search
+
+        async def guarded_filtered(
+            query: str, *, limit: int = 5, within: SearchFilter | None = None
+        ) -> Sequence[Passage]:
+            return await _checked(partial(filtered, query, limit=limit, within=within))
+
+        return guarded_filtered
+    plain = search
 
     async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
-        with tool_failures("the search"):
-            passages = await search(query, limit=limit)
-            for passage in passages:
-                _check_passage(passage)
-        return passages
+        return await _checked(partial(plain, query, limit=limit))
 
     return guarded
+
+
+async def _checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
+    with tool_failures("the search"):
+        passages = await search()
+        for passage in passages:
+            _check_passage(passage)
+    return passages
 
 
 def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:

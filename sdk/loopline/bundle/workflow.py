@@ -54,6 +54,7 @@ from loopline.timeline import (
 )
 from loopline.tools import (
     Deps,
+    FilteredSearch,
     HideTool,
     KnowledgeSearch,
     MemorySearchTool,
@@ -270,7 +271,7 @@ class BaseWorkflow(Generic[Deps]):
         self,
         loop: LoopSpec,
         options: LoopOptions,
-        search: KnowledgeSearch | None,
+        search: KnowledgeSearch | FilteredSearch | None,
         conversation: ConversationKey,
     ) -> ToolSet:
         bundle_tools = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)

@@ -9,6 +9,7 @@ from loopline.search.embedder import EmbeddingError as EmbeddingError
 from loopline.search.embedder import SharedEmbedder as SharedEmbedder
 from loopline.search.embedder import Vector as Vector
 from loopline.search.embedder import WordEmbedder as WordEmbedder
+from loopline.search.hybrid import ANSWER_SCORE as ANSWER_SCORE
 from loopline.search.hybrid import Explanation as Explanation
 from loopline.search.hybrid import Hit as Hit
 from loopline.search.hybrid import nearness as nearness

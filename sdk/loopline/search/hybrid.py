@@ -29,6 +29,8 @@ KIND_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.1, "tests": 0.2
 HISTORY_DISTANCE = 0.05
 UNNAMED_CERTAINTY = 0.2
 """The score of a chunk that has no rare word of the query, but a cosine that could not be nearer."""
+ANSWER_SCORE = 0.38
+"""The score of the first hit below which an index probably holds no answer."""
 TOP_HITS = 5
 TOP_HITS_PER_FILE = 2
 _HIDDEN = re.compile(r"(?:^|/)\.")
@@ -90,7 +92,7 @@ def search(
         chunks.update(zip(unseen, index.read(unseen), strict=True))
         missing = [number for number in chunks if number not in cosines]
         cosines.update(zip(missing, vectors.similarities(question, missing), strict=True))
-    scores = score_by_words(query, found.terms, chunks.values())
+    scores = score_by_words(query, found.terms, chunks.values(), size=index.size)
     return _fused(chunks, dict(zip(chunks, scores, strict=True)), cosines, limit)
 
 

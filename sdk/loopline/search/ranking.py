@@ -42,7 +42,7 @@ COVERAGE_WEIGHT = 0.5
 PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
 RAREST_SHARE = 1e-4
-"""What a term that no chunk has counts as."""
+"""What a term that no chunk has counts as at least; in a small index it is half a chunk."""
 _SUBSTRING_FROM = 5
 
 
@@ -112,14 +112,15 @@ class WordScore:
 
 
 def score_by_words(
-    query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk]
+    query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk], *, size: int = 0
 ) -> list[WordScore]:
-    """Return the score of each chunk, in their order.
+    """Return the score of each chunk, in their order; `size` is the number of chunks in the index, if it is known.
 
     It is BM25 with fields, weighted by the kind of chunk, by the share of the terms that it has, and by whether
     they stand together.
     """
-    patterns = [_TermPattern(term) for term in terms]
+    rarest = max(RAREST_SHARE, 0.5 / size) if size else RAREST_SHARE
+    patterns = [_TermPattern(term, rarest) for term in terms]
     phrases = query_phrases(query)
     return [_score(chunk, patterns, phrases) for chunk in chunks]
 
@@ -127,9 +128,9 @@ def score_by_words(
 class _TermPattern:
     """A term as a pattern that counts it in a text in lower case."""
 
-    def __init__(self, term: QueryTerm) -> None:
+    def __init__(self, term: QueryTerm, rarest: float) -> None:
         self.occurs: bool = term.share > 0
-        self.rarity: float = math.log(1 + 1 / (term.share or RAREST_SHARE))
+        self.rarity: float = math.log(1 + 1 / (term.share or rarest))
         stem = _stem(term.text)
         pattern = re.escape(stem)
         if len(stem) < _SUBSTRING_FROM:

@@ -2,9 +2,12 @@
 
 from loopline.tools.builtin.calculator import Calculator
 from loopline.tools.builtin.knowledge_search import (
+    NO_ANSWER,
+    FilteredSearch,
     KnowledgeSearch,
     KnowledgeSearchTool,
     SearchTool,
+    takes_filters,
 )
 from loopline.tools.builtin.memory_search import MemorySearchTool
 from loopline.tools.builtin.web import (
@@ -45,6 +48,7 @@ from loopline.tools.workspace_tools import PatchTool, WriteTool
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "MCP",
+    "NO_ANSWER",
     "REQUEST_TOOLS",
     "AskUser",
     "BoundTool",
@@ -52,6 +56,7 @@ __all__ = [
     "ChildTask",
     "Deps",
     "Emission",
+    "FilteredSearch",
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
@@ -90,6 +95,7 @@ __all__ = [
     "provider_names",
     "requested_tools",
     "select_tools",
+    "takes_filters",
     "tool",
     "tool_failures",
     "tools_in_reply",

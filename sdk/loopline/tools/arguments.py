@@ -54,6 +54,18 @@ def text_argument(
     return value
 
 
+def optional_text(arguments: JsonObject, name: str) -> str:
+    """Return a text, empty by default.
+
+    Raises:
+        ToolError: the argument is no text.
+    """
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise ToolError(f"{name}: a text")
+    return value.strip()
+
+
 def integer_argument(arguments: JsonObject, name: str, default: int, limit: int) -> int:
     """Return a whole number from 1 to `limit`.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from loopline.adapters.offline.evidence import Evidence, rank_passages, refs_to_read, weigh
 from loopline.adapters.offline.prompt_turn import PromptTurn, answer_from_trace, read_turn
 from loopline.adapters.offline.queries import first_queries, further_queries, key_terms
-from loopline.adapters.offline.question import Question, parse_question
 from loopline.adapters.offline.quoted_answers import answer, catalogue, is_answerable
+from loopline.adapters.offline.search_results import doubted_queries, rank_passages, refs_to_read
 from loopline.errors import ModelError
 from loopline.models import (
     OFFLINE,
@@ -25,6 +24,7 @@ from loopline.models import (
     ToolCall,
     Usage,
 )
+from loopline.search.quotes import Evidence, Question, parse_question, weigh
 
 PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
 SEARCH_LIMIT = 8
@@ -133,8 +133,14 @@ class _TurnReader:
     @cached_property
     def _evidences(self) -> list[Evidence]:
         passages, queries = rank_passages(self._searches, self._turn.calls_of(READ))
-        tries = self._tries
-        return [weigh(question, passages, queries, tries=tries) for question in self._questions]
+        doubted = doubted_queries(self._searches)
+        return [
+            replace(
+                weigh(question, passages, queries, tries=self._tries),
+                is_doubted=not doubted.isdisjoint(first_queries(question)[:1]),
+            )
+            for question in self._questions
+        ]
 
     @property
     def _tries(self) -> int:

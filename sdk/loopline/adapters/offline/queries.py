@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loopline.adapters.offline.english import STOP_WORDS, stems, synonyms, tokens
-from loopline.adapters.offline.evidence import Evidence
-from loopline.adapters.offline.question import Question, QuestionTerm
+from loopline.search.quotes import (
+    STOP_WORDS,
+    Evidence,
+    Question,
+    QuestionTerm,
+    stems,
+    synonyms,
+    tokens,
+)
 
 QUERY_CHARACTERS = 300
 QUERY_WORDS = 20

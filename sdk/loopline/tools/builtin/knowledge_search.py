@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from inspect import signature
 from typing import Protocol
 
+from typing_extensions import TypeIs
+
 from loopline.errors import ToolError
-from loopline.knowledge import Passage
+from loopline.knowledge import Passage, SearchFilter
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
+from loopline.search import ANSWER_SCORE
 from loopline.tools.arguments import (
     QUERY,
     check_names,
@@ -20,6 +24,7 @@ from loopline.tools.arguments import (
     limit_schema,
     names_argument,
     object_schema,
+    optional_text,
     text_argument,
 )
 from loopline.tools.invocation import ToolInvocation
@@ -28,6 +33,8 @@ from loopline.tools.tool import RerunnableTool
 
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50
+NO_ANSWER = "the space probably holds no answer"
+"""What a search says when the score of its best passage is below `ANSWER_SCORE`."""
 PASSAGE_LIMIT = 4_000
 """Characters of one passage that a search shows."""
 
@@ -40,39 +47,87 @@ class KnowledgeSearch(Protocol):
         ...
 
 
+class FilteredSearch(Protocol):
+    """A search function that can look at some files only, such as that of a `KnowledgeSpace`."""
+
+    async def __call__(
+        self, query: str, *, limit: int = DEFAULT_LIMIT, within: SearchFilter | None = None
+    ) -> Sequence[Passage]:
+        """Return the passages that best answer the query among the files that fit, best first."""
+        ...
+
+
+_FILTERS: JsonObject = {
+    "root": {"type": "string", "description": "Search only below this folder, such as docs."},
+    "language": {
+        "type": "string",
+        "description": "Search only files whose name ends so, such as py.",
+    },
+    "path": {
+        "type": "string",
+        "description": "Search only files whose path fits this pattern, such as docs/*.md.",
+    },
+}
+
+
 class SearchTool(RerunnableTool):
-    """The tool that searches the knowledge space."""
+    """The tool that searches the knowledge space; it has filters if the search function takes them."""
 
-    spec: ToolSpec = ToolSpec(
-        name="react.search_knowledge",
-        description=(
-            "Search the knowledge space by words. Gives passages with their source number [[S:n]], "
-            "title and pinned ks: ref; react.read reads more of a path around a passage."
-        ),
-        parameters=object_schema(
-            {"query": QUERY, "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT)}, "query"
-        ),
-    )
-
-    def __init__(self, search: KnowledgeSearch) -> None:
+    def __init__(self, search: KnowledgeSearch | FilteredSearch) -> None:
         self._search = search
+        limits: JsonObject = {"query": QUERY, "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT)}
+        self.spec: ToolSpec = ToolSpec(
+            name="react.search_knowledge",
+            description=(
+                "Search the knowledge space by words. Gives passages with their source number "
+                "[[S:n]], title and pinned ks: ref; react.read reads more of a path around a passage."
+            ),
+            parameters=object_schema(
+                limits | _FILTERS if takes_filters(search) else limits, "query"
+            ),
+        )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a query and a limit."""
-        check_names(self.spec, arguments, "query and limit")
+        """Refuse anything but a query, a limit and the filters."""
+        check_names(self.spec, arguments, "" if takes_filters(self._search) else "query and limit")
         _query(arguments)
+        _filter(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return a section for each passage."""
         del call
         query, limit = _query(arguments)
-        passages = await self._search(query, limit=limit)
+        within = _filter(arguments)
+        if takes_filters(self._search) and within is not None:
+            passages = await self._search(query, limit=limit, within=within)
+        else:
+            passages = await self._search(query, limit=limit)
         return Outcome(
-            text=f'{counted(len(passages), "passage")} for "{query}"',
+            text=f'{counted(len(passages), "passage")} for "{query}"{_doubt(passages)}',
             sections=tuple(map(passage_section, passages)),
             match_count=len(passages),
             shows=shown_refs(passages),
         )
+
+
+def takes_filters(search: KnowledgeSearch | FilteredSearch) -> TypeIs[FilteredSearch]:
+    """Return whether a search function has a parameter `within`."""
+    return "within" in signature(search).parameters
+
+
+def _filter(arguments: JsonObject) -> SearchFilter | None:
+    """Return the filter that the arguments ask for; None if they ask for none."""
+    root, language, path = (optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS)
+    within = SearchFilter(root=root, language=language, path=path)
+    return None if within == SearchFilter() else within
+
+
+def _doubt(passages: Sequence[Passage]) -> str:
+    """Return what to say when the best passage's score is too low for an answer; empty if it is not."""
+    score = passages[0].score if passages else None
+    if score is None or score >= ANSWER_SCORE:
+        return ""
+    return f"; {NO_ANSWER} (score {score:.2f} of 1)"
 
 
 def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from loopline.adapters.offline.english import word_set
+from loopline.search.quotes.english import word_set
 
 Form = Literal["prose", "item", "row", "code"]
 

@@ -1,4 +1,4 @@
-"""Evidence: the passages that a turn's searches and reads returned, and how well each sentence answers."""
+"""Evidence: passages that searches found, and how well each of their sentences answers a question."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loopline.adapters.offline.english import shares_root, stems
-from loopline.adapters.offline.prompt_turn import PromptCall
-from loopline.adapters.offline.question import Kind, Question, QuestionTerm
-from loopline.adapters.offline.sentences import Form, Sentence, code_sentences, sentences
+from loopline.search.chunks import kind_of
+from loopline.search.quotes.english import shares_root, stems
+from loopline.search.quotes.question import Kind, Question, QuestionTerm
+from loopline.search.quotes.sentences import Form, Sentence, code_sentences, sentences
 
-_HEADER = re.compile(r"^(?:\[\[S:(\d+)\]\] )?(?:(.*) — )?(ks:\S+)$")
 _REF = re.compile(
     r"^ks:(?P<path>[^@#\s]+)(?P<commit>@[^#\s]+)?(?:#L(?P<first>\d+)(?:-L(?P<last>\d+))?)?$"
 )
-_CUT_NOTICE = re.compile(r"\n?^… [^\n]*\n*\Z", re.MULTILINE)
-_PROSE = (".rst", ".txt", ".md", ".markdown", ".mdx", ".adoc", ".org", ".textile")
-_TESTS = re.compile(r"(?:^|/)(?:tests?|testing|specs?|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$")
 
 # How much of a word a stem holds that is its synonym, shares its root, or is one of its parts.
 SYNONYM = 0.5
@@ -40,9 +36,6 @@ CUE = 0.1
 RANK = 0.12
 COMMONEST = 0.5
 BACKGROUND_MINIMUM = 4
-RANK_SMOOTHING = 6.0
-PASSAGES_READ = 3
-LINES_AROUND = 12
 
 _NUMBER = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|"
@@ -69,7 +62,7 @@ REQUIRED: Mapping[Kind, re.Pattern[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ResultPassage:
+class CitablePassage:
     """Some lines of a file, word for word, citable under the number `sid`; `cut` if some are left out."""
 
     sid: int
@@ -95,14 +88,14 @@ class ResultPassage:
     @property
     def is_prose(self) -> bool:
         """Return whether the path is that of documentation rather than of code."""
-        return self.path.lower().endswith(_PROSE)
+        return kind_of(self.path) == "prose"
 
     @property
     def is_test(self) -> bool:
         """Return whether the path is that of a test."""
-        return bool(_TESTS.search(self.path))
+        return kind_of(self.path) == "tests"
 
-    def contains(self, inner: ResultPassage) -> bool:
+    def contains(self, inner: CitablePassage) -> bool:
         """Return whether the lines of another passage are all in this one."""
         if self.path != inner.path or inner.lines is None:
             return False
@@ -125,7 +118,7 @@ class RankedPassage:
     `queries` are the searches that returned it.
     """
 
-    passage: ResultPassage
+    passage: CitablePassage
     rank: float
     queries: frozenset[str] = frozenset()
 
@@ -138,7 +131,7 @@ class ScoredSentence:
     surroundings have.
     """
 
-    passage: ResultPassage
+    passage: CitablePassage
     rank: float
     index: int
     sentence: Sentence
@@ -150,13 +143,15 @@ class ScoredSentence:
 class Evidence:
     """All sentences of all passages, the best first, and the question's terms that no passage has.
 
-    `tries` is the number of rounds that searched for them.
+    `tries` is the number of rounds that searched for them. `is_doubted` says whether the search for the question itself
+    found nothing that is likely to answer it.
     """
 
     question: Question
     scored: tuple[ScoredSentence, ...]
     missing: tuple[QuestionTerm, ...]
     tries: int = 1
+    is_doubted: bool = False
 
     @property
     def covered(self) -> float:
@@ -176,75 +171,7 @@ class _PassageIndex:
     all_stems: frozenset[str]
 
 
-def parse_passages(result: str) -> list[ResultPassage]:
-    """Return the citable passages of a result text in order."""
-    passages: list[ResultPassage] = []
-    header: re.Match[str] | None = None
-    body: list[str] = []
-    for line in result.split("\n"):
-        match = _HEADER.match(line)
-        if match is None or (match[1] is None and body and body[-1].strip()):
-            body.append(line)
-            continue
-        passages += _passage(header, body)
-        header, body = match, []
-    return passages + _passage(header, body)
-
-
-def _passage(header: re.Match[str] | None, body: list[str]) -> list[ResultPassage]:
-    """Return the passage below a header; none if the header has no number to cite it by."""
-    if header is None or header[1] is None or len(header[1]) > 9:
-        return []
-    text = "\n".join(body)
-    content = _CUT_NOTICE.sub("", text)
-    return [ResultPassage(int(header[1]), header[2] or "", header[3], content, cut=content != text)]
-
-
-def rank_passages(
-    searches: Sequence[PromptCall], reads: Sequence[PromptCall]
-) -> tuple[list[RankedPassage], dict[str, int]]:
-    """Return the passages ranked over all searches, and how many passages each search returned."""
-    by_sid: dict[int, RankedPassage] = {}
-    queries: dict[str, int] = {}
-    for search in searches:
-        passages = parse_passages(search.text) if search.ok else []
-        queries[search.query] = len(passages)
-        for index, passage in enumerate(passages):
-            known = by_sid.get(passage.sid, RankedPassage(passage, 0.0))
-            rank = known.rank + 1.0 / (RANK_SMOOTHING + index)
-            found_by = known.queries | {search.query}
-            by_sid[passage.sid] = RankedPassage(known.passage, rank, found_by)
-    for read in reads:
-        for passage in parse_passages(read.text) if read.ok else []:
-            _rank_read(by_sid, passage)
-    best = max((ranked.rank for ranked in by_sid.values()), default=0.0) or 1.0
-    return [replace(ranked, rank=ranked.rank / best) for ranked in by_sid.values()], queries
-
-
-def _rank_read(by_sid: dict[int, RankedPassage], passage: ResultPassage) -> None:
-    """Rank a passage that was read as high as the best passage inside it."""
-    inside = [ranked.rank for ranked in by_sid.values() if passage.contains(ranked.passage)]
-    known = by_sid.get(passage.sid)
-    if known is None or known.passage.cut or not known.passage.text:
-        rank = max(*inside, 0.0, known.rank if known else 0.0)
-        by_sid[passage.sid] = RankedPassage(passage, rank)
-
-
-def refs_to_read(evidences: Sequence[Evidence]) -> list[str]:
-    """Return the refs of the best passages of each question, with the lines around them."""
-    passages: dict[str, ResultPassage] = {}
-    for evidence in evidences:
-        best: list[ResultPassage] = []
-        for scored in evidence.scored:
-            if len(best) >= PASSAGES_READ:
-                break
-            if scored.passage not in best:
-                best.append(scored.passage)
-        passages.update({passage.ref: passage for passage in best})
-    return list(dict.fromkeys(passage.widened(LINES_AROUND) for passage in passages.values()))
-
-
-def sentences_of(passage: ResultPassage) -> list[Sentence]:
+def sentences_of(passage: CitablePassage) -> list[Sentence]:
     """Return the sentences of a passage, read as a document or as source code."""
     return sentences(passage.text) if passage.is_prose else code_sentences(passage.text)
 
@@ -418,7 +345,7 @@ def _cue_share(question: Question, text: str) -> float:
     return sum(bool(cue.search(text)) for cue in cues) / max(1.0, math.sqrt(len(cues)))
 
 
-def _factor(passage: ResultPassage, sentence: Sentence) -> float:
+def _factor(passage: CitablePassage, sentence: Sentence) -> float:
     factor = FORM_FACTOR[sentence.form]
     if passage.is_test:
         factor *= TESTS_FACTOR

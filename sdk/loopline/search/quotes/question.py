@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from loopline.adapters.offline.english import (
+from loopline.search.quotes.english import (
     COMMON,
     GENERAL,
     STOP_WORDS,
