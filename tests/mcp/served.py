@@ -63,7 +63,8 @@ class Served:
         """Return the results of these calls, one a round, in a turn that was answered."""
         async with self.open(ScriptedModel([*calls, Say("Done.")])) as harness:
             talk = harness.conversation("c1")
-            result = await talk.say("Go!", tool_timeout_seconds=limits.get("seconds"))
+            seconds = limits.get("seconds")
+            result = await talk.say("Go!", tool_timeout_seconds=seconds, select_tools=False)
             assert result.answer == "Done."
             return results_in(await talk.blocks())
 

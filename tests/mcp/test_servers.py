@@ -30,7 +30,7 @@ async def test_the_tools_of_every_server_in_the_file_are_offered(served: Served)
     served.declare({"one": plain("works"), "two": sdk()})
     model = ScriptedModel([Say("Done.")])
     async with served.open(model) as harness:
-        await harness.conversation("c1").say("Go!")
+        await harness.conversation("c1").say("Go!", select_tools=False)
     names = [tool.name for tool in model.requests[0].tools]
     assert {"mcp.one.work", "mcp.two.add", "mcp.two.weather"} <= set(names)
 
@@ -194,6 +194,24 @@ async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None
     names = [tool.name for tool in model.requests[0].tools]
     assert [name for name in names if name.startswith("mcp.")] == ["mcp.sums.add"]
     assert notices == ["The MCP server 'calc' has no tool 'tea': nearest is 'note'."]
+
+
+async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: Served) -> None:
+    served.declare({"calc": sdk(), "one": plain("works")})
+    wanted = Call("react.request_tools", tool_names=["mcp.calc.add"])
+    model = ScriptedModel([wanted, Call("mcp.calc.add", a=1, b=2), Say("Done."), Say("Done.")])
+    async with served.open(model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        results = [result.text for result in results_in(await talk.blocks())]
+        await harness.conversation("c2").say("Go!", select_tools=False)
+    offered = [
+        [tool.name for tool in request.tools if tool.name.startswith("mcp.")]
+        for request in model.requests
+    ]
+    assert offered[:3] == [[], ["mcp.calc.add"], ["mcp.calc.add"]]
+    assert len(offered[3]) > 8
+    assert results == ["brought in: mcp.calc.add", "3"]
 
 
 async def test_a_file_that_declares_nothing_usable_is_refused(served: Served) -> None:

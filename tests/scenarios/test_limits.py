@@ -38,7 +38,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "parallel_tools": ([1, 10], [0, *NO_NUMBER]),
     "tool_timeout_seconds": ([0.1, 30, None], [0, -3, True]),
     "unknown_effect": (["exclusive", "read"], ["write", None]),
-    "select_tools": ([True, False], [0, "no"]),
+    "select_tools": ([True, False, None], [0, "no"]),
     "answer_mode": (["direct", "synthesize"], ["both", None]),
     "chain": (["first", "next"], ["last", None]),
     "reasoning_effort": (["low", "medium", "high", "max", None], ["none", 3]),

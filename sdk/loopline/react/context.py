@@ -163,10 +163,12 @@ class Context:
         return self._offering.tools
 
     async def select_tools(self) -> None:
-        """Have a model choose among many tools, where the limits ask for that."""
+        """Offer some of many tools, as the limits say."""
         if self._options.select_tools:
             selector = MeteredModel(self._selector, self._quota)
             await self._offered_tools.select(selector, self._clock, self._runtime.listen)
+        elif self._options.select_tools is None:
+            await self._offered_tools.defer_mcp_tools()
 
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""

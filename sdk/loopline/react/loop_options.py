@@ -65,7 +65,8 @@ class Limits(TypedDict, total=False):
 
     Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
     `unknown_effect` says whether a tool without a declared effect runs alone or, as "read", beside others; it is never
-    started twice. With `select_tools` a model first chooses among more than 12 tools. At most `result_bytes` of a result
+    started twice. With `select_tools` a model first chooses among more than 12 tools; with None, tools of MCP servers then
+    wait in `react.request_tools`, and with False all are offered. At most `result_bytes` of a result
     are stored, and at most `result_characters` are shown. With `workspace` "latest" the model has tools for files, and a
     turn begins with the `files/` of the turn before; with "empty" it begins without, and with "off" there are no such tools.
 
@@ -98,7 +99,7 @@ class Limits(TypedDict, total=False):
     parallel_tools: int
     tool_timeout_seconds: float | None
     unknown_effect: UnknownEffect
-    select_tools: bool
+    select_tools: bool | None
     workspace: WorkspaceStart
     answer_mode: AnswerMode
     chain: ChainUse
@@ -234,7 +235,7 @@ class LoopOptions:
     editable_tail_size_in_tokens: int = field(
         default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _integer(0))
     )
-    select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
+    select_tools: bool | None = field(default=None, metadata=_rule("selection", _or_none(_switch)))
     workspace: WorkspaceStart = field(
         default="off", metadata=_rule("selection", _one_of(WorkspaceStart))
     )

@@ -12,7 +12,17 @@ from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, protocol, tools_text
 from loopline.react.replies import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt
-from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, requested_tools, select_tools
+from loopline.tools import (
+    MCP,
+    REQUEST_TOOLS,
+    SELECT_ABOVE,
+    RequestTools,
+    ToolSet,
+    requested_tools,
+    select_tools,
+)
+
+_DEFERRED = f"tools of MCP servers are requested, with {REQUEST_TOOLS}, if there are more than {SELECT_ABOVE} tools"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +130,13 @@ class OfferedTools:
             cost=model.capabilities.cost(chosen.usage),
         )
         await self.recorder.record(body)
+
+    async def defer_mcp_tools(self) -> None:
+        """Leave the tools of MCP servers for `react.request_tools` if there are many tools; this is recorded."""
+        others = [name for name in self.tools if not name.startswith(f"{MCP}.")]
+        is_needed = len(self.tools) > SELECT_ABOVE and len(others) < len(self.tools)
+        if self.recorder.turn.selected is None and is_needed:
+            await self.recorder.record(ToolsSelected(names=tuple(others), why=_DEFERRED))
 
     def _active_names(self) -> tuple[str, ...] | None:
         """Return the names of the offered tools, or None if all are offered."""

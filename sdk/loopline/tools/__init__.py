@@ -35,6 +35,7 @@ from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTo
 from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
 from loopline.tools.tool_selection import (
     REQUEST_TOOLS,
+    SELECT_ABOVE,
     RequestTools,
     ToolSelection,
     catalogue,
@@ -50,6 +51,7 @@ __all__ = [
     "MCP",
     "NO_ANSWER",
     "REQUEST_TOOLS",
+    "SELECT_ABOVE",
     "AskUser",
     "BoundTool",
     "Calculator",
