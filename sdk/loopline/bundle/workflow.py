@@ -53,6 +53,7 @@ from loopline.timeline import (
     child_depth,
 )
 from loopline.tools import (
+    CheckoutTool,
     Deps,
     FilteredSearch,
     HideTool,
@@ -60,7 +61,9 @@ from loopline.tools import (
     MemorySearchTool,
     PatchTool,
     PlanTool,
+    PullTool,
     ReadTool,
+    SearchFilesTool,
     SearchTool,
     Tool,
     ToolSet,
@@ -290,7 +293,7 @@ class BaseWorkflow(Generic[Deps]):
         if search is not None:
             built_in.append(SearchTool(search))
         if options.workspace != "off":
-            built_in += [WriteTool(), PatchTool()]
+            built_in += [WriteTool(), PatchTool(), SearchFilesTool(), PullTool(), CheckoutTool()]
         if self._run.services.settings.memsearch:
             built_in.append(MemorySearchTool(self._run.past_turns))
         return ToolSet([*built_in, *bundle_tools.values()])

@@ -47,6 +47,7 @@ from loopline.timeline import (
     FileAdded,
     FileBody,
     FileRemoved,
+    FilesPulled,
     ModelSwitched,
     Plan,
     PlanAck,
@@ -290,6 +291,7 @@ def summary_of(block: Block) -> str:
             | UserAttachment()
             | FileAdded()
             | FileRemoved()
+            | FilesPulled()
         ):
             return _content_summary(body)
         case Plan(snapshot=snapshot):
@@ -349,6 +351,8 @@ def _content_summary(body: ContentBody) -> str:
             return f"{area}/{path} @{version} · {workspace.describe_file(body)}"
         case FileRemoved(area=area, path=path):
             return f"{area}/{path}"
+        case FilesPulled(refs=refs):
+            return " ".join(refs)
 
 
 def _header_summary(header: TurnHeader) -> str:

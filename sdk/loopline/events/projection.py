@@ -41,6 +41,7 @@ from loopline.timeline import (
     Feedback,
     FileAdded,
     FileRemoved,
+    FilesPulled,
     Hide,
     Imported,
     ModelOverflowed,
@@ -291,6 +292,7 @@ class TurnEventFold:
                 | ArtifactKept()
                 | FileAdded()
                 | FileRemoved()
+                | FilesPulled()
                 | Feedback()
                 | Unknown()
             ):

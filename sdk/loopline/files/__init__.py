@@ -13,6 +13,10 @@ from loopline.files.patch import PatchedFile as PatchedFile
 from loopline.files.patch import apply_patch as apply_patch
 from loopline.files.paths import WorkspacePath as WorkspacePath
 from loopline.files.paths import parse_path as parse_path
+from loopline.files.search import FileHits as FileHits
+from loopline.files.search import FileQuery as FileQuery
+from loopline.files.search import SearchReport as SearchReport
+from loopline.files.search import search_files as search_files
 from loopline.files.workspace import FileChange as FileChange
 from loopline.files.workspace import OutputFile as OutputFile
 from loopline.files.workspace import Workspace as Workspace

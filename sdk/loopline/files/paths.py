@@ -21,6 +21,7 @@ _FORBIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 """Controls, the backslash, lone surrogates, and characters that hide or reorder others."""
+_BESIDE = re.compile(r"turn_[1-9][0-9]{0,9}/(?:files|outputs|attachments)/")
 _GIT = re.compile(r"(?i)\.git(?:$|[ .:]|::)|git~\d+$")
 """A name that some file systems take for `.git`."""
 
@@ -46,11 +47,20 @@ def parse_path(text: str) -> WorkspacePath:
     """
     path = _path_of_ref(text) if text.startswith("fi:") else text
     area, slash, rest = path.partition("/")
+    if is_beside(path):
+        raise ToolError(
+            f"{text!r} is a file of an older turn: react.checkout brings it into files/"
+        )
     if slash and area in ("files", "outputs"):
         return WorkspacePath("files" if area == "files" else "outputs", checked_names(rest, text))
     if slash and area == "attachments":
         raise ToolError(f"{text!r}: what the user attached cannot be changed; write below files/")
     return WorkspacePath("files", checked_names(path, text))
+
+
+def is_beside(path: str) -> bool:
+    """Return whether a path is that of a pulled file, which stands below the name of its turn."""
+    return _BESIDE.match(path) is not None
 
 
 def _path_of_ref(text: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from loopline.errors import ToolError
 from loopline.files.attachment import MB, decoded_text, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
-from loopline.files.paths import WorkspacePath, clash, parse_path
+from loopline.files.paths import WorkspacePath, clash, is_beside, parse_path
+from loopline.refs import FileRef
 from loopline.timeline import (
     Block,
     FileAdded,
@@ -67,19 +68,25 @@ class FileChange:
 
 
 class Workspace:
-    """The files of the running turn: `files/…`, `outputs/…` and the user's `attachments/…`.
+    """The files of the running turn: `files/…`, `outputs/…`, the user's `attachments/…`, and `turn_3/files/…` if pulled.
 
     It is as the call finds it. What is written or removed is recorded together with the result of the call, or not at
     all if the call fails; the call itself sees it at once.
     """
 
     def __init__(
-        self, timeline: Timeline, number: int, limits: WorkspaceLimits | None = None
+        self,
+        timeline: Timeline,
+        number: int,
+        *,
+        beside: Sequence[Block] = (),
+        limits: WorkspaceLimits | None = None,
     ) -> None:
         self._number = number
         self.limits: WorkspaceLimits = limits or WorkspaceLimits()
         self._timeline = timeline
         self._changes: dict[str, FileChange] = {}
+        self._beside = {path: block for block in beside if (path := path_beside(block))}
 
     def __repr__(self) -> str:
         return f"<workspace of {turn_id(self._number)}: {len(self.paths())} files>"
@@ -92,7 +99,7 @@ class Workspace:
     def paths(self, below: str = "") -> list[str]:
         """Return the paths of all files, or of those in a folder such as `files/src`, sorted."""
         removed = {path for path, change in self._changes.items() if change.data is None}
-        paths = {*self._recorded, *self._changes, *self._attached} - removed
+        paths = {*self._recorded, *self._changes, *self._attached, *self._beside} - removed
         folder = below.strip("/")
         return sorted(
             path for path in paths if not folder or path == folder or path.startswith(f"{folder}/")
@@ -104,7 +111,10 @@ class Workspace:
         Raises:
             ToolError: there is no such file.
         """
-        name = str(parse_path(path)) if not path.startswith("attachments/") else path
+        if path in self._beside:
+            return _bytes_of(self._beside[path])
+        is_own = not path.startswith("attachments/") and not is_beside(path)
+        name = str(parse_path(path)) if is_own else path
         change = self._changes.get(name)
         if change is not None and change.data is not None:
             return change.data
@@ -139,7 +149,8 @@ class Workspace:
         attached = self._attached.get(path)
         if attached is not None:
             return f"fi:{turn_id(self._number)}.user.{path}"
-        return self._recorded[path].ref if path in self._recorded else ""
+        block = self._recorded.get(path) or self._beside.get(path)
+        return block.ref if block else ""
 
     def write(self, path: str, data: bytes | str, *, visibility: Visibility = "external") -> None:
         """Write a file; it is recorded when the call succeeds.
@@ -191,6 +202,21 @@ class Workspace:
         paths = self.paths()
         nearest = get_close_matches(path, paths, n=4, cutoff=0.3) or paths[:4]
         return f"near it are {', '.join(nearest)}" if nearest else "it is empty"
+
+
+def path_beside(block: Block) -> str:
+    """Return the path at which a file of an older turn stands beside those of this one, "" if it is no file."""
+    ref = block.name
+    if not isinstance(ref, FileRef):
+        return ""
+    return f"{ref.turn_id}/{ref.area.removeprefix('user.')}/{ref.path}"
+
+
+def _bytes_of(block: Block) -> bytes:
+    body = block.body
+    if isinstance(body, UserAttachment):
+        return attachments.content(body)
+    return workspace.file_bytes(version_in(block))
 
 
 def version_in(block: Block) -> FileAdded:

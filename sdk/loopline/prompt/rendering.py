@@ -41,6 +41,7 @@ from loopline.timeline import (
     FeedbackEntry,
     FileAdded,
     FileRemoved,
+    FilesPulled,
     Hide,
     Imported,
     ModelOverflowed,
@@ -204,6 +205,7 @@ class Rendering:
                 | ArtifactKept()
                 | FileAdded()
                 | FileRemoved()
+                | FilesPulled()
                 | CustomEvent()
                 | Checkpoint()
                 | Imported()

@@ -9,28 +9,27 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
-from loopline.models import ADDRESS_CHARACTERS, Json, JsonObject, dumps, one_line, well_formed
+from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.replies import answer_text
+from loopline.react.result_text import file_lines, render_outcome, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
-from loopline.refs import FileRef
+from loopline.refs import parse
 from loopline.timeline import (
     ArtifactKept,
+    Block,
     Body,
     Effect,
-    FileAdded,
-    FileBody,
-    FileRemoved,
     Moment,
     ResultStatus,
     Timeline,
@@ -40,13 +39,11 @@ from loopline.timeline import (
     ToolStarted,
     TurnResult,
     parent_name,
-    workspace,
 )
 from loopline.tools import (
     AskUser,
     ChildTask,
     Outcome,
-    ResultSection,
     Tool,
     ToolContext,
     ToolInvocation,
@@ -138,7 +135,8 @@ class ToolExecutor:
         arguments = call.arguments if started.ran_with is None else started.ran_with
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
-            invocation = self._tool_call(parsed, parsed.tool.effect, children)
+            beside = await self._files_beside()
+            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside)
             check = partial(parsed.tool.reconcile, _copied(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
@@ -314,7 +312,8 @@ class ToolExecutor:
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        invocation = self._tool_call(parsed, tool.effect, children)
+        beside = await self._files_beside()
+        invocation = self._tool_call(parsed, tool.effect, children, beside)
         outcome = await children.run(self._timed(tool, _copied(arguments), invocation))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
@@ -427,7 +426,15 @@ class ToolExecutor:
 
         await self._recorder.record_from(bodies)
 
-    def _tool_call(self, parsed: CheckedCall, effect: Effect, children: Children) -> ToolInvocation:
+    async def _files_beside(self) -> Sequence[Block]:
+        """Return the blocks of the older files that the turn has pulled beside its own."""
+        pulled = self._recorder.timeline.files.pulled.get(self._recorder.number, {})
+        blocks = [await self._runtime.reader.find(parse(ref)) for ref in list(pulled)]
+        return [block for block in blocks if block is not None]
+
+    def _tool_call(
+        self, parsed: CheckedCall, effect: Effect, children: Children, beside: Sequence[Block]
+    ) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
         turn_id = f"turn_{recorder.number}"
 
@@ -450,7 +457,7 @@ class ToolExecutor:
             on_progress=children.outbox.progress,
             on_spawn=spawn,
             on_emit=children.outbox.emit,
-            workspace=Workspace(recorder.timeline, recorder.number),
+            workspace=Workspace(recorder.timeline, recorder.number, beside=beside),
             deps=runtime.deps,
         )
         return ToolInvocation(
@@ -475,66 +482,6 @@ def _copied_value(value: Json) -> Json:
             return _copied(value)
         case _:
             return value
-
-
-def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
-    """Return the outcome with at most so many bytes of text, and a line that says so if it was cut.
-
-    The call has run, so a long result is cut and is not an error.
-    """
-    text, remaining_bytes = _truncate(outcome.text, limit_bytes)
-    sections = list[ResultSection]()
-    for section in outcome.sections:
-        shown, remaining_bytes = _truncate(section.text, remaining_bytes)
-        sections.append(replace(section, text=shown))
-    if text is outcome.text and not sections:
-        return outcome
-    return replace(outcome, text=text, sections=tuple(sections))
-
-
-def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
-    """Return the text in so many bytes, and how many are left then."""
-    stored = text.encode("utf-8", "surrogatepass")
-    if len(stored) <= limit_bytes:
-        return text, limit_bytes - len(stored)
-    note = f"[CUT] {len(stored):,} bytes came, and {limit_bytes:,} are kept: ask for less at once"
-    return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
-
-
-def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
-    """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
-    lines = list[str]()
-    for body in files:
-        match body:
-            case FileAdded(area=area, path=path, version=version):
-                ref = FileRef(turn_id=f"turn_{turn}", area=area, path=path, version=version)
-                lines.append(f"wrote {ref} ({workspace.describe_file(body)})")
-            case FileRemoved(area=area, path=path):
-                lines.append(f"removed {area}/{path}")
-    return lines
-
-
-def render_outcome(
-    outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
-) -> str:
-    """Return the text that the model reads: the lead, the sections, the sources with their numbers, the files."""
-    numbers = iter(sids)
-    parts = [outcome.text]
-    for section in outcome.sections:
-        mark = f"[[S:{next(numbers)}]] " if section.source else ""
-        heading = one_line(section.heading, ADDRESS_CHARACTERS)
-        parts.append(f"{mark}{heading}\n{section.text}")
-    listed = [
-        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
-        for sid, source in zip(numbers, outcome.sources, strict=True)
-    ]
-    if listed:
-        parts.append("\n".join(["sources:", *listed]))
-    if files:
-        parts.append("\n".join(files))
-    if artifact:
-        parts.append(f"the whole is kept: {artifact}")
-    return "\n\n".join(part for part in parts if part)
 
 
 _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}

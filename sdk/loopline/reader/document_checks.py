@@ -13,6 +13,7 @@ from itertools import pairwise
 from loopline.errors import LooplineError
 from loopline.files import parse_path
 from loopline.models import Json
+from loopline.refs import FileRef, parse
 from loopline.timeline import (
     ArtifactKept,
     Block,
@@ -22,6 +23,7 @@ from loopline.timeline import (
     FileAdded,
     FileBody,
     FileRemoved,
+    FilesPulled,
     Projection,
     RangeSummary,
     RoundStart,
@@ -135,20 +137,36 @@ def check_attachments(blocks: Sequence[Block]) -> None:
 def check_files(blocks: Sequence[Block]) -> None:
     """Check that every file has a path that a workspace takes, and the bytes of its digest."""
     for block, body in _TREE.among(blocks):
-        try:
-            parse_path(f"{body.area}/{body.path}")
-        except LooplineError as error:
-            raise DocumentError(f"{_at(block)}.body.path: {error}") from error
         match body:
-            case FileRemoved():
-                pass
-            case FileAdded(path=path, size=size, sha256=digest):
+            case FileRemoved(area=area, path=path):
+                _check_path(block, f"{area}/{path}")
+            case FilesPulled(refs=refs):
+                for ref in refs:
+                    _check_pulled(block, ref)
+            case FileAdded(area=area, path=path, size=size, sha256=digest):
+                _check_path(block, f"{area}/{path}")
                 try:
                     content = workspace.file_bytes(body)
                 except ValueError:
                     content = b""
                 if (len(content), sha256(content).hexdigest()) != (size, digest):
                     raise DocumentError(f"{_at(block)}: {path!r} is not what its sha256 says")
+
+
+def _check_path(block: Block, path: str) -> None:
+    try:
+        parse_path(path)
+    except LooplineError as error:
+        raise DocumentError(f"{_at(block)}.body.path: {error}") from error
+
+
+def _check_pulled(block: Block, text: str) -> None:
+    try:
+        ref = parse(text)
+    except LooplineError as error:
+        raise DocumentError(f"{_at(block)}.body.refs: {error}") from error
+    if not isinstance(ref, FileRef):
+        raise DocumentError(f"{_at(block)}.body.refs: {text!r} names no file")
 
 
 def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:

@@ -155,6 +155,7 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.SourceAdded()
             | blocks.CustomEvent()
             | blocks.FileRemoved()
+            | blocks.FilesPulled()
             | blocks.Exit()
             | blocks.Unknown()
         ):

@@ -26,6 +26,7 @@ from loopline.timeline.blocks import Feedback as Feedback
 from loopline.timeline.blocks import FileAdded as FileAdded
 from loopline.timeline.blocks import FileBody as FileBody
 from loopline.timeline.blocks import FileRemoved as FileRemoved
+from loopline.timeline.blocks import FilesPulled as FilesPulled
 from loopline.timeline.blocks import Imported as Imported
 from loopline.timeline.blocks import KnowledgeCommit as KnowledgeCommit
 from loopline.timeline.blocks import LimitValue as LimitValue

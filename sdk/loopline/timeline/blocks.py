@@ -40,6 +40,7 @@ from loopline.timeline.sources import SourceAdded as SourceAdded
 from loopline.timeline.workspace import FileAdded as FileAdded
 from loopline.timeline.workspace import FileBody as FileBody
 from loopline.timeline.workspace import FileRemoved as FileRemoved
+from loopline.timeline.workspace import FilesPulled as FilesPulled
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[

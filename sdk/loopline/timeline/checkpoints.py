@@ -14,6 +14,7 @@ from loopline.timeline.blocks import (
     FileAdded,
     FileBody,
     FileRemoved,
+    FilesPulled,
     Imported,
     InputBody,
     TextKept,
@@ -175,7 +176,7 @@ class _CarriedBlocks:
             case TurnHeader(knowledge=knowledge):
                 self._knowledge += [block.seq] if knowledge is not None else []
                 take_file(self._files, block)
-            case FileAdded() | FileRemoved():
+            case FileAdded() | FileRemoved() | FilesPulled():
                 take_file(self._files, block)
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._take_input(block, body)

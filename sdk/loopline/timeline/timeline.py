@@ -23,6 +23,7 @@ from loopline.timeline.blocks import (
     FileAdded,
     FileBody,
     FileRemoved,
+    FilesPulled,
     Imported,
     KnowledgeCommit,
     TextKept,
@@ -93,6 +94,8 @@ class _Names:
                 case FileAdded(area=area, path=path):
                     self.blocks[block.ref] = block
                     self.files[str(FileRef(turn_id=turn_id, area=area, path=path))] = block
+                case FilesPulled():
+                    pass
                 case FileRemoved(area=area, path=path):
                     self.files.pop(str(FileRef(turn_id=turn_id, area=area, path=path)), None)
         self.block_count = len(blocks)
@@ -370,7 +373,7 @@ class Timeline:
                 self.artifacts[block.turn, name] = version
             case Feedback():
                 self.reactions.take(block)
-            case FileAdded() | FileRemoved():
+            case FileAdded() | FileRemoved() | FilesPulled():
                 self.files.take(block, body)
             case Unknown():
                 self.unknown = self.unknown or block
@@ -387,7 +390,7 @@ def take_file(tree: FileTree[Block], block: Block) -> None:
     if not _TREE.has(body):
         return
     match body:
-        case FileAdded() | FileRemoved():
+        case FileAdded() | FileRemoved() | FilesPulled():
             tree.take(block, body)
         case TurnHeader(limits=limits):
             if begins_empty(limits):

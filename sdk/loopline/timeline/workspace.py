@@ -45,7 +45,16 @@ class FileRemoved:
     type: Literal["file.removed"] = "file.removed"
 
 
-FileBody = FileAdded | FileRemoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesPulled:
+    """Files of older turns stand beside those of this turn, and cannot be changed; `refs` are their pinned refs."""
+
+    refs: tuple[str, ...]
+    call_id: str = ""
+    type: Literal["file.pulled"] = "file.pulled"
+
+
+FileBody = FileAdded | FileRemoved | FilesPulled
 
 
 def file_bytes(file: FileAdded) -> bytes:
@@ -76,7 +85,8 @@ B = TypeVar("B", bound=FileBlock)
 class FileTree(Generic[B]):
     """The newest versions by path: the project as the last turn left it, and the outputs of each turn.
 
-    `versions` are the numbers of the newest versions, by turn, area and path.
+    `versions` are the numbers of the newest versions, by turn, area and path. `pulled` are the refs of older files that
+    stand beside those of a turn.
     """
 
     files: dict[str, B] = field(default_factory=dict[str, B])
@@ -85,15 +95,21 @@ class FileTree(Generic[B]):
         default_factory=dict[tuple[int, WorkspaceArea, str], int]
     )
 
+    pulled: dict[int, dict[str, None]] = field(default_factory=dict[int, dict[str, None]])
+
     def take(self, block: B, body: FileBody) -> None:
         """Fold one more block."""
-        place = self.files if body.area == "files" else self.outputs.setdefault(block.turn, {})
         match body:
             case FileAdded(area=area, path=path, version=version):
-                place[path] = block
+                self._area(area, block.turn)[path] = block
                 self.versions[block.turn, area, path] = version
-            case FileRemoved(path=path):
-                place.pop(path, None)
+            case FileRemoved(area=area, path=path):
+                self._area(area, block.turn).pop(path, None)
+            case FilesPulled(refs=refs):
+                self.pulled.setdefault(block.turn, {}).update(dict.fromkeys(refs))
+
+    def _area(self, area: WorkspaceArea, turn: int) -> dict[str, B]:
+        return self.files if area == "files" else self.outputs.setdefault(turn, {})
 
     def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
         """Return the number of the newest version that the turn made of a file, 0 if it made none."""

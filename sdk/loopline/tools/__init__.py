@@ -44,6 +44,8 @@ from loopline.tools.tool_selection import (
     tools_in_reply,
 )
 from loopline.tools.toolset import ProviderNames, ToolSet, provider_names
+from loopline.tools.workspace_history import CheckoutTool, PullTool
+from loopline.tools.workspace_search import SearchFilesTool
 from loopline.tools.workspace_tools import PatchTool, WriteTool
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "AskUser",
     "BoundTool",
     "Calculator",
+    "CheckoutTool",
     "ChildTask",
     "Deps",
     "Emission",
@@ -73,9 +76,11 @@ __all__ = [
     "PatchTool",
     "PlanTool",
     "ProviderNames",
+    "PullTool",
     "ReadTool",
     "RequestTools",
     "ResultSection",
+    "SearchFilesTool",
     "SearchTool",
     "Tool",
     "ToolContext",

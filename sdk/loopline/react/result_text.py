@@ -1,0 +1,73 @@
+"""The text of a tool's result, as the model reads it: cut to its limit, with the numbers and refs of what came with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loopline.models import ADDRESS_CHARACTERS, one_line
+from loopline.refs import FileRef
+from loopline.timeline import FileAdded, FileBody, FileRemoved, FilesPulled, workspace
+from loopline.tools import Outcome, ResultSection
+
+
+def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
+    """Return the outcome with at most so many bytes of text, and a line that says so if it was cut.
+
+    The call has run, so a long result is cut and is not an error.
+    """
+    text, remaining_bytes = _truncate(outcome.text, limit_bytes)
+    sections = list[ResultSection]()
+    for section in outcome.sections:
+        shown, remaining_bytes = _truncate(section.text, remaining_bytes)
+        sections.append(replace(section, text=shown))
+    if text is outcome.text and not sections:
+        return outcome
+    return replace(outcome, text=text, sections=tuple(sections))
+
+
+def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
+    """Return the text in so many bytes, and how many are left then."""
+    stored = text.encode("utf-8", "surrogatepass")
+    if len(stored) <= limit_bytes:
+        return text, limit_bytes - len(stored)
+    note = f"[CUT] {len(stored):,} bytes came, and {limit_bytes:,} are kept: ask for less at once"
+    return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
+
+
+def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
+    """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
+    lines = list[str]()
+    for body in files:
+        match body:
+            case FileAdded(area=area, path=path, version=version):
+                ref = FileRef(turn_id=f"turn_{turn}", area=area, path=path, version=version)
+                lines.append(f"wrote {ref} ({workspace.describe_file(body)})")
+            case FileRemoved(area=area, path=path):
+                lines.append(f"removed {area}/{path}")
+            case FilesPulled():
+                pass  # the tool says so itself
+    return lines
+
+
+def render_outcome(
+    outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
+) -> str:
+    """Return the text that the model reads: the lead, the sections, the sources with their numbers, the files."""
+    numbers = iter(sids)
+    parts = [outcome.text]
+    for section in outcome.sections:
+        mark = f"[[S:{next(numbers)}]] " if section.source else ""
+        heading = one_line(section.heading, ADDRESS_CHARACTERS)
+        parts.append(f"{mark}{heading}\n{section.text}")
+    listed = [
+        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
+        for sid, source in zip(numbers, outcome.sources, strict=True)
+    ]
+    if listed:
+        parts.append("\n".join(["sources:", *listed]))
+    if files:
+        parts.append("\n".join(files))
+    if artifact:
+        parts.append(f"the whole is kept: {artifact}")
+    return "\n\n".join(part for part in parts if part)
