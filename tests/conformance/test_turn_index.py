@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.memory_files import MemoryFile
+from loopline.adapters.vectors import fast_cosines
 from loopline.memory import (
     IndexedConversation,
     MemoryTurnIndex,
@@ -23,7 +24,7 @@ from loopline.memory import (
     TurnQuery,
     TurnText,
 )
-from loopline.search import Vector, VectorState
+from loopline.search import Vector, VectorState, cosines
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [
@@ -34,11 +35,12 @@ STRANGERS = [
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "numpy"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
-    made: TurnIndex = (
-        MemoryTurnIndex() if request.param == "memory" else MemoryFile(tmp_path / "talk.db-memory")
-    )
+    file = tmp_path / "talk.db-memory"
+    made: TurnIndex = MemoryTurnIndex()
+    if request.param != "memory":
+        made = MemoryFile(file, fast_cosines if request.param == "numpy" else cosines)
     yield made
     await made.close()
 

@@ -72,8 +72,9 @@ class VectorMatrix:
 
 def fast_cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
     """Return the cosine of the query and each vector."""
-    rows = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1)
-    return [float(value) for value in rows @ np.frombuffer(query, dtype="<f4")] if vectors else []
+    coordinates = np.frombuffer(query, dtype="<f4")
+    rows = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(-1, len(coordinates))
+    return [float(value) for value in rows @ coordinates]
 
 
 class VectorFiles:

