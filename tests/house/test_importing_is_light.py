@@ -24,6 +24,9 @@ ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__
 LIST_WHAT_LOADS = f"import sys; before = set(sys.modules); {ASK_FOR_ALL}; print('loaded', *set(sys.modules) - before)"
 
 
+MODULES_OF_READ = 570
+"""How many modules a process has loaded that reads a ref from a store, those of Python itself included."""
+
 RUN_COMMAND = """
 import atexit, sys
 from loopline.cli import main
@@ -82,8 +85,11 @@ async def test_read_loads_no_other_command_and_no_adapter_but_the_store(tmp_path
     assert {name for name in loaded if name.startswith("loopline.cli.")} == {
         *{"loopline.cli.app", "loopline.cli.commands", "loopline.cli.parameters"},
         *{"loopline.cli.access", "loopline.cli.options", "loopline.cli.process"},
-        *{"loopline.cli.storage", "loopline.cli.terminal"},
+        *{"loopline.cli.reader", "loopline.cli.terminal"},
     }
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("loopline.")}
+    assert rooms & {"bundle", "conversations", "events", "memory", "prompt", "react", "tools"} == set()
+    assert len(loaded) <= MODULES_OF_READ
     adapters = {name.split(".")[2] for name in loaded if name.startswith("loopline.adapters.")}
     assert adapters == {"blobs", "sql"}
     assert loaded & {"git", "httpx2", "jsonschema", "numpy", "rich.markdown", "yaml"} == set()

@@ -30,6 +30,7 @@ PRELOADED = (
     "loopline.cli.knowledge",
     "loopline.cli.presets",
     "loopline.cli.prompt",
+    "loopline.cli.reader",
     "loopline.cli.run",
     "loopline.cli.storage",
     "loopline.cli.timeline",

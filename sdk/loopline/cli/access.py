@@ -1,100 +1,34 @@
-"""What a command works on: a bundle, a store, a conversation or a JSON document, opened here."""
+"""What a command works on without a bundle: a store, a conversation or a JSON document, opened here."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from typing import TypeVar
 
 from loopline.cli.options import Choices
-from loopline.cli.process import UsageError, stop_on_signal
-from loopline.cli.terminal import QUIET, Screen, escape
-from loopline.conversations import Conversation
-from loopline.errors import CassetteError, LooplineError, ModelError, PropertyError, StoreError
-from loopline.harness import Harness, Store
-from loopline.knowledge import Progress
+from loopline.cli.process import UsageError
+from loopline.cli.terminal import Screen, escape
+from loopline.errors import LooplineError, StoreError
+from loopline.harness import ConversationNames, ReadOnlyStore
 from loopline.models import Json, JsonObject
+from loopline.reader import ConversationReader
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Block, ConversationKey, TimelineLog
 
-BAR_WIDTH = 32
+Handle = TypeVar("Handle", bound=ConversationReader)
 
 
-@asynccontextmanager
-async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGenerator[Harness]:
-    """Open a bundle; on a terminal a bar shows how far its knowledge space is built.
-
-    Raises:
-        UsageError: an option names a model, a store, a cassette or a property that cannot be.
-        LooplineError: the bundle cannot be opened.
-    """
-    try:
-        harness = Harness.open(
-            bundle,
-            store=choices.store,
-            model=choices.model,
-            properties=choices.properties,
-            on_build=progress_bar(screen),
-            cassette=choices.cassette,
-        )
-    except (ModelError, PropertyError, StoreError) as error:
-        raise UsageError(str(error)) from error
-    async with AsyncExitStack() as stack:
-        try:
-            with stop_on_signal(screen):
-                await stack.enter_async_context(harness)
-        except PropertyError as error:
-            if choices.props:
-                raise UsageError(str(error)) from error
-            raise
-        except (CassetteError, ModelError) as error:
-            raise UsageError(str(error)) from error
-        finally:
-            screen.stop_animation()
-        # What is loaded by now stays: looking through it for garbage would hold the screen still for a tenth of a second.
-        gc.freeze()
-        yield harness
-
-
-def progress_bar(screen: Screen) -> Progress | None:
-    """Return what moves the bar; another thread calls it."""
-    if not screen.is_live:
-        return None
-    loop = asyncio.get_running_loop()
-
-    def move(done: int, total: int, activity: str) -> None:
-        table = Table.grid(padding=(0, 1))
-        table.add_row(
-            Text(escape(activity), style=QUIET),
-            ProgressBar(
-                total=total or 1,
-                completed=done,
-                width=BAR_WIDTH,
-                complete_style="cyan",
-                pulse=not total,
-            ),
-            Text(f"{done:,} of {total:,}", style=QUIET),
-        )
-        loop.call_soon_threadsafe(screen.animate, table)
-
-    return move
-
-
-def open_store(choices: Choices) -> Store:
+def open_store(choices: Choices) -> ReadOnlyStore:
     """Open the store for reading.
 
     Raises:
         UsageError: its URL cannot be.
     """
     try:
-        return Store.open(choices.store, read_only=True)
+        return ReadOnlyStore(choices.store)
     except StoreError as error:
         raise UsageError(str(error)) from error
 
@@ -109,7 +43,7 @@ def conversation_key(name: str, choices: Choices) -> ConversationKey:
     )
 
 
-def conversation_in(store: Store, name: str, choices: Choices) -> Conversation:
+def conversation_in(store: ConversationNames[Handle], name: str, choices: Choices) -> Handle:
     """Return a conversation of the chosen user, project and tenant."""
     key = conversation_key(name, choices)
     return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
@@ -125,7 +59,9 @@ def key_document(key: ConversationKey) -> JsonObject:
     }
 
 
-async def chosen_conversation(store: Store, choices: Choices, screen: Screen) -> Conversation:
+async def chosen_conversation(
+    store: ConversationNames[Handle], choices: Choices, screen: Screen
+) -> Handle:
     """Return the conversation that was named, else the user's latest in the store.
 
     Raises:
@@ -135,8 +71,8 @@ async def chosen_conversation(store: Store, choices: Choices, screen: Screen) ->
 
 
 async def stored_blocks(
-    store: Store, choices: Choices, screen: Screen
-) -> tuple[Conversation, Sequence[Block]]:
+    store: ConversationNames[Handle], choices: Choices, screen: Screen
+) -> tuple[Handle, Sequence[Block]]:
     """Return the conversation that was named, else the user's latest in the store, with its blocks.
 
     Raises:

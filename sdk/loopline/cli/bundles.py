@@ -32,7 +32,7 @@ from loopline.bundle import (
     make_deps,
     merged,
 )
-from loopline.cli.access import open_bundle
+from loopline.cli.bundle_access import chosen_properties, open_bundle
 from loopline.cli.knowledge import index_line, vectors_line
 from loopline.cli.next_commands import Invocation
 from loopline.cli.options import BundleArgument, Choices
@@ -98,7 +98,7 @@ class Findings:
 async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
     """Show what a bundle consists of, and what is wrong with it."""
     try:
-        overrides = choices.properties
+        overrides = chosen_properties(choices)
     except PropertyError as error:
         raise UsageError(str(error)) from error
     loaded = load(bundle)
@@ -348,7 +348,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocat
     """Return a call outside any conversation, whose progress and events are printed."""
     try:
         properties = merged(
-            loaded.bundle.defaults, folder=loaded.folder, overrides=choices.properties
+            loaded.bundle.defaults, folder=loaded.folder, overrides=chosen_properties(choices)
         )
     except PropertyError as error:
         if choices.props:

@@ -8,7 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from loopline.cli.access import new_name, open_bundle
+from loopline.cli.access import new_name
+from loopline.cli.bundle_access import open_bundle
 from loopline.cli.chat_commands import (
     HELP,
     LATE_INPUT,

@@ -97,7 +97,7 @@ COMMANDS = (
         "Stop the running turn, in any process, and queued turns.",
         (_C, OWN, *SCOPE, "as_json"),
     ),
-    CommandEntry("read", "storage:read", "Read anything that has a ref.", (_C, *SCOPE, "as_json")),
+    CommandEntry("read", "reader:read", "Read anything that has a ref.", (_C, *SCOPE, "as_json")),
     CommandEntry(
         "timeline",
         "timeline:timeline",
@@ -117,7 +117,7 @@ COMMANDS = (
         (_A, "store", "user", "pager", "as_json"),
     ),
     CommandEntry(
-        "export", "storage:export", "Print a conversation as a JSON document.", (_A, *SCOPE)
+        "export", "reader:export", "Print a conversation as a JSON document.", (_A, *SCOPE)
     ),
     CommandEntry(
         "import",

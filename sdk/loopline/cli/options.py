@@ -11,7 +11,6 @@ from typing import Annotated, Concatenate, Literal
 
 import typer
 
-from loopline.bundle import Setting, parse_setting
 from loopline.cli.parameters import (
     OWN,
     ConversationArgument,
@@ -28,9 +27,8 @@ from loopline.cli.parameters import (
     UserOption,
     VerboseOption,
 )
-from loopline.cli.process import UsageError, execute
+from loopline.cli.process import execute
 from loopline.cli.terminal import Screen
-from loopline.harness import Cassette
 from loopline.timeline import DEFAULT_USER, Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
@@ -65,28 +63,6 @@ class Choices:
     def user_name(self) -> str:
         """The user, else the default one."""
         return self.user or DEFAULT_USER
-
-    @property
-    def properties(self) -> dict[str, Setting]:
-        """The properties by name.
-
-        Raises:
-            PropertyError: a `--prop` sets nothing.
-        """
-        return dict(map(parse_setting, self.props))
-
-    @property
-    def cassette(self) -> Cassette | None:
-        """The file in which the replies of a provider's model are recorded, or from which they come.
-
-        Raises:
-            UsageError: it is to do both.
-        """
-        if self.record is not None and self.replay is not None:
-            raise UsageError("--record makes a file and --replay reads one: choose one of them")
-        if self.record is not None:
-            return Cassette(self.record, mode="record")
-        return None if self.replay is None else Cassette(self.replay)
 
 
 def command(

@@ -16,7 +16,8 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-from loopline.cli.access import chosen_name, key_document, new_name, open_bundle
+from loopline.cli.access import chosen_name, key_document, new_name
+from loopline.cli.bundle_access import open_bundle
 from loopline.cli.knowledge import index_line
 from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
 from loopline.cli.options import BundleArgument, Choices, Protocol

@@ -1,17 +1,15 @@
-"""Commands on a store, which need no bundle: read, export, import, audit, backup, fork, feedback, forget, stop."""
+"""Commands on a store, which need no bundle: import, audit, backup, fork, feedback, forget, stop."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.rule import Rule
 from rich.text import Text
 
 from loopline.cli.access import (
@@ -25,13 +23,11 @@ from loopline.cli.access import (
 )
 from loopline.cli.options import REACTIONS, Choices, ReactionName
 from loopline.cli.process import ANSWERED, FAILED, UsageError
-from loopline.cli.terminal import QUIET, REF, Keyboard, Screen, escape, quantity, restored_terminal
+from loopline.cli.terminal import Keyboard, Screen, escape, quantity, restored_terminal
 from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.models import Json, JsonObject
 from loopline.reader import (
-    Item,
-    Reading,
     audit_document,
     heads_text,
     import_actions,
@@ -39,69 +35,6 @@ from loopline.reader import (
 )
 from loopline.timeline import ConversationKey, Timeline, Turn, turn_id
 from loopline.timeline.chain import Audit, Head
-
-
-async def read(
-    choices: Choices,
-    screen: Screen,
-    refs: Annotated[
-        list[str], typer.Argument(metavar="REF...", help="Refs, as other commands print them.")
-    ],
-) -> int:
-    """Read anything that has a ref."""
-    async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        reading = await conversation.read(refs)
-    if choices.as_json:
-        items: list[Json] = [_item_document(item) for item in reading]
-        name = conversation.conversation.name
-        screen.write_json({"conversation": name, **reading.status(), "items": items})
-    else:
-        _show_reading(reading, screen)
-    return FAILED if reading.missing else ANSWERED
-
-
-def _show_reading(reading: Reading, screen: Screen) -> None:
-    parts = [quantity(len(reading.paths), "ref") + " read"]
-    if reading.missing:
-        parts.append(f"{len(reading.missing)} missing")
-    parts.append(f"about {quantity(reading.total_tokens, 'token')}")
-    screen.note(" · ".join(parts))
-    for item in reading:
-        if not item.readable:
-            screen.error(f"{item.requested}: {item.message}")
-            continue
-        title = escape(f"{item.ref} — {item.title}" if item.title else item.ref)
-        if len(reading.items) > 1:
-            rule = Rule(Text(title, style=REF), align="left", style=QUIET)
-            screen.print_layout(rule, f"--- {title}")
-        elif item.ref != item.requested or item.title:
-            screen.note(Text(title, style=REF))
-        screen.write_escaped(item.text)
-        if item.message:
-            screen.note(item.message)
-
-
-def _item_document(item: Item) -> Json:
-    data: JsonObject = {"data": b64encode(item.data).decode()} if item.data else {}
-    return {
-        "ref": item.ref,
-        "asked": item.requested,
-        "status": item.status,
-        "mime": item.mime,
-        "title": item.title,
-        "message": item.message,
-        "text": item.text,
-        **data,
-    }
-
-
-async def export(choices: Choices, screen: Screen) -> int:
-    """Print a conversation as a JSON document."""
-    async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
-        screen.write_json(await conversation.export())
-    return ANSWERED
 
 
 async def import_document(

@@ -25,12 +25,11 @@ from loopline.cli.terminal import (
     quantity,
 )
 from loopline.cli.timeline_reports import show_costs, show_records, show_verification
-from loopline.conversations import Conversation
 from loopline.errors import LooplineError, StoreError
 from loopline.events import DialectName
 from loopline.models import JsonObject, dumps
 from loopline.react import PRESETS
-from loopline.reader import page_document, text_of
+from loopline.reader import ConversationReader, page_document, text_of
 from loopline.refs import BlockRef, ConversationRef
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -101,7 +100,7 @@ class BlockSelection:
     after: int = 0
     limit: int | None = None
 
-    async def blocks(self, conversation: Conversation) -> Sequence[Block]:
+    async def blocks(self, conversation: ConversationReader) -> Sequence[Block]:
         """Return the matching blocks of a conversation.
 
         Raises:
@@ -117,7 +116,7 @@ class BlockSelection:
         except LooplineError as error:
             raise UsageError(str(error)) from error
 
-    async def page(self, conversation: Conversation) -> tuple[Sequence[Block], int | None]:
+    async def page(self, conversation: ConversationReader) -> tuple[Sequence[Block], int | None]:
         """Return the matching blocks, and the seq after which there are more; None if there are no more."""
         if self.limit is None:
             return await self.blocks(conversation), None
@@ -218,7 +217,7 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
 
 
 async def _document(
-    selection: BlockSelection, conversation: Conversation, summary: ConversationSummary
+    selection: BlockSelection, conversation: ConversationReader, summary: ConversationSummary
 ) -> JsonObject:
     """Return the complete document, or the requested page with the seq after which there are more."""
     if selection == BlockSelection():

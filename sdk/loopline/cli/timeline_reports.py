@@ -13,9 +13,9 @@ from loopline.cli.access import conversation_in, open_store, stored_blocks
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
-from loopline.conversations import Conversation
 from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
+from loopline.reader import ConversationReader
 from loopline.timeline import (
     Block,
     CitedSentence,
@@ -84,7 +84,7 @@ def _scope(name: str, turn: int | None) -> str:
 
 
 async def _charges(
-    blocks: Sequence[Block], open_child: Callable[[str], Conversation]
+    blocks: Sequence[Block], open_child: Callable[[str], ConversationReader]
 ) -> list[Charge]:
     """Return what every request cost; those of a child run stand where it began.
 

@@ -3,7 +3,6 @@
 from loopline.conversations.conversation import Attachments as Attachments
 from loopline.conversations.conversation import Conversation as Conversation
 from loopline.conversations.conversation import WhenBusy as WhenBusy
-from loopline.conversations.conversation import check_name as check_name
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
 from loopline.conversations.recovery import Recoveries as Recoveries

@@ -22,7 +22,6 @@ from loopline.files import (
 )
 from loopline.models import (
     Json,
-    JsonObject,
     OutputType,
     output_type_of,
     well_formed,
@@ -36,26 +35,19 @@ from loopline.react import (
     pending_calls,
     stored_limits,
 )
-from loopline.reader import Reader, Reading, timeline_document
+from loopline.reader import ConversationReader, Reader, check_name
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    BodyUnion,
     ConversationKey,
-    ConversationSummary,
     Feedback,
     Reaction,
-    RunChild,
-    Satisfaction,
     Timeline,
     TimelineLog,
     UserAnswer,
     UserAttachment,
     UserPrompt,
     UserStop,
-    feedback,
-    is_known_type,
-    nearest_type,
     open_timeline,
     turn_id,
     turn_number,
@@ -67,11 +59,10 @@ Out = TypeVar("Out")
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
-_CHILDREN = BodyUnion[RunChild](RunChild)
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
-class Conversation(Generic[T_co]):
+class Conversation(ConversationReader, Generic[T_co]):
     """One conversation of one user.
 
     An answer is a value of the bundle's output type, if it has one, or of the `output_type` that is passed with the
@@ -87,12 +78,10 @@ class Conversation(Generic[T_co]):
         reader: Callable[[ConversationKey], Awaitable[Reader]],
         caps: AttachmentCaps | None = None,
     ) -> None:
-        self._log = log
+        super().__init__(log, conversation, reader)
         self._caps = caps or AttachmentCaps()
         self._turns = turns
-        self._reader = reader
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
-        self.conversation = conversation
         self.interrupts: InterruptQueue = InterruptQueue(
             log,
             conversation,
@@ -309,66 +298,6 @@ class Conversation(Generic[T_co]):
             Feedback(reaction=reaction, text=well_formed(text)), number
         )
 
-    async def satisfaction(self) -> Satisfaction:
-        """Return the counts of the user's reactions in force, and their rate."""
-        blocks = await self._log.read(self.conversation, types=["turn.feedback"])
-        return feedback.fold(blocks).satisfaction
-
-    async def read(self, refs: str | Sequence[str]) -> Reading:
-        """Read one ref or several; a ref that does not exist does not stop the others."""
-        reader = await self._reader(self.conversation)
-        return await reader.read([refs] if isinstance(refs, str) else refs)
-
-    async def blocks(
-        self,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: str | Sequence[str] = (),
-        turn: str | None = None,
-    ) -> Sequence[Block]:
-        """Return the blocks whose seq is greater than `after`, at most `limit` of them.
-
-        `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of the types below them; `turn`,
-        such as `turn_2`, selects those of one turn.
-
-        Raises:
-            LooplineError: there is no such type, which names the nearest; or a number is below 0.
-        """
-        if after < 0 or (limit is not None and limit < 0):
-            raise LooplineError("after and limit must be 0 or more")
-        kinds_wanted = [types] if isinstance(types, str) else types
-        for kind in kinds_wanted:
-            await self._check_type(kind)
-        number = None if turn is None else turn_number(turn)
-        if number == 0:
-            raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
-        return await self._log.read(
-            self.conversation, after=after, limit=limit, types=kinds_wanted, turn=number
-        )
-
-    async def _check_type(self, kind: str) -> None:
-        """Refuse a type that is neither known here nor in the log, which a newer loopline may have written."""
-        if is_known_type(kind):
-            return
-        if well_formed(kind) != kind or not await self._log.read(
-            self.conversation, types=[kind], limit=1
-        ):
-            near = nearest_type(kind)
-            raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
-
-    async def children(self) -> Sequence[ConversationSummary]:
-        """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
-        blocks = await self._log.read(self.conversation, types=["run.child"])
-        names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
-        summaries = [await self._log.find(replace(self.conversation, name=name)) for name in names]
-        return [summary for summary in summaries if summary is not None]
-
-    async def export(self) -> JsonObject:
-        """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
-        timeline = Timeline(await self._log.read(self.conversation))
-        return timeline_document(timeline, await self._log.find(self.conversation))
-
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
         """Return a new conversation of the same user that begins with the blocks up to `seq`.
 
@@ -542,18 +471,6 @@ class Conversation(Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # raised to whoever still iterates; else it is in the log
-
-
-def check_name(kind: str, name: str) -> None:
-    """Check that something can be stored under this name.
-
-    Raises:
-        LooplineError: it is blank, or is no text that can be stored.
-    """
-    if not name.strip() or well_formed(name) != name:
-        raise LooplineError(
-            f"{name!r} cannot be the name of a {kind}: use valid text that is not blank"
-        )
 
 
 def stopped_early(turn: str) -> TurnResult:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic
 
 from typing_extensions import TypeVar
 
 from loopline.clock import Clock
-from loopline.conversations import Conversation, check_name
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
+from loopline.harness.conversation_names import ConversationNames
 from loopline.models import JsonObject
 from loopline.reader import DocumentError, import_actions, import_mark, read_document
 from loopline.timeline import (
@@ -19,9 +19,7 @@ from loopline.timeline import (
     DEFAULT_TENANT,
     DEFAULT_USER,
     Block,
-    ConversationKey,
     ImportedAction,
-    TimelineLog,
     child_action,
     parent_name,
     unknown_names,
@@ -30,30 +28,10 @@ from loopline.timeline import (
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 
-class ConversationHost(ABC, Generic[T_co]):
-    """The owner of an open log of conversations."""
+class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
+    """The owner of an open log of conversations that can run."""
 
     _clock: Clock
-
-    @property
-    @abstractmethod
-    def log(self) -> TimelineLog:
-        """The log that stores the conversations."""
-
-    @abstractmethod
-    def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
-        """Return the handle of the conversation."""
-
-    def conversation(
-        self,
-        name: str,
-        *,
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
-    ) -> Conversation[T_co]:
-        """Return a conversation of a user; it begins with its first message."""
-        return self._conversation(conversation_key(name, user=user, tenant=tenant, project=project))
 
     async def load(
         self,
@@ -86,18 +64,6 @@ class ConversationHost(ABC, Generic[T_co]):
 
         await self.log.restore(talk.conversation, await asyncio.to_thread(read))
         return talk
-
-
-def conversation_key(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
-    """Return the key of a conversation, by its name and its owner's.
-
-    Raises:
-        LooplineError: a name is empty, or is no text that can be stored.
-    """
-    names = {"conversation": name, "user": user, "tenant": tenant, "project": project}
-    for kind, text in names.items():
-        check_name(kind, text)
-    return ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
 def _own_name(document: JsonObject) -> str:

@@ -39,7 +39,7 @@ from loopline.harness.mcp_servers import mcp_servers_of
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
 from loopline.harness.past_turns import open_memory
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
-from loopline.harness.store import MEMORY, open_log, store_place
+from loopline.harness.store_place import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory

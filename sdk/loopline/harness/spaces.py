@@ -9,11 +9,10 @@ from pathlib import Path
 
 from loopline.bundle import Properties, commit_of
 from loopline.clock import Clock
-from loopline.errors import KnowledgeError
 from loopline.harness.embedders import check_embedder, load_embedder
-from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
+from loopline.harness.past_knowledge import past_knowledge_reader, read_at, used_commit
+from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage
 from loopline.reader import KnowledgeRead
-from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import History, KnowledgeCommit, Timeline
 
 
@@ -88,47 +87,17 @@ def knowledge_reader(
 
     Without a space what moves is read as the newest turn did that had one; None when no turn had.
     """
-    if space is None and not timeline.knowledge:
-        return None
+    if space is None:
+        return past_knowledge_reader(timeline, past)
 
     async def read(ref: str) -> Passage:
-        parsed = parse(ref)
-        pinned = parsed.commit if isinstance(parsed, KnowledgeRef) else None
-        commit = _commit_of_ref(timeline, pinned, space is None)
-        if commit is None and past is not None and pinned is not None:
-            commit = _commit_of_ref(await past.full(), pinned, space is None)
-        if space is not None and (commit is None or _same_space(commit, commit_of(space))):
+        commit = await used_commit(ref, timeline, past)
+        if commit is None or _same_space(commit, commit_of(space)):
             return await space.read(ref)
-        if commit is None:
-            raise KnowledgeError("no turn of this conversation used that commit")
-        return await asyncio.to_thread(_read_at, commit, ref)
+        return await asyncio.to_thread(read_at, commit, ref)
 
     return read
 
 
-def _commit_of_ref(timeline: Timeline, pinned: str | None, newest: bool) -> KnowledgeCommit | None:
-    for used in reversed(timeline.knowledge):
-        if newest if pinned is None else used.commit.startswith(pinned):
-            return used
-    return None
-
-
 def _same_space(first: KnowledgeCommit, second: KnowledgeCommit) -> bool:
     return (first.repository, first.roots) == (second.repository, second.roots)
-
-
-def _read_at(used: KnowledgeCommit, ref: str) -> Passage:
-    from loopline.adapters.git import GitRepository
-
-    try:
-        repository = GitRepository.open(used.repository, ref=used.commit)
-    except KnowledgeError as error:
-        raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
-    folders = {"docs_root": "", "src_root": "", "deploy_root": "", "tests_root": ""} | used.roots
-    config = KnowledgeConfig(
-        docs_root=folders["docs_root"],
-        src_root=folders["src_root"],
-        deploy_root=folders["deploy_root"],
-        tests_root=folders["tests_root"],
-    )
-    return read_passage(repository, config, ref, used.commit)

@@ -21,6 +21,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
+from loopline.models.base64_runs import without_base64
 from loopline.models.prompt import count_named_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
@@ -462,7 +463,7 @@ class Rendering:
         if block.turn < self.window.old_before:
             limit = min(limit or truncation.TEXT_LIMIT, truncation.TEXT_LIMIT)
         if limit is None:
-            shown = truncation.without_base64(text, ref)
+            shown = without_base64(text, ref)
         else:
             shown = truncation.old_text(text, ref, limit)
         if shown == text:
@@ -503,7 +504,7 @@ class Rendering:
         hidden = self._state.hidden(ref, window.hides)
         if hidden is not None:
             return _replaced(hidden.replacement, ref)
-        text = truncation.without_base64(result.text, ref)
+        text = without_base64(result.text, ref)
         read = result.call_id not in self._state.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import log
-from string import ascii_letters, digits
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps, one_line, well_formed
+from loopline.models.base64_runs import without_base64
 
 TEXT_LIMIT = 4_000
 """Characters of what a user or an assistant said."""
@@ -24,7 +24,6 @@ FIELD_LIMIT = 1_000
 """Characters of each text among the arguments of a call."""
 LIST_LIMIT = 50
 KEYS_LIMIT = 80
-BASE64_LIMIT = 4_000
 
 LONG_ARGUMENTS = 120
 """Characters of JSON above which only the names of the arguments are shown."""
@@ -34,11 +33,6 @@ KEYWORDS_LIMIT = 120
 """Characters of the keywords of what is not shown."""
 _MAX_SOURCES = 12
 
-_DIGITS_OF_64 = ascii_letters + digits + "+/_-"
-_RUN_OF_64 = re.compile(r"[A-Za-z0-9+/_-]*+={0,2}")
-_DATA_URL = re.compile(r"data:[\w.+/-]{1,100};base64,\Z")
-_DATA_URL_LENGTH = 120
-_CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.{0,80})", re.M)
 
 
@@ -60,37 +54,6 @@ def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
     """Return what a user or an assistant said in an old turn, truncated."""
     bare = without_base64(text, ref)
     return truncate_text(bare, limit, ref, spanned=bare == text)
-
-
-def without_base64(text: str, ref: str) -> str:
-    """Return the text with a placeholder for each run of more than 4,000 characters of base64."""
-    if len(text) <= BASE64_LIMIT:
-        return text
-    pieces, at = list[str](), 0
-    for start, end in _runs_of_64(text):
-        if all(kind.search(text, start, end) for kind in _CLASSES):
-            url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
-            start = url.start() if url else start
-            pieces += [text[at:start], f"[base64, {end - start} characters: {ref}]"]
-            at = end
-    return "".join([*pieces, text[at:]])
-
-
-def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each run of more than 4,000 digits of base64.
-
-    Such a run contains one of every 4,000 positions, so only these are looked at.
-    """
-    end, step = 0, BASE64_LIMIT
-    for position in range(step, len(text), step):
-        if position < end or text[position] not in _DIGITS_OF_64:
-            continue
-        before = text[max(end, position - step) : position]
-        start = position - len(before) + len(before.rstrip(_DIGITS_OF_64))
-        run = _RUN_OF_64.match(text, position)
-        end = run.end() if run else position
-        if len(text[start:end].rstrip("=")) > BASE64_LIMIT:
-            yield start, end
 
 
 def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:

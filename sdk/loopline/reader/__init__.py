@@ -7,6 +7,8 @@ from loopline.reader.chain_heads import read_heads as read_heads
 from loopline.reader.conversation_documents import page_document as page_document
 from loopline.reader.conversation_documents import source_row as source_row
 from loopline.reader.conversation_documents import timeline_document as timeline_document
+from loopline.reader.conversation_reader import ConversationReader as ConversationReader
+from loopline.reader.conversation_reader import check_name as check_name
 from loopline.reader.document_checks import DocumentError as DocumentError
 from loopline.reader.document_import import import_actions as import_actions
 from loopline.reader.document_import import import_mark as import_mark

@@ -1,0 +1,114 @@
+"""A conversation as everybody can read it: its blocks, its refs, its document, and what was thought of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from loopline.errors import LooplineError
+from loopline.models import JsonObject, well_formed
+from loopline.reader.conversation_documents import timeline_document
+from loopline.reader.items import Reading
+from loopline.reader.reader import Reader
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    ConversationKey,
+    ConversationSummary,
+    RunChild,
+    Satisfaction,
+    Timeline,
+    TimelineLog,
+    feedback,
+    is_known_type,
+    nearest_type,
+    turn_number,
+)
+
+_CHILDREN = BodyUnion[RunChild](RunChild)
+
+
+class ConversationReader:
+    """One conversation of one user, without what is needed to run it."""
+
+    def __init__(
+        self,
+        log: TimelineLog,
+        conversation: ConversationKey,
+        reader: Callable[[ConversationKey], Awaitable[Reader]],
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self.conversation = conversation
+
+    async def satisfaction(self) -> Satisfaction:
+        """Return the counts of the user's reactions in force, and their rate."""
+        blocks = await self._log.read(self.conversation, types=["turn.feedback"])
+        return feedback.fold(blocks).satisfaction
+
+    async def read(self, refs: str | Sequence[str]) -> Reading:
+        """Read one ref or several; a ref that does not exist does not stop the others."""
+        reader = await self._reader(self.conversation)
+        return await reader.read([refs] if isinstance(refs, str) else refs)
+
+    async def blocks(
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: str | Sequence[str] = (),
+        turn: str | None = None,
+    ) -> Sequence[Block]:
+        """Return the blocks whose seq is greater than `after`, at most `limit` of them.
+
+        `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of the types below them; `turn`,
+        such as `turn_2`, selects those of one turn.
+
+        Raises:
+            LooplineError: there is no such type, which names the nearest; or a number is below 0.
+        """
+        if after < 0 or (limit is not None and limit < 0):
+            raise LooplineError("after and limit must be 0 or more")
+        kinds_wanted = [types] if isinstance(types, str) else types
+        for kind in kinds_wanted:
+            await self._check_type(kind)
+        number = None if turn is None else turn_number(turn)
+        if number == 0:
+            raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
+        return await self._log.read(
+            self.conversation, after=after, limit=limit, types=kinds_wanted, turn=number
+        )
+
+    async def _check_type(self, kind: str) -> None:
+        """Refuse a type that is neither known here nor in the log, which a newer loopline may have written."""
+        if is_known_type(kind):
+            return
+        if well_formed(kind) != kind or not await self._log.read(
+            self.conversation, types=[kind], limit=1
+        ):
+            near = nearest_type(kind)
+            raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
+
+    async def children(self) -> Sequence[ConversationSummary]:
+        """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
+        blocks = await self._log.read(self.conversation, types=["run.child"])
+        names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
+        summaries = [await self._log.find(replace(self.conversation, name=name)) for name in names]
+        return [summary for summary in summaries if summary is not None]
+
+    async def export(self) -> JsonObject:
+        """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
+        timeline = Timeline(await self._log.read(self.conversation))
+        return timeline_document(timeline, await self._log.find(self.conversation))
+
+
+def check_name(kind: str, name: str) -> None:
+    """Check that something can be stored under this name.
+
+    Raises:
+        LooplineError: it is blank, or is no text that can be stored.
+    """
+    if not name.strip() or well_formed(name) != name:
+        raise LooplineError(
+            f"{name!r} cannot be the name of a {kind}: use valid text that is not blank"
+        )
