@@ -19,7 +19,15 @@ from tests.bench.speed.driver import Sample, Stopwatch, Task
 from tests.bench.speed.lock import LockShare, is_held, watched
 from tests.bench.speed.picture import PANELS, picture
 from tests.bench.speed.results import ROWS, SHARED, SpeedResults, read, table
-from tests.bench.speed.subjects import FLOOR, Subject, SubjectFailed, floor, ours, started
+from tests.bench.speed.subjects import (
+    FLOOR,
+    Subject,
+    SubjectFailed,
+    TaskFailed,
+    floor,
+    ours,
+    started,
+)
 
 SMALL = Task(rounds=2)
 
@@ -76,6 +84,24 @@ async def test_a_subject_that_ends_is_left_out_and_named(tmp_path: Path) -> None
     assert robin.subjects == []
     assert robin.results.samples == {}
     assert robin.results.skipped == ["no more: agno: no such model\n"]
+
+
+async def test_a_library_that_fails_a_task_is_asked_for_the_next_one(tmp_path: Path) -> None:
+    store = tmp_path / "taken.db"
+    store.write_text("This is no database.", "utf-8")
+    async with floor() as subject:
+        with pytest.raises(
+            TaskFailed, match="plain sqlite3: DatabaseError: file is not a database"
+        ):
+            await subject.sample(replace(SMALL, store=str(store)))
+        assert await subject.sample(replace(SMALL, store=str(tmp_path / "new.db"))) is not None
+
+
+def test_a_failure_is_told_once() -> None:
+    failed = SpeedResults()
+    failed.failed("crowd", "ADK: locked")
+    failed.failed("crowd", "ADK: locked")
+    assert failed.skipped == ["fails: 200 conversations at once, durable: ADK: locked"]
 
 
 async def test_a_program_that_says_nothing_has_failed(tmp_path: Path) -> None:

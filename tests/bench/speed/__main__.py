@@ -34,7 +34,15 @@ from tests.bench.speed.results import (
     read,
     table,
 )
-from tests.bench.speed.subjects import Subject, SubjectFailed, checked_out, floor, library, ours
+from tests.bench.speed.subjects import (
+    Subject,
+    SubjectFailed,
+    TaskFailed,
+    checked_out,
+    floor,
+    library,
+    ours,
+)
 
 WARM_UP = Task(rounds=20)
 
@@ -63,7 +71,11 @@ class RoundRobin:
         """Run a row once with each subject that can do it."""
         for subject in list(self.subjects):
             task = replace(row.task, store=str(self.store())) if row.durable else row.task
-            sample = await self._sample(subject, task)
+            try:
+                sample = await self._sample(subject, task)
+            except TaskFailed as error:
+                self.results.failed(key, str(error))
+                continue
             if sample is not None:
                 self.results.add(key, subject.name, sample)
 

@@ -117,11 +117,19 @@ def answer(program: Program, line: str) -> dict[str, object]:
     fields = json.loads(line)
     task = Task(**{**fields, "conversations": tuple(fields["conversations"])})
     gc.collect()
-    try:
-        sample = asyncio.run(measured(program, task))
-    except CannotRun as error:
-        return {"cannot": str(error)}
-    return asdict(sample)
+    match asyncio.run(outcome(program, task)):
+        case Sample() as sample:
+            return asdict(sample)
+        case CannotRun() as error:
+            return {"cannot": str(error)}
+        case BaseException() as error:
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+
+async def outcome(program: Program, task: Task) -> Sample | BaseException:
+    """Return the sample of a task, or what the library raised: its limits are a result too."""
+    [result] = await asyncio.gather(measured(program, task), return_exceptions=True)
+    return result
 
 
 async def measured(program: Program, task: Task) -> Sample:

@@ -74,6 +74,12 @@ class SpeedResults:
         """Keep a sample."""
         self.samples.setdefault(row, {}).setdefault(subject, []).append(sample)
 
+    def failed(self, row: str, problem: str) -> None:
+        """Keep, once, that a subject could not do a row."""
+        line = f"fails: {TITLES[row]}: {problem}"
+        if line not in self.skipped:
+            self.skipped.append(line)
+
     def json(self) -> str:
         """Return all samples as JSON."""
         return json.dumps(asdict(self), indent=1)

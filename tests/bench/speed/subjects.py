@@ -35,6 +35,10 @@ class SubjectFailed(Exception):
     """A program ended, or took too long; the message is the end of what it printed."""
 
 
+class TaskFailed(Exception):
+    """A library could not do a task; its program can do the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A running program, and its name in the results."""
@@ -47,6 +51,7 @@ class Subject:
         """Run the task once, or return None if the library has no way of its own to do it.
 
         Raises:
+            TaskFailed: the library raised an error.
             SubjectFailed: the program ended, or the task took more than the limit.
         """
         if self.process.stdin is None or self.process.stdout is None:
@@ -62,6 +67,8 @@ class Subject:
             told = (self.folder / "errors.txt").read_text("utf-8", errors="replace")
             raise SubjectFailed(f"{self.name}: {told[-2_000:]}")
         fields = json.loads(line)
+        if "failed" in fields:
+            raise TaskFailed(f"{NAMES.get(self.name, self.name)}: {fields['failed']}")
         return None if "cannot" in fields else Sample(**fields)
 
 
