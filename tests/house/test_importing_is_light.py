@@ -88,7 +88,9 @@ async def test_read_loads_no_other_command_and_no_adapter_but_the_store(tmp_path
         *{"loopline.cli.reader", "loopline.cli.terminal"},
     }
     rooms = {name.split(".")[1] for name in loaded if name.startswith("loopline.")}
-    assert rooms & {"bundle", "conversations", "events", "memory", "prompt", "react", "tools"} == set()
+    assert (
+        rooms & {"bundle", "conversations", "events", "memory", "prompt", "react", "tools"} == set()
+    )
     assert len(loaded) <= MODULES_OF_READ
     adapters = {name.split(".")[2] for name in loaded if name.startswith("loopline.adapters.")}
     assert adapters == {"blobs", "sql"}
