@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def odd(ledger: str) -> object:
     return object()
 
 
+looking_up, may_answer = asyncio.Event(), asyncio.Event()
+
+
+async def found_slowly(ledger: str) -> str:
+    looking_up.set()
+    await may_answer.wait()
+    return f"{len(lines(ledger))} line"
+
+
 def as_given(line: str) -> str:
     return f"added {line}"
 
@@ -102,6 +112,12 @@ def odd_answer(ledger: str) -> str:
 def signed(ledger: str, line: str) -> str:
     """Add this line."""
     return add(ledger, line)
+
+
+@tool(effect="write", reconcile=found_slowly)
+def slow(ledger: str) -> str:
+    """Add a line."""
+    return add(ledger, "line")
 
 
 @tool(effect="write", reconcile=asks)
@@ -247,6 +263,19 @@ async def test_a_tool_may_ask_the_user_what_became_of_the_call(tmp_path: Path) -
         results = [block.body for block in await talk.blocks(types="react.tool.result")]
     assert [one.text for one in results if isinstance(one, ToolResult)] == ["Yes."]
     assert len(lines(str(tmp_path / "ledger"))) == 1
+
+
+async def test_a_steer_does_not_cut_off_the_question_what_became_of_a_call(tmp_path: Path) -> None:
+    log = await cut("slow", tmp_path / "ledger")
+    async with Harness.open(bundle, store=log, model=ScriptedModel(["Done."])) as harness:
+        talk = harness.conversation("c")
+        resuming = asyncio.create_task(talk.resume())
+        await looking_up.wait()
+        await talk.steer("Quickly, please.")
+        may_answer.set()
+        assert (await resuming).answer == "Done."
+        results = [block.body for block in await talk.blocks(types="react.tool.result")]
+    assert [body.text for body in results if isinstance(body, ToolResult)] == ["1 line"]
 
 
 async def test_a_call_that_had_not_begun_runs_and_nobody_asks_what_became_of_it(

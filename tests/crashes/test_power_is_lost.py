@@ -6,9 +6,23 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from loopline.timeline import Block, Notes, UserPrompt
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.timeline import (
+    Block,
+    Body,
+    Completion,
+    Entry,
+    Notes,
+    ToolStarted,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+)
 from tests.crashes.killed_stories import opened
-from tests.crashes.processes import HERE, kill, start
+from tests.crashes.processes import HERE, kill, start, url
+from tests.support.sqlite_connections import each_connection
 
 WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096
 FRAME = FRAME_HEADER + PAGE
@@ -77,3 +91,33 @@ def test_a_write_ahead_log_cut_anywhere_is_a_dense_beginning_of_whole_appends(
     assert len(lengths) > 200
     assert lengths == sorted(lengths)
     assert set(lengths) == set(ends)
+
+
+ON_THE_DISK = [
+    UserPrompt(text="Green?"),
+    UserFollowup(text="And black?"),
+    UserSteer(text="Shortly."),
+    ToolStarted(call_id="c1", effect="write"),
+    Completion(text="Three minutes."),
+]
+
+
+@pytest.mark.parametrize("body", ON_THE_DISK, ids=lambda body: str(body.type))
+async def test_what_must_not_be_lost_is_on_the_disk_before_it_is_acknowledged(
+    tmp_path: Path, body: Body
+) -> None:
+    settings = list[str]()
+
+    def note(statement: str) -> None:
+        _, is_set, setting = statement.partition("PRAGMA synchronous = ")
+        if is_set:
+            settings.append(setting)
+
+    with each_connection(lambda connection: connection.set_trace_callback(note)):
+        async with (
+            await SqlLog.open(url(tmp_path / "talk.db")) as log,
+            log.lease(HERE) as term,
+        ):
+            for appended in (Notes(text="so"), body, Notes(text="on")):
+                await log.append(HERE, [Entry(body=appended, turn=1)], seen=0, term=term)
+    assert settings[-3:] == ["NORMAL", "FULL", "NORMAL"]

@@ -335,7 +335,11 @@ async def test_a_reply_that_was_cut_off_may_begin_its_value_anew() -> None:
     assert answer == TEXT
 
 
-async def test_fields_are_there_as_they_arrive() -> None:
+@pytest.mark.parametrize(
+    ("way", "reply"),
+    [("schema", TEXT), ("words, json", f'{{"action": "final_answer", "answer":      {TEXT}}}')],
+)
+async def test_fields_are_there_as_they_arrive(way: str, reply: str) -> None:
     class Slow(ScriptedModel):
         """It writes a few characters at a time."""
 
@@ -348,7 +352,7 @@ async def test_fields_are_there_as_they_arrive() -> None:
                     yield piece
 
     growing, seen = PartialOutput(Advice), list[object]()
-    model = Slow([Raw(TEXT)], **WAYS["schema"])
+    model = Slow([Raw(reply)], **WAYS[way])
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         async for event in harness.conversation("c1").stream("Green?", output_type=Advice):
             if growing.feed(event):
