@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec import Struct
 
 from loopline.models import Json, JsonObject
 from loopline.timeline import (
@@ -90,9 +90,9 @@ def conversations() -> SearchStrategy[ConversationKey]:
     return st.builds(ConversationKey, name=few, user=few, tenant=few, project=few)
 
 
-def _records(kind: type[Any]) -> SearchStrategy[Any]:
+def _records(kind: type[Struct]) -> SearchStrategy[Any]:
     hints = get_type_hints(kind)
-    return st.builds(kind, **{f.name: _values(hints[f.name]) for f in fields(kind)})
+    return st.builds(kind, **{name: _values(hints[name]) for name in kind.__struct_fields__})
 
 
 def _values(hint: Any) -> SearchStrategy[Any]:
@@ -107,8 +107,8 @@ def _values(hint: Any) -> SearchStrategy[Any]:
     }
     if hint in plain:
         return plain[hint]
-    if is_dataclass(hint):
-        return _records(cast("type[Any]", hint))
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _records(hint)
     return _combined(get_origin(hint), get_args(hint))
 
 

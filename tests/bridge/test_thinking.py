@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Literal, TypeAlias
 
 import pytest
+from msgspec import structs
 from openai import AsyncOpenAI
 from pydantic_ai import (
     BinaryImage,
@@ -265,7 +266,7 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
     assert echo is not None
     call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
     message = AssistantMessage(text="", calls=(call,))
-    stored = replace(echo, parts=tuple(json.loads(json.dumps(echo.parts))))
+    stored = structs.replace(echo, parts=tuple(json.loads(json.dumps(echo.parts))))
     assert parts_of(stored, message, provider_names(["w.count"])) == parts
     assert "number" not in str(echo)
 

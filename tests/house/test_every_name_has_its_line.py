@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 import typer.main
+from msgspec import Struct
 
 from tests.docs.pages import ROOT, code_words, pages
 from tests.house.tree import python_files, tree
@@ -32,13 +32,10 @@ def public_names() -> list[str]:
 
 
 def body_types() -> list[str]:
-    """The stored word of each body: the default of its `type`."""
+    """The stored word of each body: its `type`."""
     found = vars(import_module("loopline.timeline.blocks")).values()
-    bodies = [kind for kind in found if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
-    fields = [field for body in bodies for field in dataclasses.fields(body)]
-    return [
-        field.default for field in fields if field.name == "type" and isinstance(field.default, str)
-    ]
+    bodies = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Struct)]
+    return [word for word in (vars(body).get("type") for body in bodies) if isinstance(word, str)]
 
 
 def commands() -> list[str]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import fields, is_dataclass
 from functools import partial
 from random import Random
 from typing import cast
@@ -15,6 +14,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from loopline import Store
 from loopline.models import Json, JsonObject
@@ -37,11 +37,10 @@ def rows(document: JsonObject) -> Rows:
 
 def missing(value: object, written: Json, path: str) -> list[str]:
     """The fields of a value that are not written."""
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         assert isinstance(written, dict), path
-        names = [one.name for one in fields(value) if (path, one.name) != ("body", "type")]
-        found = [f"{path}.{name}" for name in names if name not in written]
-        for name in names:
+        found = [f"{path}.{name}" for name in value.__struct_fields__ if name not in written]
+        for name in value.__struct_fields__:
             if name in written:
                 found += missing(getattr(value, name), written[name], f"{path}.{name}")
         return found

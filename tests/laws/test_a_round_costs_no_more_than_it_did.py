@@ -22,7 +22,7 @@ from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
 from loopline.react.context import Context
 from loopline.refs import CallRef
-from loopline.timeline import Block, decode, encode
+from loopline.timeline import MemoryLog, decode, encode
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 from tests.bench.workload import Instant, opened
@@ -39,7 +39,7 @@ COUNTED: dict[CodeType, str] = {
     Rendering.take.__code__: "blocks rendered",
     Context.prompt.__code__: "prompts made",
     Delta.__init__.__code__: "deltas made",
-    Block.__init__.__code__: "blocks made",
+    MemoryLog.append.__code__: "appends",
     CallRef.__str__.__code__: "refs of calls written",
 }
 
@@ -51,7 +51,7 @@ ALONE = {
     "ticks of the event loop": 3,
     "bodies encoded": 5,
     "bodies decoded": 5,
-    "blocks made": 5,
+    "appends": 3,
     "blocks folded into the turn": 5,
     "extensions of the timeline": 4,
     "blocks folded into the render state": 5,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline import Harness
 from loopline.models.tokens import estimate
@@ -220,10 +220,10 @@ def swollen(block: Block) -> Block:
         case RangeSummary() as summary:
             lines = [f"[D] {n}: {words(80, n)}" for n in range(400)]
             notes = tuple(LedgerLine(ref="ar:turn_1.react.notes.1", words=line) for line in lines)
-            return replace(block, body=replace(summary, notes=notes))
+            return structs.replace(block, body=structs.replace(summary, notes=notes))
         case PlanHistory():
             plans = [f"plan_id=p{n} (complete), last changed in turn_1" for n in range(2_000)]
-            return replace(block, body=PlanHistory(text="\n".join(plans)))
+            return structs.replace(block, body=PlanHistory(text="\n".join(plans)))
         case _:
             return block
 

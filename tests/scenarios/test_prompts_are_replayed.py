@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from loopline import Block
 from loopline.prompt import Divergence, ReplayedRound, replayed_rounds
@@ -33,7 +33,9 @@ async def kept() -> list[Block]:
 
 def changed(blocks: list[Block], change: Callable[[Body], Body]) -> list[ReplayedRound]:
     """The rounds of a conversation in whose log the bodies were changed."""
-    return list(replayed_rounds(Timeline([replace(one, body=change(one.body)) for one in blocks])))
+    return list(
+        replayed_rounds(Timeline([structs.replace(one, body=change(one.body)) for one in blocks]))
+    )
 
 
 def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
@@ -54,7 +56,7 @@ async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() ->
     def change(body: Body) -> Body:
         if not isinstance(body, ToolResult) or "milk" not in body.text:
             return body
-        return replace(body, text="seen cream")
+        return structs.replace(body, text="seen cream")
 
     rounds = changed(await kept(), change)
     ref, found = first(rounds)
@@ -66,7 +68,7 @@ async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() ->
 
 async def test_a_changed_question_is_missed_by_the_round_after_the_one_that_took_it() -> None:
     def change(body: Body) -> Body:
-        return replace(body, text="How few?") if isinstance(body, UserPrompt) else body
+        return structs.replace(body, text="How few?") if isinstance(body, UserPrompt) else body
 
     ref, found = first(changed(await kept(), change))
     assert (ref, found.part, found.first) == ("ar:turn_1.react.round.start.2", "messages", 1)
@@ -79,11 +81,11 @@ async def test_a_changed_text_or_version_is_named(part: str) -> None:
             return body
         match part:
             case "system":
-                return replace(body, system=body.system and "Be lazy.")
+                return structs.replace(body, system=body.system and "Be lazy.")
             case "tools":
-                return replace(body, tools=body.tools and "[]")
+                return structs.replace(body, tools=body.tools and "[]")
             case _:
-                return replace(body, renderer=body.renderer - 1)
+                return structs.replace(body, renderer=body.renderer - 1)
 
     ref, found = first(changed(await kept(), change))
     assert (ref, found.part) == ("ar:turn_1.react.round.start.1", part)
@@ -93,7 +95,7 @@ async def test_a_changed_plan_is_found_by_the_tail_that_showed_it() -> None:
     def change(body: Body) -> Body:
         if not isinstance(body, Plan):
             return body
-        return replace(body, snapshot=replace(body.snapshot, steps=("lurk",)))
+        return structs.replace(body, snapshot=structs.replace(body.snapshot, steps=("lurk",)))
 
     ref, found = first(changed(await kept(), change))
     assert (ref, found.part) == ("ar:turn_1.react.round.start.2", "tail")
@@ -102,7 +104,7 @@ async def test_a_changed_plan_is_found_by_the_tail_that_showed_it() -> None:
 
 async def test_a_text_that_is_not_kept_is_a_divergence_without_a_digest() -> None:
     def change(body: Body) -> Body:
-        return replace(body, system="") if isinstance(body, RoundStart) else body
+        return structs.replace(body, system="") if isinstance(body, RoundStart) else body
 
     _, found = first(changed(await kept(), change))
     assert (found.part, found.rendered) == ("system", "")

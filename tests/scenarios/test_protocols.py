@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from loopline.errors import LooplineError
 from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
@@ -53,14 +53,14 @@ def apart_from_its_protocol(body: Body) -> Body:
     """The body without what names the protocol, or how a reply ends in it, or what it adds to the prompt."""
     match body:
         case UserPrompt():
-            return replace(body, limits={})
+            return structs.replace(body, limits={})
         case TurnHeader():
-            return replace(body, protocol="", limits={})
+            return structs.replace(body, protocol="", limits={})
         case RoundStart():
-            of_protocol = replace(body, protocol="", system_sha256="", stable_sha256="")
-            return replace(of_protocol, system="", tokens=0, points=())
+            of_protocol = structs.replace(body, protocol="", system_sha256="", stable_sha256="")
+            return structs.replace(of_protocol, system="", tokens=0, points=())
         case Decision():
-            return replace(body, stop_reason="stop")
+            return structs.replace(body, stop_reason="stop")
         case _:
             return body
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pytest
+from msgspec import structs
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -325,7 +326,7 @@ async def test_a_reply_that_was_cut_off_may_begin_its_value_anew() -> None:
         async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
             async for piece in super().stream(prompt):
                 if isinstance(piece, Reply) and len(self.requests) == 1:
-                    yield replace(piece, stop_reason="length")
+                    yield structs.replace(piece, stop_reason="length")
                 else:
                     yield piece
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.models import Prompt, Usage, UserMessage
@@ -214,7 +213,7 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
     async with talking(["One."], bundle=bundle) as talk:
         await talk.say("go")
         blocks = [
-            replace(block, body=replace(block.body, renderer=1))
+            structs.replace(block, body=structs.replace(block.body, renderer=1))
             if isinstance(block.body, RoundStart)
             else block
             for block in await talk.blocks()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from loopline.models import ToolMessage
 from loopline.reader import source_row
@@ -52,8 +52,8 @@ async def test_base64_is_left_out_of_the_pool_of_sources() -> None:
 def with_picture(block: Block) -> Block:
     match block.body:
         case SourceAdded(source=source) as added:
-            seen = replace(source, text=f"A picture: {PICTURE}")
-            return replace(block, body=replace(added, source=seen))
+            seen = structs.replace(source, text=f"A picture: {PICTURE}")
+            return structs.replace(block, body=structs.replace(added, source=seen))
         case _:
             return block
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
+from msgspec import structs
+
 from loopline import (
     BaseWorkflow,
     Bundle,
@@ -262,7 +264,7 @@ class Teller:
         if number < len(story) and prompt.purpose == "decision":
             await scene.pause(1)
             scene.made[who] = number + 1
-            yield replace(said_by(spoken, NOTES[number], story[number]), usage=usage)
+            yield structs.replace(said_by(spoken, NOTES[number], story[number]), usage=usage)
             return
         for piece in ("So ", "it ", "is.") if spoken == "native" else ():
             yield TextDelta(text=piece)
@@ -272,7 +274,7 @@ class Teller:
             if prompt.purpose == "decision"
             else Reply(text="So it is.")
         )
-        yield replace(answer, usage=usage)
+        yield structs.replace(answer, usage=usage)
 
     async def _declined(self, fault: Fault, usage: Usage) -> Reply:
         """Refuse once, or say nothing in time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline import (
     BaseWorkflow,
@@ -213,6 +214,6 @@ def timeless(blocks: Sequence[Block]) -> list[tuple[int, int, int, int, int, Bod
 def _untimed(body: Body) -> Body:
     match body:
         case ToolResult() | Exit():
-            return replace(body, elapsed_ms=0.0)
+            return structs.replace(body, elapsed_ms=0.0)
         case _:
             return body

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from msgspec import structs
+
 from loopline import (
     Attachment,
     Harness,
@@ -229,7 +231,7 @@ class ScenarioModel:
             yield Reply(text="Not that.", stop_reason="refusal", usage=usage)
             return
         thought = ReasoningReplay(wire=self._kind.wire, parts=({"behind": behind(prompt)},))
-        yield replace(reply, usage=usage, echo=thought if self._kind.binds else None)
+        yield structs.replace(reply, usage=usage, echo=thought if self._kind.binds else None)
 
     def _summary(self, prompt: Prompt) -> Reply:
         world = self._world

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
 from loopline.events import Caller, ObservedTurn, genai
 from loopline.events.spans import FAILED, FinishedSpan, spans_of, trace_id
@@ -124,13 +125,15 @@ def test_a_request_says_what_it_used_and_why_it_ended() -> None:
 
 def test_a_model_by_way_of_pydantic_ai_has_the_provider_that_is_asked() -> None:
     name = "pydantic-ai:google:gemini-3-pro"
-    (chat,) = spans(replace(ROUND, model=name), replace(DECIDED, model=name))
+    (chat,) = spans(structs.replace(ROUND, model=name), structs.replace(DECIDED, model=name))
     told = chat.attributes[genai.PROVIDER], chat.attributes[genai.REQUEST_MODEL]
     assert told == ("google", "gemini-3-pro")
 
 
 def test_a_model_whose_name_tells_of_no_provider_runs_here() -> None:
-    (chat,) = spans(replace(ROUND, model="offline"), replace(DECIDED, model="offline"))
+    (chat,) = spans(
+        structs.replace(ROUND, model="offline"), structs.replace(DECIDED, model="offline")
+    )
     assert (chat.kind, chat.attributes[genai.PROVIDER]) == ("internal", "loopline")
 
 
@@ -146,7 +149,7 @@ def test_a_call_that_was_started_began_then() -> None:
 
 @pytest.mark.parametrize("status", [one for one in get_args(ResultStatus) if one != "ok"])
 def test_a_call_without_an_outcome_has_failed_and_says_how(status: ResultStatus) -> None:
-    (call,) = spans(CALLED, replace(SEEN, status=status))
+    (call,) = spans(CALLED, structs.replace(SEEN, status=status))
     assert (call.failed, call.attributes[genai.ERROR]) == (True, status)
 
 
@@ -178,7 +181,7 @@ def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_
 
 def test_a_request_that_was_too_long_ended_where_the_model_said_so() -> None:
     too_long = ModelOverflowed(model="openai:gpt-5", tokens=9_000, window=4_000, text="secret")
-    first, second = spans(ROUND, too_long, replace(HEADER, model="b"), ROUND, DECIDED)
+    first, second = spans(ROUND, too_long, structs.replace(HEADER, model="b"), ROUND, DECIDED)
     assert (first.end, first.attributes[genai.ERROR], second.failed) == (at(2), "overflow", False)
 
 
@@ -198,19 +201,19 @@ SUMMED_UP = RangeSummary(
 def test_a_request_beside_the_rounds_is_a_chat_too_and_none_if_no_model_was_asked(
     body: ToolsSelected | RangeSummary, purpose: str
 ) -> None:
-    chat, failed, agent = spans(HEADER, body, replace(body, why="secret"), DONE)
+    chat, failed, agent = spans(HEADER, body, structs.replace(body, why="secret"), DONE)
     assert (chat.name, chat.parent_id, chat.failed) == ("chat gpt-5", agent.span_id, False)
     assert (chat.start, chat.end) == (at(2) - timedelta(milliseconds=250), at(2))
     assert (chat.attributes[genai.PURPOSE], chat.attributes[genai.COST]) == (purpose, 0.5)
     assert chat.attributes[genai.INPUT_TOKENS] == USED.input_tokens
     assert genai.FINISH_REASONS not in chat.attributes
     assert (failed.attributes[genai.ERROR], failed.span_id != chat.span_id) == ("no_result", True)
-    assert spans(replace(body, model="")) == []
+    assert spans(structs.replace(body, model="")) == []
 
 
 def test_a_turn_began_when_its_header_says() -> None:
     began = at(-3)
-    (agent,) = spans(replace(HEADER, began=began), DONE)
+    (agent,) = spans(structs.replace(HEADER, began=began), DONE)
     assert agent.start == began
 
 
@@ -226,8 +229,8 @@ def test_a_request_that_the_end_of_the_turn_finds_open_ends_with_it() -> None:
 
 
 def test_an_answer_without_a_model_is_no_request() -> None:
-    without = replace(DECIDED, model="")
-    assert spans(replace(ROUND, model=""), without) == []
+    without = structs.replace(DECIDED, model="")
+    assert spans(structs.replace(ROUND, model=""), without) == []
 
 
 def test_a_turn_that_waits_is_not_over() -> None:
@@ -242,7 +245,7 @@ def test_a_turn_that_never_began_lasted_as_long_as_it_says() -> None:
 
 def test_no_span_ends_before_it_begins_though_the_clock_was_set_back() -> None:
     first, second = blocks(HEADER, DONE)
-    (agent,) = spans_of(TURN, [first, replace(second, ts=at(-60))])
+    (agent,) = spans_of(TURN, [first, structs.replace(second, ts=at(-60))])
     assert agent.start == agent.end == at(-60)
 
 
@@ -251,7 +254,7 @@ def test_blocks_of_other_turns_are_passed_over() -> None:
 
 
 def test_the_agent_says_what_the_turn_used_that_of_its_children_included() -> None:
-    agent = spans(HEADER, ROUND, DECIDED, ROUND, DECIDED, replace(DONE, rounds=2))[-1]
+    agent = spans(HEADER, ROUND, DECIDED, ROUND, DECIDED, structs.replace(DONE, rounds=2))[-1]
     assert agent.attributes == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "guide",
@@ -280,7 +283,7 @@ def test_nothing_that_was_said_is_told_unless_it_is_asked_for() -> None:
 def test_a_call_is_told_with_the_arguments_that_a_guard_left_it(
     ran_with: JsonObject, told: str
 ) -> None:
-    (call,) = spans(CALLED, replace(SEEN, ran_with=ran_with), content=True)
+    (call,) = spans(CALLED, structs.replace(SEEN, ran_with=ran_with), content=True)
     assert call.attributes[genai.ARGUMENTS] == told
 
 

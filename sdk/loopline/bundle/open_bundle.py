@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast, get_args, get_origin
+
+from msgspec import structs
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
 from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commit_of
@@ -106,7 +108,7 @@ class OpenBundle:
             recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
             recorder.foreword = stale
         else:
-            recorder.header = replace(header, recoveries=run.recoveries)
+            recorder.header = structs.replace(header, recoveries=run.recoveries)
             if stale:
                 await recorder.record(*stale)
         if recorder.adopted:  # if it ends this process too, the next one passes it over

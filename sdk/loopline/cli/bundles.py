@@ -7,13 +7,14 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
+from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
@@ -276,7 +277,7 @@ def _findings_document(findings: Findings) -> JsonObject:
         "ok": not findings.problems,
         "tools": tools,
         "skills": skills,
-        "output": asdict(findings.output) if findings.output else None,
+        "output": structs.asdict(findings.output) if findings.output else None,
         "properties": {**findings.properties.flat()},
         "problems": list[Json](findings.problems),
         "warnings": list[Json](findings.warnings),

@@ -7,12 +7,13 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import structs
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -317,7 +318,7 @@ def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
 
 def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> JsonObject:
     outcome, final = finished.result, finished.turn.exit
-    usage: JsonObject = {**asdict(outcome.usage)}
+    usage: JsonObject = {**structs.asdict(outcome.usage)}
     return {
         "conversation": name,
         "turn_id": outcome.turn_id,

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from loopline.clock import Clock
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
 from loopline.errors import ConflictError
@@ -154,7 +156,7 @@ class LeasedConversation:
                 await lease.end(of_child, reason, status=status)
         for turn in timeline.turns.values():
             if turn.exit is not None:
-                run_child = replace(
+                run_child = structs.replace(
                     child,
                     reason=turn.exit.reason,
                     usage=turn.usage,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePath
+
+from msgspec import structs
 
 from loopline.errors import AttachmentError
 from loopline.files.formats import PDF_SIGNATURE, parse_image, parse_pdf
@@ -115,7 +117,7 @@ def read_attachments(
                 f"{attachment.name}: with it the message has {total:,} bytes: it may have "
                 f"{caps.message_bytes:,}, so attach fewer files at once"
             )
-        files.append(replace(_identified(attachment, caps), place=len(files) + 1))
+        files.append(structs.replace(_identified(attachment, caps), place=len(files) + 1))
     return with_unique_names(files, ())
 
 
@@ -130,7 +132,7 @@ def with_unique_names(
             number += 1
             name = f"{path.stem}-{number}{path.suffix}"
         names.add(name)
-        result.append(replace(file, name=name))
+        result.append(structs.replace(file, name=name))
     return result
 
 
@@ -176,7 +178,7 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
                 f"{name} has {image.width:,}×{image.height:,} pixels: an image may have "
                 f"{caps.image_pixels:,} a side"
             )
-        return replace(
+        return structs.replace(
             file,
             mime=image.mime,
             data=_base64(data),
@@ -187,16 +189,16 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     if data.startswith(PDF_SIGNATURE):
         _check_size(name, "a PDF", len(data), caps.pdf_bytes)
         pdf = parse_pdf(name, data, caps.pdf_pages)
-        return replace(
+        return structs.replace(
             file, mime=attachments.PDF, data=_base64(data), pages=pdf.pages, text=pdf.text
         )
     text = decoded_text(data)
     if text is not None:
         _check_size(name, "a text", len(data), caps.text_bytes)
-        return replace(file, mime=text_type(name, attachment.mime), text=text)
+        return structs.replace(file, mime=text_type(name, attachment.mime), text=text)
     _check_size(name, "a file", len(data), caps.file_bytes)
     mime = attachment.mime if _TYPE.fullmatch(attachment.mime) else _BINARY
-    return replace(file, mime=mime, data=_base64(data))
+    return structs.replace(file, mime=mime, data=_base64(data))
 
 
 def decoded_text(data: bytes) -> str | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+from msgspec import Struct
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.models.json import (
@@ -44,8 +44,7 @@ VALUE = "value"
 """The field of the object that holds a value which is no object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSchema:
+class OutputSchema(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON Schema of an answer, as a log keeps it, and the name of its type for people."""
 
     name: str

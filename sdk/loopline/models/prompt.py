@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from loopline.models.json import JsonObject
 
 Purpose = Literal["decision", "answer", "summary", "selection", "title"]
@@ -96,8 +98,7 @@ class UserMessage:
         return "\n".join(["user: " + self.text, *map(str, self.attachments)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningReplay:
+class ReasoningReplay(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reply with thinking as its provider wrote it; the provider wants it back unchanged.
 
     `wire` is the family of models that it came from and may go back to. `parts` are content blocks or
@@ -214,8 +215,7 @@ class Prompt:
         return "\n\n".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens of requests, as the provider reported them.
 
     `input_tokens` include those read from a cache or written into one, `output_tokens` include
@@ -244,8 +244,7 @@ class Usage:
 StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """A complete reply, and at which attempt it came; `problem` says what of it could not be read.
 
     `echo` is set if the provider wants its thinking back. `discarded` is text that the protocol found to be
@@ -258,7 +257,7 @@ class Reply:
     echo: ReasoningReplay | None = None
     problem: str = ""
     stop_reason: StopReason = "stop"
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     attempt: int = 1
     discarded: str = ""
 
@@ -266,8 +265,7 @@ class Reply:
 Channel = Literal["answer", "thinking"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True, kw_only=True):
     """A piece of the reply while it is being written."""
 
     text: str

@@ -15,8 +15,10 @@ and the least that is cached stand in `loopline.prompt.caching`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct, structs
 
 from loopline.models.vendors import ApiVendor
 
@@ -48,8 +50,7 @@ class AttachmentLimits:
     page_tokens: int = 3_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachmentSupport:
+class AttachmentSupport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The files that the requests to a model may carry; none by default.
 
     `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
@@ -98,7 +99,7 @@ def attachment_support(
     if not vision:
         return without_images
     pixels = limits.image_pixels or UNLIMITED
-    return replace(
+    return structs.replace(
         without_images,
         images=limits.images_small if small else limits.images,
         image_types=tuple(sorted(limits.image_types)),

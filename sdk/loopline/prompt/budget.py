@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
+
+from msgspec import structs
 
 from loopline.prompt.rendering import CutPoint, Rendering
 from loopline.prompt.view import View
@@ -60,7 +62,7 @@ def age(window: Projection, turn: int, keep: int, intact: int, feedback: int) ->
     Turns before the newest `keep` are clipped by kind; in turns before the newest `intact`, lookups are replaced by
     their refs. The new window never shows more than the one before.
     """
-    return replace(
+    return structs.replace(
         window,
         old_before=max(window.old_before, turn - keep + 1, 0),
         spent_before=max(window.spent_before, turn - intact + 1, 0),
@@ -82,16 +84,18 @@ def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Proje
         return window, False
 
     def reads(index: int) -> Projection:
-        return replace(window, reads_cleared=max(window.reads_cleared, seqs[index]))
+        return structs.replace(window, reads_cleared=max(window.reads_cleared, seqs[index]))
 
     def all_results(index: int) -> Projection:
-        return replace(
+        return structs.replace(
             reads(len(seqs) - 1), results_cleared=max(window.results_cleared, seqs[index])
         )
 
     def files(index: int) -> Projection:
         before = seqs[index - 1] if index else 0  # what the newest round takes came after that
-        return replace(all_results(len(seqs) - 1), files_cleared=max(window.files_cleared, before))
+        return structs.replace(
+            all_results(len(seqs) - 1), files_cleared=max(window.files_cleared, before)
+        )
 
     for layer in (reads, all_results, files):
         enough = _first(len(seqs), partial(_reaches, view, budget, layer))
@@ -110,11 +114,11 @@ def truncate(view: View, window: Projection, budget: Budget) -> Projection:
     limit = window.result_limit
     while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
         limit = max(limit // 2, SHORTEST)
-        window = replace(window, result_limit=limit)
+        window = structs.replace(window, result_limit=limit)
     limit = 2 * budget.total if window.text_limit is None else window.text_limit
     while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
         limit = max(limit // 2, SHORTEST)
-        window = replace(window, text_limit=limit)
+        window = structs.replace(window, text_limit=limit)
     return window
 
 
@@ -122,7 +126,7 @@ def _with_fewer_files(view: View, window: Projection, budget: Budget) -> Project
     """Return the window under which the model gets only cheap files, if that saves tokens."""
 
     def under(tokens: int) -> Projection:
-        return replace(window, carrying=replace(window.carrying, tokens=tokens))
+        return structs.replace(window, carrying=structs.replace(window.carrying, tokens=tokens))
 
     rendering, tokens = view.under(window), window.carrying.tokens
     if not tokens or budget.cost(view.under(under(0))) >= budget.cost(rendering):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from msgspec import structs
+
 from loopline.models import Usage, dumps, one_line
 from loopline.models.tokens import estimate, fitting
 from loopline.prompt.rendering import CutPoint
@@ -404,7 +406,7 @@ def summarize(
     older = covered.previous_ref if lines.dropped else (before.older if before else "")
     full_text = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
     carried = carried_lines(full_text, new, covered.later)
-    return replace(
+    return structs.replace(
         summary,
         carried=tuple(carried[: _fitting(carried, covered.limit * CARRIED_SHARE)]),
         ledger=lines.lines,

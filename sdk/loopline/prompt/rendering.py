@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from msgspec import structs
+
 from loopline.models import (
     AssistantMessage,
     Attached,
@@ -268,7 +270,9 @@ class Rendering:
         if recorded is None:
             return
         block, summary = recorded
-        text = self._limited(block, summary_text(replace(summary, text=escape_frame(summary.text))))
+        text = self._limited(
+            block, summary_text(structs.replace(summary, text=escape_frame(summary.text)))
+        )
         self.named_sources.update(truncation.source_numbers(text))
         self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
         if block.seq in self._state.histories:

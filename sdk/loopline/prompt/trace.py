@@ -6,7 +6,8 @@ It is made from the log, so it has every result of the turn, also those that the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from loopline.models import AttachmentSupport, Message, UserMessage
 from loopline.models.tokens import cost
@@ -76,7 +77,7 @@ def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport
     """Return the window of a trace that fits so many tokens: up to 2,000 characters a result, and what files fit."""
     window = Projection(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
-        window = replace(window, result_limit=window.result_limit // 2)
+        window = structs.replace(window, result_limit=window.result_limit // 2)
     if carrying.tokens and _exceeds(blocks, window, room):
         return trace_window(blocks, room, AttachmentSupport())
     return window

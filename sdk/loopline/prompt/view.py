@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
+
+from msgspec import structs
 
 from loopline.models import Message
 from loopline.prompt.protocols.decision import DecisionProtocol
@@ -87,7 +88,7 @@ class View:
         if newest is None or newest[0].seq <= window.summary:
             return None
         block, summary = newest
-        return replace(window, summary=block.seq, start=summary.covers)
+        return structs.replace(window, summary=block.seq, start=summary.covers)
 
     def rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
         """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""

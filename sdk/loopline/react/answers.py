@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+
+from msgspec import structs
 
 from loopline.errors import ModelError
 from loopline.models import OutputType, Reply, well_formed
@@ -396,7 +398,7 @@ class AnswerWriter:
             await self.journal.record_malformed(reply, text, answer.problem, purpose="answer")
             return answer
         completion = await self.journal.completion(answer.text, "", reason)
-        reply = replace(reply, discarded=answer.discarded)
+        reply = structs.replace(reply, discarded=answer.discarded)
         return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _from_draft(self, reason: ExitReason, *before: Body) -> LoopEnd | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -11,6 +11,8 @@ from math import ceil
 from operator import attrgetter
 from typing import Literal
 from zoneinfo import ZoneInfo
+
+from msgspec import structs
 
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import (
@@ -221,7 +223,7 @@ class Context:
             purpose=purpose,
             attempt=reply.attempt,
             discarded=reply.discarded,
-            echo=echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
+            echo=echo and structs.replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
             estimated=estimated,
         )
 
@@ -308,7 +310,7 @@ class Context:
         self._trace = trace(blocks, window)
         tokens = sum(map(cost, self._trace)) + fixed
         self.tokens = ceil(tokens * factor)
-        start = replace(
+        start = structs.replace(
             self._round_start(iteration, self.answer(traces=True)),
             saw=timeline.seq,
             takes=tuple(block.seq for block in blocks if block.seq in timeline.pending),
@@ -370,7 +372,7 @@ class Context:
         """Return whether an open round would begin differently now."""
         stands = open_round.points and open_round.points[-1].messages == len(self.view.messages)
         way, schema = answer_record(self._typed_answer)
-        return not stands or open_round != replace(
+        return not stands or open_round != structs.replace(
             open_round,
             model=self.model.name,
             protocol=self.protocol.name,
@@ -414,7 +416,7 @@ class Context:
         if causes == ["prune"] or budget.over(self.view.shown(window), TRIGGER):
             window, causes = await planner.make_room(window, causes, budget)
         if self._recorder.turn.overflowed:
-            window, causes = replace(window, unbound=self.view.seq), [*causes, "overflow"]
+            window, causes = structs.replace(window, unbound=self.view.seq), [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.shown(window)
@@ -431,7 +433,7 @@ class Context:
         self.tokens = budget.cost(now)
         before, offering = timeline.last_round, self._offering
         tools_known = offering.tools_sha256 in timeline.known_texts
-        start = replace(
+        start = structs.replace(
             self._round_start(iteration, self._typed_answer),
             takes=tuple(block.seq for block in inputs),
             epoch=(before.epoch if before else 0) + bool(causes),

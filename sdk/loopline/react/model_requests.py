@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import structs
+
 from loopline.clock import Clock
 from loopline.errors import (
     CassetteError,
@@ -91,7 +93,7 @@ async def request_reply(
     while True:
         try:
             reply = await _attempt(model, prompt, hear)
-            return reply if reply.attempt == attempt else replace(reply, attempt=attempt)
+            return reply if reply.attempt == attempt else structs.replace(reply, attempt=attempt)
         except ModelUnavailable as error:
             seconds = retries.delay(attempt, error)
             if seconds is None:
@@ -110,7 +112,7 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
             match piece:
                 case TextDelta(text=text) if len(text) > LONG_TEXT:
                     async for part in text_parts(text):
-                        hear(replace(piece, text=part))
+                        hear(structs.replace(piece, text=part))
                 case TextDelta():
                     hear(piece)
                 case Reply():

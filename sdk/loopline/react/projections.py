@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
+from msgspec import structs
+
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
@@ -105,14 +107,14 @@ class ProjectionPlanner:
         """Return the window of the round, and what opens an epoch with it, if anything does."""
         window, causes = self.view.window, self._change_causes()
         if causes == ["start"]:
-            window = replace(window, result_limit=self.runtime.options.result_characters)
+            window = structs.replace(window, result_limit=self.runtime.options.result_characters)
         elif causes:
             window = self._age(window)
         if causes:
-            window = replace(window, carrying=self.model.capabilities.attachment_support)
+            window = structs.replace(window, carrying=self.model.capabilities.attachment_support)
         hidden = self.view.state.last_hide
         if hidden > window.hides:
-            window, causes = replace(window, hides=hidden), [*causes, "hide"]
+            window, causes = structs.replace(window, hides=hidden), [*causes, "hide"]
         if self._cache_is_cold() and not causes:
             pruned = self._age(window)
             if self._is_worth_pruning(pruned):
@@ -139,7 +141,7 @@ class ProjectionPlanner:
     async def _record_prune(self, window: Projection) -> None:
         """Record a notice if old results are no longer shown; feedback alone needs none."""
         before = self.view.window
-        alike = replace(window, feedback=before.feedback, unbound=before.unbound)
+        alike = structs.replace(window, feedback=before.feedback, unbound=before.unbound)
         if (await compute(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
@@ -154,7 +156,7 @@ class ProjectionPlanner:
             return ["start"]
         support, now = self.view.window.carrying, self.model.capabilities.attachment_support
         # other files than the model before
-        takes_others = support != now and replace(support, tokens=now.tokens) != now
+        takes_others = support != now and structs.replace(support, tokens=now.tokens) != now
         causes = {
             "model": before.model != self.model.name or takes_others,
             "protocol": before.protocol != self.protocol.name,
@@ -168,7 +170,9 @@ class ProjectionPlanner:
     def _age(self, window: Projection) -> Projection:
         recorder, options = self.runtime.recorder, self.runtime.options
         return age(
-            replace(window, result_limit=min(window.result_limit, options.result_characters)),
+            structs.replace(
+                window, result_limit=min(window.result_limit, options.result_characters)
+            ),
             recorder.number,
             options.keep_recent_turns,
             options.keep_recent_intact_turns,
@@ -177,7 +181,7 @@ class ProjectionPlanner:
 
     def _without_reasoning(self, window: Projection) -> Projection:
         """Return the window without the reasoning so far, which belongs to another prompt."""
-        return replace(window, unbound=self.view.seq)
+        return structs.replace(window, unbound=self.view.seq)
 
     def _cache_is_cold(self) -> bool:
         """Return whether the provider's cache of the last prompt has expired."""
@@ -241,7 +245,7 @@ class ProjectionPlanner:
         make_summary = partial(
             summarize, covered, written, task.hint, self.runtime.recorder.timeline
         )
-        summary = replace(
+        summary = structs.replace(
             await compute(make_summary),
             messages_before=task.shown,
             messages_after=task.shown - covered.cut.messages + 1,
@@ -253,7 +257,7 @@ class ProjectionPlanner:
         await self._record([*bodies, self._compaction_message(before, named)])
         recorded = view.state.newest_summary
         seq = recorded[0].seq if recorded else 0
-        return replace(task.window, summary=seq, start=covered.cut.seq)
+        return structs.replace(task.window, summary=seq, start=covered.cut.seq)
 
     def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
         """Return what to summarize, or the window of an unused summary, or None if there is neither."""
@@ -278,7 +282,7 @@ class ProjectionPlanner:
 
         None when they are longer than the model's window.
         """
-        thinking = replace(window, unbound=self.view.window.unbound)
+        thinking = structs.replace(window, unbound=self.view.window.unbound)
         for shown in (self.view.under(thinking), self.view.under(window)):
             for candidate in shown.cuts:
                 if candidate.seq == cut.seq and budget.holds(

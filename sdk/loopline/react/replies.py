@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from msgspec import structs
+
 from loopline.errors import ModelUnavailable, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.models import (
@@ -230,7 +232,7 @@ class ReplyFormat:
         if self.answer is not None:
             decided = self._hold_to_type(self.answer, reply, decided)
             if not isinstance(decided, Calls):  # a call that is the answer goes back as its text
-                reply = replace(reply, echo=None if reply.calls else reply.echo)
+                reply = structs.replace(reply, echo=None if reply.calls else reply.echo)
         if not isinstance(read, Malformed):
             thinking = "\n".join(filter(None, (reply.thinking, read.thinking)))
             discarded = reply.text
@@ -240,7 +242,7 @@ class ReplyFormat:
                 discarded = read.discarded
             discarded = well_formed(discarded)
             if (thinking, discarded) != (reply.thinking, reply.discarded):
-                reply = replace(reply, thinking=thinking, discarded=discarded)
+                reply = structs.replace(reply, thinking=thinking, discarded=discarded)
         return reply, decided, marks
 
     def _decode(self, reply: Reply) -> DecodedReply:
@@ -248,7 +250,7 @@ class ReplyFormat:
         if self.in_prose:
             return Answer("", well_formed(reply.text))
         if self.before and not reply.calls:
-            joined = self.protocol.decode(replace(reply, text=self.before + reply.text))
+            joined = self.protocol.decode(structs.replace(reply, text=self.before + reply.text))
             if not isinstance(joined, Malformed):
                 return joined
         return self.protocol.decode(reply)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
+from msgspec import structs
+
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
@@ -282,7 +284,7 @@ class Children:
         if turn.exit is None or link.reason:
             return
         estimated, cost = quota.take_unrecorded()
-        end = replace(
+        end = structs.replace(
             link,
             reason=turn.exit.reason,
             usage=turn.usage,

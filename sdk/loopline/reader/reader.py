@@ -8,6 +8,8 @@ from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 
+from msgspec import structs
+
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
 from loopline.models import Json, dumps, well_formed
@@ -275,7 +277,7 @@ class Reader:
         qualified = partial(ConversationRef, conversation=ref.conversation)
         source = item.source
         if source is not None and source.source_type == "attachment":
-            source = replace(source, url=str(qualified(ref=parse(source.url))))
+            source = structs.replace(source, url=str(qualified(ref=parse(source.url))))
         return replace(item, ref=str(qualified(ref=parse(item.ref))), source=source)
 
 

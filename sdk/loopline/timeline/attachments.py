@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from loopline.models import one_line
 
 PDF = "application/pdf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserAttachment:
+class UserAttachment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file attached to the input that stands `place` blocks before it.
 
     `data` is the file in base64; `size` is in bytes, `sha256` in hexadecimal. `text` is its text form, empty if it
@@ -31,7 +31,7 @@ class UserAttachment:
     moves: bool = False
     pages: int = 0
     place: int = 1
-    type: Literal["user.attachment"] = "user.attachment"
+    type: ClassVar[Literal["user.attachment"]] = "user.attachment"
 
 
 def is_image(file: UserAttachment) -> bool:

@@ -1,16 +1,16 @@
 """Bodies and blocks: what a conversation is made of.
 
-A *body* says what happened: one frozen dataclass for each type, whose `type` is the stored name. A *block* is
+A *body* says what happened: one frozen struct for each type, whose `type` is the stored name. A *block* is
 a recorded body with its position in the conversation. Neither ever changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, Literal, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
+from msgspec import Struct
 from typing_extensions import TypeIs
 
 from loopline.models import Json, JsonObject, OutputSchema, ReasoningReplay, Usage
@@ -59,17 +59,15 @@ ResultStatus = Literal["ok", "error", "interrupted", "stopped", "denied"]
 LimitValue = int | float | str | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnowledgeCommit:
+class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The repository (a folder or URL) and the commit that a knowledge space was read from."""
 
     repository: str
     commit: str
-    roots: dict[str, str] = field(default_factory=dict[str, str])
+    roots: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnHeader:
+class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A runner starts a turn with this configuration; recorded again when the configuration changes.
 
     It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model
@@ -83,69 +81,62 @@ class TurnHeader:
     protocol: str
     then: tuple[str, ...] = ()
     preset: str = "bare"
-    limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    limits: dict[str, LimitValue] = {}
     knowledge: KnowledgeCommit | None = None
     began: datetime | None = None
     recoveries: int = 0
     output: OutputSchema | None = None
-    type: Literal["turn.header"] = "turn.header"
+    type: ClassVar[Literal["turn.header"]] = "turn.header"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserPrompt:
+class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The message that begins a turn, with the turn's own limits and the schema of its answer."""
 
     text: str
-    limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    limits: dict[str, LimitValue] = {}
     output: OutputSchema | None = None
-    type: Literal["user.prompt"] = "user.prompt"
+    type: ClassVar[Literal["user.prompt"]] = "user.prompt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserFollowup:
+class UserFollowup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that the user added while a turn was running."""
 
     text: str
-    type: Literal["user.followup"] = "user.followup"
+    type: ClassVar[Literal["user.followup"]] = "user.followup"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSteer:
+class UserSteer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that redirects the running turn: the reply being written is cut off."""
 
     text: str
-    type: Literal["user.steer"] = "user.steer"
+    type: ClassVar[Literal["user.steer"]] = "user.steer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserStop:
+class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user stops the turn: its runner ends it as `stopped`, and nobody can resume it."""
 
-    type: Literal["user.stop"] = "user.stop"
+    type: ClassVar[Literal["user.stop"]] = "user.stop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserAnswer:
+class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user's answer to a pending call; for an approval it is true or false."""
 
     call_id: str
     value: Json
-    type: Literal["user.answer"] = "user.answer"
+    type: ClassVar[Literal["user.answer"]] = "user.answer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRecalled:
+class UserRecalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user took back the input whose seq is `said`.
 
     If a round takes the same input, the block with the lower seq wins.
     """
 
     said: int
-    type: Literal["user.recalled"] = "user.recalled"
+    type: ClassVar[Literal["user.recalled"]] = "user.recalled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model has replied; `calls` is the number of calls that follow in the same append.
 
     A decision with the `purpose` "answer" was asked for the answer alone and does not count as a round. `cost` is
@@ -160,45 +151,41 @@ class Decision:
     stop_reason: str
     calls: int = 0
     raw: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
     attempt: int = 1
     echo: ReasoningReplay | None = None
-    estimated: Usage = field(default_factory=Usage)
+    estimated: Usage = Usage()
     discarded: str = ""
-    type: Literal["react.decision"] = "react.decision"
+    type: ClassVar[Literal["react.decision"]] = "react.decision"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thinking:
+class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model's reasoning, for people to read; the model gets the echo of its decision back instead."""
 
     text: str
-    type: Literal["react.thinking"] = "react.thinking"
+    type: ClassVar[Literal["react.thinking"]] = "react.thinking"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The text beside the model's calls; lines that begin with a mark acknowledge plan steps."""
 
     text: str
-    type: Literal["react.notes"] = "react.notes"
+    type: ClassVar[Literal["react.notes"]] = "react.notes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCalled:
+class ToolCalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model called a tool."""
 
     call_id: str
     tool: str
-    arguments: JsonObject = field(default_factory=JsonObject)
+    arguments: JsonObject = {}
     provider_id: str = ""
-    type: Literal["react.tool.call"] = "react.tool.call"
+    type: ClassVar[Literal["react.tool.call"]] = "react.tool.call"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that may change something is about to start; it never starts twice.
 
     `ran_with` are the arguments it runs with, if a guard changed them.
@@ -207,11 +194,10 @@ class ToolStarted:
     call_id: str
     effect: Effect
     ran_with: JsonObject | None = None
-    type: Literal["react.tool.start"] = "react.tool.start"
+    type: ClassVar[Literal["react.tool.start"]] = "react.tool.start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolPending:
+class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call waits for the user: for an answer to its tool's question, or for approval.
 
     `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved. If a child run
@@ -225,11 +211,10 @@ class ToolPending:
     digest: str
     child: str = ""
     elapsed_ms: float = 0.0
-    type: Literal["react.tool.pending"] = "react.tool.pending"
+    type: ClassVar[Literal["react.tool.pending"]] = "react.tool.pending"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChild:
+class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call has started a child run in a conversation of its own; recorded again when the run is over.
 
     Then `reason` is its exit reason, and `usage` and `cost` include those of its own children; `estimated` is the
@@ -239,14 +224,13 @@ class RunChild:
     call_id: str
     conversation: str
     reason: ExitReason | Literal[""] = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
-    estimated: Usage = field(default_factory=Usage)
-    type: Literal["run.child"] = "run.child"
+    estimated: Usage = Usage()
+    type: ClassVar[Literal["run.child"]] = "run.child"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsSelected:
+class ToolsSelected(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tools that the turn offers from now on; `why` says how they were chosen.
 
     `model` was asked to choose, which took `elapsed_ms`. `cost` is in US dollars, None if the price is unknown.
@@ -256,13 +240,12 @@ class ToolsSelected:
     why: str = ""
     model: str = ""
     elapsed_ms: float = 0.0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
-    type: Literal["react.tools"] = "react.tools"
+    type: ClassVar[Literal["react.tools"]] = "react.tools"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a call, or its error. `elapsed_ms` is the time it ran.
 
     `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of
@@ -280,64 +263,58 @@ class ToolResult:
     artifact: str = ""
     ran_with: JsonObject | None = None
     answer: str | None = None
-    type: Literal["react.tool.result"] = "react.tool.result"
+    type: ClassVar[Literal["react.tool.result"]] = "react.tool.result"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message from the runtime to the model, for example why its reply was malformed."""
 
     code: str
     text: str
-    type: Literal["react.notice"] = "react.notice"
+    type: ClassVar[Literal["react.notice"]] = "react.notice"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An answer that was held back, because some input was still unanswered."""
 
     text: str
     reason: str
-    type: Literal["react.draft"] = "react.draft"
+    type: ClassVar[Literal["react.draft"]] = "react.draft"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextKept:
+class TextKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text from outside the log that is not a source, stored under the pinned ref that shows it."""
 
     ref: str
     text: str
     title: str = ""
     mime: str = "text/plain"
-    type: Literal["text.kept"] = "text.kept"
+    type: ClassVar[Literal["text.kept"]] = "text.kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactKept:
+class ArtifactKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An artifact that a workflow stored under a name; storing it again makes the next version."""
 
     name: str
     version: int
     text: str
     mime: str = "text/plain"
-    type: Literal["artifact.kept"] = "artifact.kept"
+    type: ClassVar[Literal["artifact.kept"]] = "artifact.kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomEvent:
+class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool or a workflow emitted an event of its own; `call_id` is empty for a workflow. No prompt shows it."""
 
     name: str
     data: Json = None
     call_id: str = ""
-    type: Literal["event.custom"] = "event.custom"
+    type: ClassVar[Literal["event.custom"]] = "event.custom"
 
 
 AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "cut"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer, with its citation tokens as written; `sources_used` are their sids.
 
     `flag` says what the text is if it is not the model's answer; `reason` and `error` say how the loop ended. If
@@ -351,25 +328,23 @@ class Completion:
     reason: ExitReason = "complete"
     error: str = ""
     schema_sha256: str = ""
-    type: Literal["assistant.completion"] = "assistant.completion"
+    type: ClassVar[Literal["assistant.completion"]] = "assistant.completion"
 
 
 Reaction = Literal["ok", "not_ok", "neutral"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
+class Feedback(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reaction of a person or a machine to a turn; None from a person withdraws theirs."""
 
     reaction: Reaction | None
     text: str = ""
     origin: Literal["user", "machine"] = "user"
     confidence: float | None = None
-    type: Literal["turn.feedback"] = "turn.feedback"
+    type: ClassVar[Literal["turn.feedback"]] = "turn.feedback"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of a turn and its reason; `by_bundle` is true if the bundle's own code failed."""
 
     reason: ExitReason
@@ -377,11 +352,10 @@ class Exit:
     by_bundle: bool = False
     rounds: int = 0
     elapsed_ms: float = 0.0
-    type: Literal["react.exit"] = "react.exit"
+    type: ClassVar[Literal["react.exit"]] = "react.exit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class Imported(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every block before this one was imported from a document, which anybody may have written.
 
     Its unfinished turns are never run and its repositories are never read, unless a person `confirmed` them
@@ -389,17 +363,16 @@ class Imported:
     """
 
     confirmed: tuple[str, ...] = ()
-    type: Literal["conv.imported"] = "conv.imported"
+    type: ClassVar[Literal["conv.imported"]] = "conv.imported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class Unknown(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A body of a type or version that this version of Loopline does not know, kept as it is stored."""
 
     stored_type: str
     version: int
     stored: str
-    type: Literal["unknown"] = "unknown"
+    type: ClassVar[Literal["unknown"]] = "unknown"
 
 
 UserInput = UserPrompt | UserFollowup | UserSteer
@@ -421,8 +394,7 @@ NEW_TURN = 0
 """The turn of an entry that opens the conversation's next turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A body to be appended. `turn` counts from 1; `NEW_TURN` opens the next turn."""
 
     body: Body
@@ -430,8 +402,7 @@ class Entry:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A recorded body with its position in a conversation.
 
     `seq` is the position, from 1 without gaps; it is the only order. `n` counts the blocks of this type in this

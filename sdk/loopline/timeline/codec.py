@@ -7,76 +7,186 @@ newer version of Loopline is decoded to `Unknown`, which encodes to the same JSO
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, cast, get_args
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+from msgspec import Struct, structs
+from msgspec.json import Decoder, Encoder
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline.blocks import Block, Body, Unknown, UserPrompt, stored_type
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
 VERSION = 1
 """The version of every body type that is written now."""
-_TYPE = {"type"}
+MAX_DEPTH = 200
+"""How deep the JSON of a body may be nested, so that it can be read however deep the reader's own calls are."""
+
+_LARGE_FLOAT = 1e16
+"""The least number that is written with an exponent."""
+_EXPONENT = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?<=\d)e(?=\d)', re.DOTALL)
+_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
+
+S = TypeVar("S", bound=Struct)
 
 
 def encode(body: Body) -> tuple[str, int, str]:
-    """Return the body's stored type, version and JSON."""
+    """Return the body's stored type, version and JSON; equal bodies have the same JSON."""
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
-    serializer = _adapter(body.type).serializer
-    # What is wrong with it, if anything, shows when it is read again: see `soundness`.
-    stored = serializer.to_json(body, exclude=_TYPE, exclude_defaults=True, warnings=False)
-    return body.type, VERSION, stored.decode()
+    plan = _plan(type(body))
+    text = _write(_with_own_defaults(body) if plan.defaults or plan.nested else body).decode()
+    if plan.loose and _has_large_float(body):
+        text = _with_signs(text)
+    return body.type, VERSION, text
 
 
 def encode_full(body: Body) -> str:
     """Return the body's JSON with every field, including those that have their default value."""
     if isinstance(body, Unknown):
         return body.stored
-    serializer = _adapter(body.type).serializer
-    return serializer.to_json(body, exclude=_TYPE, warnings=False).decode()
+    text = _write(_every_field(body)).decode()
+    return _with_signs(text) if _has_large_float(body) else text
 
 
 def decode(stored_type: str, version: int, stored: str) -> Body:
     """Return the body that `encode` was given.
 
     Raises:
-        pydantic.ValidationError: the JSON is not a body of that type.
+        ValueError: the JSON is not a body of that type; the message names the field.
     """
     if stored_type not in body_types() or version > VERSION:
         return Unknown(stored_type=stored_type, version=version, stored=stored)
-    return _reader(stored_type)(stored)
+    try:
+        return _reader(stored_type)(stored)
+    except RecursionError as error:
+        raise ValueError(f"its JSON is nested deeper than {MAX_DEPTH}") from error
 
 
 @cache
 def body_types() -> dict[str, type[Body]]:
     """Return every known type by its stored name."""
-    return {
-        str(field.default): kind
-        for kind in get_args(Body)
-        for field in fields(kind)
-        if field.name == "type" and kind is not Unknown
-    }
+    return {kind.type: kind for kind in get_args(Body) if kind is not Unknown}
 
 
 @cache
 def _reader(stored_type: str) -> Callable[[str], Body]:
-    return _adapter(stored_type).validator.validate_json
+    """Return what decodes a type, made when it is first met: most readers meet few types."""
+    return Decoder(body_types()[stored_type]).decode
+
+
+def _plain(value: object) -> object:
+    """Return a value of a subclass, such as a `numpy.float64`, as what it is in JSON."""
+    match value:
+        case str():
+            return str.__str__(value)
+        case float():
+            return float(value)
+        case int():
+            return int(value)
+        case _:
+            raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+_write = Encoder(enc_hook=_plain).encode
+
+
+def _with_signs(text: str) -> str:
+    """Return the JSON with 1e+16 for 1e16: so numbers have always been stored, and digests are made of the text."""
+    return _EXPONENT.sub(lambda match: match[1] or "e+", text)
+
+
+def _has_large_float(body: Body) -> bool:
+    values: list[object] = [getattr(body, name) for name in _plan(type(body)).loose]
+    while values:
+        match values.pop():
+            case float(number) if abs(number) >= _LARGE_FLOAT:
+                return True
+            case dict() as value:
+                values += cast("dict[str, object]", value).values()
+            case list() | tuple() as value:
+                values += cast("Sequence[object]", value)
+            case Struct() as value:
+                values += [getattr(value, name) for name in _plan(type(value)).loose]
+            case _:
+                pass
+    return False
+
+
+class _Plan(Struct, frozen=True):
+    """What to look at in the values of a type before they are encoded.
+
+    A field is left out if it holds the very object that is its default. `defaults` are those that another object can
+    be equal to, `nested` the fields with values that have such defaults. `loose` are the fields that may hold a float.
+    """
+
+    defaults: tuple[tuple[str, object], ...]
+    nested: tuple[str, ...]
+    loose: tuple[str, ...]
 
 
 @cache
-def _adapter(stored_type: str) -> TypeAdapter[Body]:
-    """Return what encodes and decodes a type, made when it is first met: half a millisecond, and most readers meet few types."""
-    from pydantic import TypeAdapter
+def _plan(kind: type[Struct]) -> _Plan:
+    hints = get_type_hints(kind)
+    defaults = [(field.name, field.default) for field in structs.fields(kind)]
+    inner = {name: list(_struct_types(hints[name])) for name, _ in defaults}
+    return _Plan(
+        defaults=tuple(
+            (name, default)
+            for name, default in defaults
+            if isinstance(default, str | int | float | Struct) and not _is_unique(default)
+        ),
+        nested=tuple(name for name in inner if any(_plan(item).defaults for item in inner[name])),
+        loose=tuple(
+            name
+            for name in inner
+            if _may_be_float(hints[name]) or any(_plan(item).loose for item in inner[name])
+        ),
+    )
 
-    return TypeAdapter(body_types()[stored_type])
+
+def _is_unique(default: object) -> bool:
+    """Return whether the interpreter has only one object that is equal to this one and of its type."""
+    return isinstance(default, bool) or default == "" or (type(default) is int and default <= 256)
+
+
+def _struct_types(hint: object) -> Iterator[type[Struct]]:
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        yield hint
+    for inner in get_args(hint):
+        yield from _struct_types(inner)
+
+
+def _may_be_float(hint: object) -> bool:
+    return hint in (float, Any) or any(map(_may_be_float, get_args(hint)))
+
+
+def _with_own_defaults(value: S) -> S:
+    """Return the value with the very object that is the default wherever a field is equal to it."""
+    plan, changes = _plan(type(value)), dict[str, object]()
+    for name, default in plan.defaults:
+        field = getattr(value, name)
+        if field is not default and field == default:
+            changes[name] = default
+    for name in plan.nested:
+        field = getattr(value, name)
+        if isinstance(field, Struct) and (same := _with_own_defaults(field)) is not field:
+            changes[name] = same
+    return structs.replace(value, **changes) if changes else value
+
+
+def _every_field(value: object) -> object:
+    match value:
+        case Struct():
+            return {name: _every_field(getattr(value, name)) for name in value.__struct_fields__}
+        case tuple():
+            return [_every_field(item) for item in cast("tuple[object, ...]", value)]
+        case _:
+            return value
 
 
 class UnsoundBody(LooplineError):
@@ -95,11 +205,41 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
         if isinstance(body, Unknown):
             f"{kind}{stored}".encode()  # of the others the codec has made sure
     except (ValueError, TypeError, RecursionError) as error:
-        first = str(error).splitlines()
-        raise UnsoundBody(f"{body.type}: {' '.join(first[:3])}") from error
+        raise UnsoundBody(f"{body.type}: {_unsound_field(body)}{error}") from error
     if again != body:
-        raise UnsoundBody(f"{body.type}: its JSON would decode to {again!r}")
+        raise UnsoundBody(f"{body.type}: {_changed_fields(body, again)}")
+    if stored.count("[") + stored.count("{") > MAX_DEPTH and _depth(stored) > MAX_DEPTH:
+        raise UnsoundBody(f"{body.type}: its JSON is nested deeper than {MAX_DEPTH}")
     return encoded
+
+
+def _unsound_field(body: Body) -> str:
+    """Return the name of the first field that has no JSON, with a colon, else an empty text."""
+    for name in body.__struct_fields__:
+        try:
+            _write(getattr(body, name))
+        except (ValueError, TypeError, RecursionError):
+            return f"{name}: "
+    return ""
+
+
+def _changed_fields(body: Body, again: Body) -> str:
+    if type(again) is not type(body):
+        return f"its JSON would decode to {again!r}"
+    names = [name for name in body.__struct_fields__ if getattr(body, name) != getattr(again, name)]
+    fields = ", ".join(f"{name} to {getattr(again, name)!r}" for name in names)
+    return f"its JSON would decode {fields}"
+
+
+def _depth(stored: str) -> int:
+    depth = deepest = 0
+    for token in _BRACKET.finditer(stored):
+        if token[1]:
+            depth += 1
+            deepest = max(depth, deepest)
+        elif not token[0].startswith('"'):
+            depth -= 1
+    return deepest
 
 
 def warm_codec() -> None:

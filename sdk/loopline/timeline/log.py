@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
+from msgspec import Struct
+
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.timeline.blocks import (
     Block,
@@ -265,8 +267,7 @@ def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> 
             raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationSize:
+class ConversationSize(Struct, frozen=True, kw_only=True):
     """The number of blocks of a conversation, and of the bytes of their bodies."""
 
     blocks: int = 0

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import attrgetter
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, as_entry, stored_type
+from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, as_entry
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
@@ -29,6 +30,8 @@ from loopline.timeline.log import (
     title_of,
     warn_if_nearly_full,
 )
+
+_TURN = attrgetter("turn")
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class MemoryLog:
         """Append the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
-        sizes = [_size(entry.body) for entry in entries]
+        encoded = [encode_checked(entry.body) for entry in entries]
         check_append(entries, term=term, newest=self._terms[conversation])
         stored = self._conversations.get(conversation)
         if stored is None:
@@ -81,21 +84,26 @@ class MemoryLog:
         if not key or key not in stored.keys:
             before = stored.size
             check_room(conversation, entries, before, self._limits)
-            self._keep(stored, entries, sizes, term or 0)
+            self._keep(stored, entries, encoded, term or 0)
             stored.keys.add(key)
             warn_if_nearly_full(conversation, before, stored.size, self._limits)
         return stored.blocks[seen:]
 
     def _keep(
-        self, stored: _StoredConversation, entries: Sequence[Entry], sizes: Sequence[int], term: int
+        self,
+        stored: _StoredConversation,
+        entries: Sequence[Entry],
+        encoded: Sequence[tuple[str, int, str]],
+        term: int,
     ) -> None:
+        sizes = [len(text.encode()) for _, _, text in encoded]
         stored.sizes += sizes
-        if NEW_TURN in [entry.turn for entry in entries]:
+        if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
         now = self._clock.now()
-        for entry in entries:
+        for entry, (kind, _, _) in zip(entries, encoded, strict=True):
             turn = entry.turn or stored.turns
-            place = turn, stored_type(entry.body)
+            place = turn, kind
             stored.counts[place] = n = stored.counts[place] + 1
             stored.blocks.append(
                 Block(
@@ -245,7 +253,7 @@ class MemoryLog:
                 block.body for block in stored.blocks[seq:] if isinstance(block.body, Imported)
             ]
             entries = [Entry(body=mark, turn=forked.turns) for mark in marks]
-            self._keep(forked, entries, [_size(mark) for mark in marks], 0)
+            self._keep(forked, entries, [encode_checked(mark) for mark in marks], 0)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
+
+from msgspec import Struct, structs
 
 from loopline.errors import ToolError
 from loopline.models.tokens import fitting
@@ -42,8 +44,7 @@ _COUNT = re.compile(r"[^0-9\[]*[0-9]+[ \t]+\S")
 """A mark and then a bare number with words behind it, as in `✓ 12 tests pass`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSnapshot:
+class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a plan at one moment.
 
     `step_status` maps a step's number, "1" for the first, to its status; an absent step is pending.
@@ -56,7 +57,7 @@ class PlanSnapshot:
     origin_turn_id: str
     last_turn_id: str
     current: bool = True
-    step_status: dict[str, StepStatus] = field(default_factory=dict[str, StepStatus])
+    step_status: dict[str, StepStatus] = {}
     closed_ts: datetime | None = None
     closed_turn_id: str = ""
     superseded_ts: datetime | None = None
@@ -101,29 +102,26 @@ class PlanSnapshot:
         return [self.line(number) for number in range(1, len(self.steps) + 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A snapshot of a plan; the newest of its id is the plan's state."""
 
     snapshot: PlanSnapshot
-    type: Literal["react.plan"] = "react.plan"
+    type: ClassVar[Literal["react.plan"]] = "react.plan"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAck:
+class PlanAck(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The notes of a round changed these steps, from step number to new status."""
 
     plan_id: str
     changes: dict[str, StepStatus]
-    type: Literal["react.plan.ack"] = "react.plan.ack"
+    type: ClassVar[Literal["react.plan.ack"]] = "react.plan.ack"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanHistory:
+class PlanHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every plan except the current one, as text, recorded when its blocks were summarized."""
 
     text: str
-    type: Literal["react.plan.history"] = "react.plan.history"
+    type: ClassVar[Literal["react.plan.history"]] = "react.plan.history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     target = _open_plan(plans, plan_id)
     if target.current:
         return []
-    return [*_demote(plans, moment), replace(_changed(target, moment), current=True)]
+    return [*_demote(plans, moment), structs.replace(_changed(target, moment), current=True)]
 
 
 def replace_with(
@@ -219,7 +217,7 @@ def replace_with(
         ToolError: no open plan has that id, or there are no steps.
     """
     replacement = _new_snapshot(new_id, steps, moment)
-    retired = replace(
+    retired = structs.replace(
         _changed(_open_plan(plans, plan_id), moment),
         current=False,
         superseded_ts=moment.ts,
@@ -236,7 +234,7 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     Raises:
         ToolError: no open plan has that id.
     """
-    closed = replace(
+    closed = structs.replace(
         _changed(_open_plan(plans, plan_id), moment),
         current=False,
         closed_ts=moment.ts,
@@ -268,7 +266,7 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
     changed = {str(n): status for n, status in marks.items() if plan.at(n) != status}
     if not changed:
         return None
-    return replace(
+    return structs.replace(
         _changed(plan, moment),
         step_status={**plan.step_status, **changed},
         last_ack_ts=moment.ts,
@@ -352,12 +350,12 @@ def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSna
 
 
 def _changed(plan: PlanSnapshot, moment: Moment) -> PlanSnapshot:
-    return replace(plan, last_ts=moment.ts, last_turn_id=moment.turn_id)
+    return structs.replace(plan, last_ts=moment.ts, last_turn_id=moment.turn_id)
 
 
 def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
     current = plans.current
-    return [] if current is None else [replace(_changed(current, moment), current=False)]
+    return [] if current is None else [structs.replace(_changed(current, moment), current=False)]
 
 
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:

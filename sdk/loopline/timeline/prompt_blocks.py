@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from loopline.models import AnswerWay, AttachmentSupport, TailKind, Usage
 from loopline.refs import DocumentRef
@@ -19,8 +20,7 @@ RESULT_CHARACTERS = 64_000
 """How much of a result is shown, unless a projection says otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachePoint:
+class CachePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A point in a prompt; the provider is asked to cache everything before it.
 
     `messages` is the number of messages before it; with system text and tools they have about `tokens` tokens.
@@ -31,8 +31,7 @@ class CachePoint:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
+class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the prompts of an epoch show older blocks: in full, truncated, as a ref, or as a summary.
 
     The summary at the seq `summary` replaces all blocks up to `start`. Texts in turns before `old_before` are
@@ -55,12 +54,11 @@ class Projection:
     hides: int = 0
     feedback: int = 0
     unbound: int = 0
-    carrying: AttachmentSupport = field(default_factory=AttachmentSupport)
+    carrying: AttachmentSupport = AttachmentSupport()
     files_cleared: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStart:
+class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A round starts; the block records what its prompt is made of.
 
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers. Within an epoch
@@ -101,29 +99,26 @@ class RoundStart:
     elapsed_ms: float = 0.0
     answer_by: AnswerWay | Literal[""] = ""
     schema_sha256: str = ""
-    type: Literal["react.round.start"] = "react.round.start"
+    type: ClassVar[Literal["react.round.start"]] = "react.round.start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMessage:
+class SystemMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message from the runtime to the model about its context, for example that it was summarized."""
 
     code: str
     text: str
-    type: Literal["system.message"] = "system.message"
+    type: ClassVar[Literal["system.message"]] = "system.message"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hide:
+class Hide(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model hid a block: `replacement` is shown in place of the ref `path`."""
 
     path: str
     replacement: str
-    type: Literal["react.hide"] = "react.hide"
+    type: ClassVar[Literal["react.hide"]] = "react.hide"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerLine:
+class LedgerLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One block that a summary replaces: its ref and a few words about it.
 
     If there is no room for all lines, those of a low `rank` are dropped first.
@@ -137,8 +132,7 @@ class LedgerLine:
 SummaryHint = Literal["general", "react_iteration", "planner_input", "step_dependency"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeSummary:
+class RangeSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The summary that replaces the blocks from seq 1 to `covers` in prompts; the log still has them.
 
     It covers `first_turn` to `last_turn`, the last one in part if it is `split`. `text` was written by a model, or is
@@ -166,12 +160,12 @@ class RangeSummary:
     older: str = ""
     model: str = ""
     elapsed_ms: float = 0.0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
     why: str = ""
     messages_before: int = 0
     messages_after: int = 0
-    type: Literal["conv.range.summary"] = "conv.range.summary"
+    type: ClassVar[Literal["conv.range.summary"]] = "conv.range.summary"
 
     @property
     def covered_turn_ids(self) -> list[str]:
@@ -179,8 +173,7 @@ class RangeSummary:
         return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.
 
     `carries` are the seqs of earlier blocks that still matter: newest plans, sources, stored texts, feedback in
@@ -196,15 +189,14 @@ class Checkpoint:
     texts: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     plans: int = 0
-    learned: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    type: Literal["conv.checkpoint"] = "conv.checkpoint"
+    learned: dict[str, tuple[float, ...]] = {}
+    type: ClassVar[Literal["conv.checkpoint"]] = "conv.checkpoint"
 
 
 SwitchCause = Literal["refusal", "unavailable"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSwitched:
+class ModelSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model gave no answer, so the next model of the chain gets the same request.
 
     After a "refusal" the next model serves the rest of the turn; if the model was "unavailable", only this request.
@@ -217,13 +209,12 @@ class ModelSwitched:
     why: SwitchCause
     place: int
     text: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
-    type: Literal["react.model"] = "react.model"
+    type: ClassVar[Literal["react.model"]] = "react.model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOverflowed:
+class ModelOverflowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model rejected a request of about `tokens` as too long; from now on its window is taken to be `window`.
 
     `text` is the model's error.
@@ -233,7 +224,7 @@ class ModelOverflowed:
     tokens: int
     window: int
     text: str = ""
-    type: Literal["react.overflow"] = "react.overflow"
+    type: ClassVar[Literal["react.overflow"]] = "react.overflow"
 
 
 def summary_text(summary: RangeSummary) -> str:

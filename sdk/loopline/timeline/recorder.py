@@ -10,7 +10,7 @@ from typing import Any
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
-from loopline.timeline.blocks import Block, Body, BodyUnion, Entry, TurnHeader, UserStop
+from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.prompt_blocks import turn_id
@@ -18,7 +18,6 @@ from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 
-_STOPS = BodyUnion[UserStop](UserStop)
 Listener = Callable[[Block], None]
 
 
@@ -128,9 +127,13 @@ class Recorder:
 
     def _look_for_stop(self, blocks: Sequence[Block]) -> None:
         """Call `on_stop` if one of these blocks stops the turn."""
-        turns = [block.turn for block, _ in _STOPS.among(blocks)]
-        if self.number in turns and self.on_stop is not None:
-            self.on_stop()
+        for block in blocks:
+            if (
+                isinstance(block.body, UserStop)
+                and block.turn == self.number
+                and self.on_stop is not None
+            ):
+                self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
         """Return the state of the turn of that child run."""

@@ -6,8 +6,10 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 _TRACKING = frozenset({"gclid", "fbclid"})
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -22,8 +24,7 @@ _NO_HOST = re.compile(r"[/?#@:%\[\]\\\s\x00-\x1f]")
 SourceType = Literal["web", "file", "attachment", "manual"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something citable that a tool found.
 
     `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with both ends
@@ -43,13 +44,12 @@ class Source:
     favicon_url: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceAdded:
+class SourceAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A source was added to the pool under the number `sid`."""
 
     sid: int
     source: Source
-    type: Literal["source.added"] = "source.added"
+    type: ClassVar[Literal["source.added"]] = "source.added"
 
 
 @dataclass(slots=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 WorkspaceArea = Literal["files", "outputs"]
 Visibility = Literal["external", "internal"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileAdded:
+class FileAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version of a file: `files` are the project, `outputs` what a turn produced.
 
     `version` counts from 1 for each path in each turn. `size` is in bytes, `sha256` in hexadecimal. A file in UTF-8
@@ -32,26 +33,24 @@ class FileAdded:
     height: int = 0
     visibility: Visibility = "external"
     call_id: str = ""
-    type: Literal["file.added"] = "file.added"
+    type: ClassVar[Literal["file.added"]] = "file.added"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRemoved:
+class FileRemoved(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file is no longer in the tree of its turn and of later ones; its versions can still be read."""
 
     area: WorkspaceArea
     path: str
     call_id: str = ""
-    type: Literal["file.removed"] = "file.removed"
+    type: ClassVar[Literal["file.removed"]] = "file.removed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesPulled:
+class FilesPulled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Files of older turns stand beside those of this turn, and cannot be changed; `refs` are their pinned refs."""
 
     refs: tuple[str, ...]
     call_id: str = ""
-    type: Literal["file.pulled"] = "file.pulled"
+    type: ClassVar[Literal["file.pulled"]] = "file.pulled"
 
 
 FileBody = FileAdded | FileRemoved | FilesPulled

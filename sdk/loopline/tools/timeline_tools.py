@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.reader import Item, Reading
@@ -310,7 +312,7 @@ def _section(item: Item) -> ResultSection:
     ending = f"\n… {item.message}" if item.message else ""
     source = item.source
     if source is not None and item.keep:
-        source = replace(source, text=item.text)
+        source = structs.replace(source, text=item.text)
     return ResultSection(heading=title, text=f"{item.text}{ending}", source=source)
 
 

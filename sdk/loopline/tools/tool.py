@@ -32,6 +32,8 @@ from typing import (
     overload,
 )
 
+from msgspec import structs
+
 from loopline.errors import BundleError, ToolError
 from loopline.files import OutputFile, change_of
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
@@ -528,7 +530,7 @@ def _text(returned: object) -> str:
 def _source(source: object) -> Source:
     if not isinstance(source, Source):
         raise TypeError(f"the sources of an Output are Source(…), not {source!r}")
-    return replace(
+    return structs.replace(
         source,
         url=well_formed(source.url),
         title=well_formed(source.title),

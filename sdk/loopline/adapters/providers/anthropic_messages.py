@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import structs
 
 from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.adapters.providers.http_model import HttpModel
@@ -438,9 +439,9 @@ class AnthropicReplyParser(ReplyParser):
     def _update(self, status: _Status) -> None:
         self._stop_reason = status.stop_reason or self._stop_reason
         if status.counts is not None:
-            fresh = self._fresh = replace(self._fresh, **status.counts)
+            fresh = self._fresh = structs.replace(self._fresh, **status.counts)
             cached = fresh.cache_read_tokens + fresh.cache_write_tokens
-            self.report(replace(fresh, input_tokens=fresh.input_tokens + cached))
+            self.report(structs.replace(fresh, input_tokens=fresh.input_tokens + cached))
 
 
 def _with_input(block: JsonObject) -> JsonObject:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from inspect import signature
 from typing import Protocol
 
+from msgspec import structs
 from typing_extensions import TypeIs
 
 from loopline.errors import ToolError
@@ -139,7 +140,7 @@ def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
 def passage_section(passage: Passage) -> ResultSection:
     """Return a passage as a section of a result, with its text cut to `PASSAGE_LIMIT`."""
     text, source = well_formed(passage.text), passage_source(passage)
-    source = replace(source, text=text)
+    source = structs.replace(source, text=text)
     if len(text) > PASSAGE_LIMIT:
         omitted = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {omitted} characters; the whole is {passage.ref}"
