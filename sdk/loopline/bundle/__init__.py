@@ -18,7 +18,14 @@ from loopline.bundle.mcp_config import (
     read_mcp_file,
 )
 from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
-from loopline.bundle.prepared_run import McpTools, PreparedRun, RunLoop, Services, commit_of
+from loopline.bundle.prepared_run import (
+    McpTools,
+    PreparedRun,
+    RunLoop,
+    Services,
+    WebPorts,
+    commit_of,
+)
 from loopline.bundle.properties import (
     LoopSettings,
     Properties,
@@ -51,6 +58,7 @@ __all__ = [
     "Services",
     "Setting",
     "TypedValue",
+    "WebPorts",
     "available",
     "blame",
     "build_call_problems",

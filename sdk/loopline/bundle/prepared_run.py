@@ -18,7 +18,7 @@ from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, 
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
 from loopline.skills import Skills
 from loopline.timeline import History, KnowledgeCommit, Recorder, Timeline, TurnHeader
-from loopline.tools import MCP, Tool, ToolSet
+from loopline.tools import MCP, Tool, ToolSet, WebFetch, WebFetchTool, WebSearch, WebSearchTool
 
 
 class RunLoop(Protocol):
@@ -48,6 +48,20 @@ class McpTools:
         """Return the patterns without names of tools that a server does not give now."""
         names = {tool.spec.name for tool in self.tools}
         return [name for name in patterns if not name.startswith(f"{MCP}.") or name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPorts:
+    """The web that the properties of a bundle turn on: a search, and a fetch of pages."""
+
+    search: WebSearch | None = None
+    fetch: WebFetch | None = None
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools over these ports."""
+        searches = [] if self.search is None else [WebSearchTool(self.search)]
+        return [*searches, *([] if self.fetch is None else [WebFetchTool(self.fetch)])]
 
 
 async def _no_mcp_tools(module: str) -> McpTools:
@@ -83,6 +97,7 @@ class Services:
     skills: Callable[[str], Skills]
     deps: object = field(default=None, repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
+    web: WebPorts = field(default_factory=WebPorts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ LOOP: Mapping[str, Json] = {
     "memory": {"embedder": ""},
     "react": {"preset": None, "memsearch": False, **dict.fromkeys(LoopOptions().values)},
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
+    "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
 """The properties that configure every bundle's loop; none is set by default."""

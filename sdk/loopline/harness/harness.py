@@ -41,6 +41,7 @@ from loopline.harness.past_turns import open_memory
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store_place import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
+from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
@@ -210,6 +211,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 skills=skills,
                 deps=deps,
                 mcp_tools=servers.tools,
+                web=await open_web(properties, os.environ, self._clock, stack),
             )
             turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
             stack.push_async_callback(turns.close)

@@ -1,0 +1,85 @@
+"""A site on one address of the loopback, whose pages are given by path, and which counts what it is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+PUBLIC, PRIVATE = "127.0.0.9", "127.0.0.1"
+"""The address that the tests allow, as if it were public, and one that must not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the site answers to a path."""
+
+    body: bytes | str = b""
+    kind: str = "text/html; charset=utf-8"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class Site:
+    """A running site: its address, and the requests it got, each with its headers and body."""
+
+    url: str
+    port: int
+    asked: list[tuple[str, dict[str, str], bytes]] = field(
+        default_factory=list[tuple[str, dict[str, str], bytes]]
+    )
+
+    @property
+    def paths(self) -> list[str]:
+        """What was asked for, without robots.txt."""
+        return [path for path, _, _ in self.asked if path != "/robots.txt"]
+
+
+@contextmanager
+def site(
+    answers: Mapping[str, Answer], host: str = PUBLIC, port: int = 0
+) -> Generator[Site, None, None]:
+    """Serve the answers; any other path is not found."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            sent = self.rfile.read(length)
+            running.asked.append((self.path, dict(self.headers), sent))
+            answer = answers.get(self.path.partition("?")[0], Answer("none", status=404))
+            body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer((host, port), Handler) as server:
+        server.daemon_threads = True
+        running = Site(f"http://{host}:{server.server_port}", server.server_port)
+        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield running
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def as_json(value: object) -> Answer:
+    """Return an answer of JSON."""
+    return Answer(json.dumps(value), kind="application/json")
