@@ -4,6 +4,7 @@ from loopline.bundle.build_calls import build_call_problems, descriptor_modules
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.context_client import ContextRAGClient
+from loopline.bundle.conversation_store import ConversationStore, StoredArtifact
 from loopline.bundle.descriptors import (
     is_alias,
     load_mcp_selections,
@@ -44,6 +45,7 @@ __all__ = [
     "Bundle",
     "ChatCommunicator",
     "ContextRAGClient",
+    "ConversationStore",
     "Installation",
     "LoadedBundle",
     "LoopSettings",
@@ -57,6 +59,7 @@ __all__ = [
     "RunLoop",
     "Services",
     "Setting",
+    "StoredArtifact",
     "TypedValue",
     "WebPorts",
     "available",

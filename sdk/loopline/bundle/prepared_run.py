@@ -15,7 +15,7 @@ from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, PastTurns
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
-from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
+from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.skills import Skills
 from loopline.timeline import History, KnowledgeCommit, Recorder, Timeline, TurnHeader
 from loopline.tools import MCP, Tool, ToolSet, WebFetch, WebFetchTool, WebSearch, WebSearchTool
@@ -126,6 +126,12 @@ class PreparedRun:
         """The past turns that this one may search."""
         recorder = self.recorder
         return PastTurns(self.services.memory, recorder.conversation, recorder.number)
+
+    @property
+    def reader(self) -> Reader:
+        """The reader of refs for the workflow's own code: without skills."""
+        read = self.services.read_knowledge(self.recorder.timeline, self.recorder.history)
+        return Reader(conversation=self.conversation, knowledge=read, lookup=self.lookup)
 
     def header(
         self,

@@ -11,6 +11,7 @@ from typing import Any, Generic, Unpack, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.context_client import ContextRAGClient
+from loopline.bundle.conversation_store import ConversationStore
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
 from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
@@ -51,7 +52,10 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
     child_depth,
+    turn_id,
+    turn_number,
 )
+from loopline.timeline.feedback import MIN_CONFIDENCE
 from loopline.tools import (
     CheckoutTool,
     Deps,
@@ -139,10 +143,12 @@ class BaseWorkflow(Generic[Deps]):
     @property
     def ctx_client(self) -> ContextRAGClient:
         """The client that searches past turns of the user, and reads refs."""
-        run, recorder = self._run, self._run.recorder
-        read = run.services.read_knowledge(recorder.timeline, recorder.history)
-        reader = Reader(conversation=run.conversation, knowledge=read, lookup=run.lookup)
-        return ContextRAGClient(run.past_turns, reader)
+        return ContextRAGClient(self._run.past_turns, self._run.reader)
+
+    @property
+    def store(self) -> ConversationStore:
+        """The store of the conversation's turns, timeline and artifacts."""
+        return ConversationStore(self._run.recorder, self._run.reader)
 
     @property
     def deps(self) -> Deps:
@@ -371,14 +377,31 @@ class BaseWorkflow(Generic[Deps]):
             self._run.sink(passing)
 
     async def feedback(
-        self, reaction: Reaction, *, text: str = "", confidence: float | None = None
-    ) -> None:
-        """Record machine feedback on the turn; it does not replace a person's."""
-        await self._run.recorder.record(
-            Feedback(
-                reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
-            )
+        self,
+        reaction: Reaction,
+        *,
+        text: str = "",
+        confidence: float | None = None,
+        about: str = "",
+    ) -> str | None:
+        """Record machine feedback, and return the id of its turn; it does not replace a person's.
+
+        It is on this turn, or on the past turn of the conversation that best matches `about`. If there is none, or the
+        confidence is below 0.7, nothing is recorded on a past turn, and None is returned.
+        """
+        recorder = self._run.recorder
+        feedback = Feedback(
+            reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
         )
+        if not about:
+            await recorder.record(feedback)
+            return turn_id(recorder.number)
+        if confidence is not None and confidence < MIN_CONFIDENCE:
+            return None
+        found = await self._run.past_turns.likeliest(about)
+        if found is not None:
+            await recorder.record_feedback(feedback, turn_number(found))
+        return found
 
 
 _JSON = "application/json"

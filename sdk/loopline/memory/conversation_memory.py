@@ -45,6 +45,9 @@ Scope = Literal["conversation", "user"]
 SCOPES: tuple[Scope, ...] = ("conversation", "user")
 BLOCKS_AT_ONCE = 500
 LONGEST_DAYS = 100_000
+LIKELY_DAYS = 365
+RECENCY_SHARE = 0.15
+"""How much recency counts when the turn is sought that a text is about; how well it matches counts the rest."""
 _NO_TURN = 2**62
 _READ_TYPES = (*SEARCHED_TYPES, "user.recalled")
 _RECALLED = BodyUnion[UserRecalled](UserRecalled)
@@ -337,3 +340,14 @@ class PastTurns:
             before_turn=self.turn,
             **filters,
         )
+
+    async def likeliest(self, text: str) -> str | None:
+        """Return the id of the conversation's past turn that a text is most likely about; None if none matches."""
+        hits = await self.search(text, scope="conversation", days=LIKELY_DAYS)
+        matching = [hit for hit in hits if hit.relevance > 0 or hit.words > 0]
+        best = max(matching, key=_likelihood, default=None)
+        return None if best is None else best.turn_id
+
+
+def _likelihood(hit: TurnHit) -> float:
+    return (1 - RECENCY_SHARE) * hit.relevance + RECENCY_SHARE * hit.recency

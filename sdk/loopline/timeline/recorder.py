@@ -10,7 +10,7 @@ from typing import Any
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
-from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
+from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.prompt_blocks import turn_id
@@ -112,6 +112,24 @@ class Recorder:
         if self._is_heard():
             await asyncio.sleep(0)  # a subscriber may act on it before the next step
         return recorded
+
+    async def record_feedback(self, feedback: Feedback, turn: int) -> None:
+        """Append feedback on another turn of the conversation.
+
+        Raises:
+            LooplineError: the recorder's own turn is over.
+            LeaseLost: another runner has taken the conversation over.
+        """
+        if self.turn.exit is not None:
+            raise LooplineError(f"{turn_id(self.number)} is over: it records no feedback")
+        async with self._order:
+            appended = self._log.append(
+                self.conversation,
+                [Entry(body=feedback, turn=turn)],
+                seen=self.timeline.seq,
+                term=self._term,
+            )
+            self._take(await appended)
 
     def notify_steer(self) -> None:
         """Tell the turn that the user has just steered it in this process."""

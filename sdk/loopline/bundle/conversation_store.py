@@ -1,0 +1,143 @@
+"""The conversation store of a workflow: what is kept of its conversation, read from the log and written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from loopline.errors import LooplineError
+from loopline.files import OutputFile, attachment_of, change_of, file_bodies
+from loopline.models import JsonObject
+from loopline.react import TurnPayload
+from loopline.reader import Reader, timeline_document
+from loopline.refs import parse
+from loopline.timeline import (
+    ArtifactKept,
+    Block,
+    BodyUnion,
+    FileAdded,
+    Recorder,
+    Timeline,
+    UserAttachment,
+    UserPrompt,
+    attachments,
+    turn_id,
+    turn_number,
+    workspace,
+)
+
+StoredBody = UserAttachment | FileAdded | ArtifactKept
+_STORED = BodyUnion[StoredBody](StoredBody)
+_PROMPTS = BodyUnion[UserPrompt](UserPrompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArtifact:
+    """A file or a value that a turn keeps: its pinned ref, name, type and size in bytes."""
+
+    ref: str
+    turn_id: str
+    name: str
+    mime: str
+    size: int
+    ts: datetime
+
+
+class ConversationStore:
+    """The turns, the timeline and the artifacts of the workflow's conversation. It keeps no copy of any of them."""
+
+    def __init__(self, recorder: Recorder, reader: Reader) -> None:
+        self._recorder = recorder
+        self._reader = reader
+
+    async def put_attachment(self, filename: str, data: bytes | str) -> str:
+        """Store a file of this turn, and return its pinned ref.
+
+        It stands below `outputs/`; a name that begins with `files/` changes the project. Its type follows from its
+        content. A file that is there already in the same form is not stored again.
+
+        Raises:
+            ToolError: the name is not allowed, or the file or all files together are too large.
+            LooplineError: the turn is over.
+        """
+        recorder, change = self._recorder, change_of(OutputFile(filename, data))
+        recorded = await recorder.record_from(
+            lambda timeline: file_bodies(timeline, recorder.number, [change])
+        )
+        if recorded:
+            return recorded[-1].ref
+        name = parse(f"fi:{turn_id(recorder.number)}.{change.path}")
+        block = await self._reader.find(name)
+        if block is None:
+            raise LooplineError(f"{change.path} is not stored")
+        return block.ref
+
+    async def get_blob_bytes(self, ref: str) -> bytes:
+        """Return the bytes of a file that a ref names, attached or made; of anything else those of its text.
+
+        Raises:
+            LooplineError: there is nothing to read; the message says why.
+        """
+        [item] = await self._reader.read([ref])
+        if not item.readable:
+            raise LooplineError(f"{ref} cannot be read: {item.message}")
+        return item.data or item.text.encode()
+
+    async def list_conversation(self) -> Sequence[TurnPayload]:
+        """Return what each turn of the conversation is about, in order."""
+        timeline = await self._full()
+        return [self._payload(timeline, block, body) for block, body in _PROMPTS.among(timeline)]
+
+    async def turn_payload(self, turn: str) -> TurnPayload:
+        """Return what a turn is about, with its attached files.
+
+        Raises:
+            LooplineError: there is no such turn.
+        """
+        for payload in await self.list_conversation():
+            if payload.turn_id == turn:
+                return payload
+        raise LooplineError(f"no turn {turn!r} in this conversation")
+
+    async def timeline(self) -> JsonObject:
+        """Return the document of the timeline, `artifact:conv.timeline.v1`: every block until now."""
+        return timeline_document(await self._full(), self._reader.conversation.summary)
+
+    async def artifacts(self, turn: str = "") -> Sequence[StoredArtifact]:
+        """Return what was attached, made and kept, in order; of one turn, or of all."""
+        number = turn_number(turn) if turn else 0
+        return [
+            _artifact(block, body)
+            for block, body in _STORED.among(await self._full())
+            if number in (0, block.turn)
+        ]
+
+    async def _full(self) -> Timeline:
+        return await self._recorder.history.full()
+
+    def _payload(self, timeline: Timeline, block: Block, prompt: UserPrompt) -> TurnPayload:
+        key = self._recorder.conversation
+        return TurnPayload(
+            text=prompt.text,
+            conversation=key.name,
+            turn_id=block.turn_id,
+            ts=block.ts,
+            tenant=key.tenant,
+            project=key.project,
+            user=key.user,
+            attachments=[*map(attachment_of, timeline.attachments(block.seq))],
+        )
+
+
+def _artifact(block: Block, body: StoredBody) -> StoredArtifact:
+    artifact = StoredArtifact(
+        ref=block.ref, turn_id=block.turn_id, name="", mime=body.mime, size=0, ts=block.ts
+    )
+    match body:
+        case UserAttachment(name=name):
+            return replace(artifact, name=name, size=len(attachments.content(body)))
+        case FileAdded(area=area, path=path):
+            return replace(artifact, name=f"{area}/{path}", size=len(workspace.file_bytes(body)))
+        case ArtifactKept(name=name, text=text):
+            return replace(artifact, name=name, size=len(text.encode()))
