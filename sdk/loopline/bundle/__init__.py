@@ -25,7 +25,7 @@ from loopline.bundle.prepared_run import (
     RunLoop,
     Services,
     WebPorts,
-    commit_of,
+    commits_of,
 )
 from loopline.bundle.properties import (
     LoopSettings,
@@ -66,7 +66,7 @@ __all__ = [
     "blame",
     "build_call_problems",
     "call_load_hook",
-    "commit_of",
+    "commits_of",
     "create",
     "descriptor_modules",
     "is_alias",

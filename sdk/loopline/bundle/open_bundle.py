@@ -11,7 +11,7 @@ from typing import Any, cast, get_args, get_origin
 from msgspec import structs
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
-from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commit_of
+from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commits_of
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, KnowledgeError, LooplineError
 from loopline.events import EventSink
@@ -102,7 +102,7 @@ class OpenBundle:
             spawn=spawn,
             began=recorder.turn.started_at or services.clock.now(),
             recoveries=(header.recoveries if header else 0) + recorder.adopted,
-            commit=None if space is None else commit_of(space),
+            commits=() if space is None else commits_of(space),
         )
         if header is None:
             recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
@@ -123,8 +123,10 @@ class OpenBundle:
         try:
             await services.knowledge.ensure(services.on_build)
         except KnowledgeError as error:
-            commit = services.knowledge.state.short_commit
-            text = f"The knowledge space stays as it was at {commit}: {error}"
+            state = services.knowledge.state
+            states = state.repositories or {"": state}
+            commits = ", ".join(each.short_commit for each in states.values())
+            text = f"The knowledge space stays as it was at {commits}: {error}"
             return [Notice(code="knowledge_stale", text=text)]
         return []
 

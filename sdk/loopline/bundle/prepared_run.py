@@ -119,7 +119,7 @@ class PreparedRun:
     spawn: SpawnRun
     began: datetime
     recoveries: int
-    commit: KnowledgeCommit | None
+    commits: tuple[KnowledgeCommit, ...]
 
     @property
     def past_turns(self) -> PastTurns:
@@ -149,7 +149,8 @@ class PreparedRun:
             protocol=choose_protocol(options, first).name,
             preset=preset,
             limits=options.differences(LoopOptions()),
-            knowledge=self.commit,
+            knowledge=next((commit for commit in self.commits if not commit.name), None),
+            repositories=tuple(commit for commit in self.commits if commit.name),
             began=self.began,
             recoveries=self.recoveries,
             output=output.schema if output else None,
@@ -170,7 +171,16 @@ class PreparedRun:
         return default
 
 
-def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
-    """Return what a turn's header says of the space."""
-    state, roots = space.state, space.config.folders
-    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=roots)
+def commits_of(space: KnowledgeSpace) -> tuple[KnowledgeCommit, ...]:
+    """Return what a turn's header says of the space: a commit for each repository."""
+    states = space.state.repositories or {"": space.state}
+    configs = space.config.repositories if space.state.repositories else {"": space.config}
+    return tuple(
+        KnowledgeCommit(
+            repository=state.location,
+            commit=state.commit,
+            roots=configs[name].folders,
+            name=name,
+        )
+        for name, state in states.items()
+    )

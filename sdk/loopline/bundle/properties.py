@@ -22,7 +22,7 @@ from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_
 from loopline.skills import YamlDocument, YamlError, read_yaml
 
 FILE = "loopline.yaml"
-KNOWLEDGE: Mapping[str, str | bool] = asdict(KnowledgeConfig())
+KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
 """The keys of the section `knowledge`, which every bundle knows, with their defaults."""
 
 LOOP: Mapping[str, Json] = {

@@ -214,6 +214,8 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
         if properties.get(root):
             name = root.removesuffix("_root")
             yield Text.assemble(f"    ks:{name}/", (f"  {properties[root]}", QUIET))
+    for name, state in findings.knowledge.repositories.items():
+        yield Text.assemble(f"    ks:{name}/", (f"  {escape(state.location)}", QUIET))
     for skipped in findings.knowledge.skipped:
         yield Text(f"    left out: {escape(skipped.path)}: {skipped.reason}", QUIET)
 

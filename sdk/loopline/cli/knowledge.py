@@ -117,8 +117,10 @@ def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
     With a `hint` it names the command that shows the warnings.
     """
     verb = "opened index of" if state.reused else "indexed"
+    states = state.repositories or {state.repository: state}
+    commits = [f"{escape(name)} @ {each.short_commit}" for name, each in states.items()]
     parts = [
-        f"{verb} {escape(state.repository)} @ {state.short_commit}",
+        f"{verb} {', '.join(commits)}",
         quantity(state.files, "file"),
         quantity(state.passages, "passage"),
         f"{state.seconds:.1f} s",
@@ -194,6 +196,7 @@ def _state_document(state: KnowledgeState, vectors: VectorState | None) -> Json:
         "location": state.location,
         "ref": state.ref,
         "commit": state.commit,
+        "repositories": {name: each.commit for name, each in state.repositories.items()},
         "files": state.files,
         "passages": state.passages,
         "seconds": round(state.seconds, DIGITS),

@@ -356,8 +356,8 @@ def _content_summary(body: ContentBody) -> str:
 
 def _header_summary(header: TurnHeader) -> str:
     parts = [header.bundle, header.model, header.protocol]
-    if header.knowledge:
-        parts.append(f"{header.knowledge.repository} @ {header.knowledge.commit[:SHORT_COMMIT]}")
+    for used in header.knowledge_commits:
+        parts.append(f"{used.repository} @ {used.commit[:SHORT_COMMIT]}")
     return " · ".join([*parts, *_limits(header)])
 
 

@@ -33,18 +33,25 @@ async def used_commit(
 ) -> KnowledgeCommit | None:
     """Return the commit to which the ref is pinned, as a turn used it; `newest` is for a ref that moves."""
     parsed = parse(ref)
-    pinned = parsed.commit if isinstance(parsed, KnowledgeRef) else None
-    if pinned is None:
-        return timeline.knowledge[-1] if newest else None
-    used = _pinned_commit(timeline, pinned)
-    if used is None and past is not None:
-        used = _pinned_commit(await past.full(), pinned)
+    if not isinstance(parsed, KnowledgeRef) or (parsed.commit is None and not newest):
+        return None
+    used = _commit_of_ref(timeline, parsed)
+    if used is None and past is not None and parsed.commit is not None:
+        used = _commit_of_ref(await past.full(), parsed)
     return used
 
 
-def _pinned_commit(timeline: Timeline, pinned: str) -> KnowledgeCommit | None:
-    used = (used for used in reversed(timeline.knowledge) if used.commit.startswith(pinned))
-    return next(used, None)
+def _commit_of_ref(timeline: Timeline, ref: KnowledgeRef) -> KnowledgeCommit | None:
+    """Return the newest commit of the ref's repository, or the one that the ref is pinned to."""
+    name = ref.path.strip("/").partition("/")[0]
+    return next(
+        (
+            used
+            for used in reversed(timeline.knowledge)
+            if used.name in ("", name) and used.commit.startswith(ref.commit or "")
+        ),
+        None,
+    )
 
 
 def read_at(used: KnowledgeCommit, ref: str) -> Passage:
@@ -66,4 +73,4 @@ def read_at(used: KnowledgeCommit, ref: str) -> Passage:
         deploy_root=folders["deploy_root"],
         tests_root=folders["tests_root"],
     )
-    return read_passage(repository, config, ref, used.commit)
+    return read_passage(repository, config, ref, used.commit, name=used.name)

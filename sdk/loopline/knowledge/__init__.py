@@ -3,7 +3,8 @@
 from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
 from loopline.knowledge.passage import Passage, read_passage
 from loopline.knowledge.repository import MemoryRepository, Repository, RepositoryFile
-from loopline.knowledge.space import KnowledgeSpace, KnowledgeState, SearchFilter
+from loopline.knowledge.repository_space import KnowledgeState
+from loopline.knowledge.space import KnowledgeSpace, SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig
 from loopline.search import VectorState
 

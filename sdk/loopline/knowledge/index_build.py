@@ -117,7 +117,10 @@ def load_report(text: str) -> BuildReport:
 class IndexBuild:
     """Reads a tree once. The report is complete when `chunks` has been taken to its end."""
 
-    def __init__(self, repository: Repository, tree: Tree, *, validate_refs: bool) -> None:
+    def __init__(
+        self, repository: Repository, tree: Tree, *, validate_refs: bool, name: str = ""
+    ) -> None:
+        self._name = name
         self._repository = repository
         self._tree = tree
         self._validate_refs = validate_refs
@@ -163,7 +166,7 @@ class IndexBuild:
             self._skipped.append(Skipped(path, "binary"))
             return []
         if self._validate_refs:
-            self._warnings += broken_links(path, entry.path, text, self._tree)
+            self._warnings += broken_links(path, entry.path, text, self._tree, name=self._name)
         chunks = chunk(path, text)
         self._files += 1
         self._passages += len(chunks)

@@ -29,29 +29,36 @@ _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
 def broken_links(
-    path: str, inside: str, text: str, tree: Tree, *, with_paths: bool = False
+    path: str,
+    inside: str,
+    text: str,
+    tree: Tree,
+    *,
+    with_paths: bool = False,
+    name: str = "",
 ) -> Iterator[str]:
     """Yield a warning with file and line for each link or ref of a document that leads nowhere.
 
     `path` is the document's path in the space, `inside` its path in the repository. Links are not
     checked in fenced and inline code, refs not in fenced code. A link from the top of a web site is
     not checked either: its target is not known here. `with_paths` checks paths in backticks too, if they begin
-    with a top folder: `docs/tea.md` is one, `text/html` none.
+    with a top folder: `docs/tea.md` is one, `text/html` none. `name` is that of the tree's repository, if the space
+    has several; refs to the others are not checked.
     """
     ending = posixpath.splitext(inside)[1].lower()
     marks = ("](", "]:", "ks:", *("`" if with_paths else ""))
     if ending not in _DOCUMENTS or not any(mark in text for mark in marks):
         return
     for number, line in _outside_fences(text):
-        for why in _problems(line, inside, tree, ending in _MARKDOWN, with_paths):
+        for why in _problems(line, inside, tree, ending in _MARKDOWN, with_paths, name):
             yield f"{path}:{number}: {why}"
 
 
 def _problems(
-    line: str, inside: str, tree: Tree, markdown: bool, with_paths: bool
+    line: str, inside: str, tree: Tree, markdown: bool, with_paths: bool, name: str
 ) -> Iterator[str]:
     for ref in _REF.findall(line):
-        if why := _broken_ref(ref.rstrip(".,;:!?"), tree):
+        if why := _broken_ref(ref.rstrip(".,;:!?"), tree, name):
             yield why
     for quoted in _QUOTED_PATH.findall(line) if with_paths else ():
         if not _path_exists(quoted, inside, tree):
@@ -110,7 +117,7 @@ def _path_exists(quoted: str, inside: str, tree: Tree) -> bool:
     )
 
 
-def _broken_ref(text: str, tree: Tree) -> str:
+def _broken_ref(text: str, tree: Tree, name: str) -> str:
     """Return why a ref names nothing, or an empty string. A ref to another commit is not checked."""
     try:
         ref = parse(text)
@@ -119,6 +126,10 @@ def _broken_ref(text: str, tree: Tree) -> str:
     if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
         return ""
     path = ref.path.strip("/")
+    if name:
+        first, _, path = path.partition("/")
+        if first != name:
+            return ""
     if tree.find(path) is not None or path in tree.folders:
         return ""
     near = tree.nearest(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
@@ -38,21 +38,24 @@ class Passage:
 class PassageReader:
     """Resolves refs against the trees of a repository, and caches the last few trees."""
 
-    def __init__(self, repository: Repository, roots: tuple[Root, ...]) -> None:
+    def __init__(self, repository: Repository, roots: tuple[Root, ...], name: str = "") -> None:
+        """`name` begins the paths of the passages, if the space has several repositories."""
         self._repository = repository
+        self._name = name
         self._roots = roots
         self._trees: OrderedDict[str, Tree] = OrderedDict()
         self._lock = threading.Lock()
 
-    def passage(self, ref: str | KnowledgeRef, current: str) -> Passage:
-        """Return what a ref names, at its own commit or at `current`.
+    def shown(self, path: str) -> str:
+        """Return the path as refs have it: after the name of the repository, if it has one."""
+        return f"{self._name}/{path}" if self._name else path
+
+    def passage(self, parsed: KnowledgeRef, current: str) -> Passage:
+        """Return what a ref names, whose path has no name before it, at its own commit or at `current`.
 
         Raises:
             RefError: the ref names nothing; the message lists what is there.
         """
-        parsed = parse(ref) if isinstance(ref, str) else ref
-        if not isinstance(parsed, KnowledgeRef):
-            raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
         commit = current if parsed.commit is None else self._commit(parsed.commit, current)
         tree = self.tree(commit)
         path = parsed.path.strip("/")
@@ -88,47 +91,74 @@ class PassageReader:
     def _file(self, path: str, span: Span | None, entry: RepositoryFile, commit: str) -> Passage:
         text = decode_text(self._repository.read(commit, entry.path))
         if text is None:
-            raise RefError(f"ks:{path} is not text: it has {entry.size:,} bytes")
-        part, lines, span = _part(path, text, span)
-        ref = KnowledgeRef(path=path, commit=self._repository.abbreviate(commit), span=span)
+            raise RefError(f"ks:{self.shown(path)} is not text: it has {entry.size:,} bytes")
+        part, lines, span = _part(self.shown(path), text, span)
+        ref = KnowledgeRef(
+            path=self.shown(path), commit=self._repository.abbreviate(commit), span=span
+        )
         return Passage(
             ref=str(ref),
             title=_title(path, text, lines if span else (1, 1)),
             text=part,
-            path=path,
+            path=self.shown(path),
             commit=commit,
             lines=lines,
         )
 
     def _folder(self, path: str, names: list[str], commit: str) -> Passage:
         short = self._repository.abbreviate(commit)
-        lines = [f"- {KnowledgeRef(path=name)}" for name in names[:LONGEST_LISTING]]
+        lines = [f"- {KnowledgeRef(path=self.shown(name))}" for name in names[:LONGEST_LISTING]]
+        folder = self.shown(path).rstrip("/")
         if len(names) > LONGEST_LISTING:
             lines.append(f"… {len(names) - LONGEST_LISTING} more")
         return Passage(
-            ref=str(KnowledgeRef(path=f"{path}/", commit=short)),
-            title=f"{path}/",
+            ref=str(KnowledgeRef(path=f"{folder}/", commit=short)),
+            title=f"{folder}/",
             text="\n".join(lines),
-            path=path,
+            path=folder,
             commit=commit,
         )
 
     def _unknown(self, path: str, commit: str, tree: Tree) -> str:
         short = self._repository.abbreviate(commit)
         near = tree.nearest(path) or tree.listing("") or []
-        hint = f"; there is {', '.join(f'ks:{name}' for name in near[:8])}" if near else ""
-        return f"the knowledge space has no {path!r} at {short}{hint}"
+        hint = (
+            f"; there is {', '.join(f'ks:{self.shown(name)}' for name in near[:8])}" if near else ""
+        )
+        return f"the knowledge space has no {self.shown(path)!r} at {short}{hint}"
+
+
+def parse_knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
+    """Return the ref of a knowledge space that a text is.
+
+    Raises:
+        RefError: it is another ref, or none.
+    """
+    parsed = parse(ref) if isinstance(ref, str) else ref
+    if not isinstance(parsed, KnowledgeRef):
+        raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
+    return parsed
 
 
 def read_passage(
-    repository: Repository, config: KnowledgeConfig, ref: str | KnowledgeRef, commit: str
+    repository: Repository,
+    config: KnowledgeConfig,
+    ref: str | KnowledgeRef,
+    commit: str,
+    *,
+    name: str = "",
 ) -> Passage:
     """Return what a ref names in a space that need not be searched; blocks.
+
+    `name` is that of the repository in a space of several; the ref's path begins with it.
 
     Raises:
         RefError: the ref names nothing; the message lists what is there.
     """
-    return PassageReader(repository, configured_roots(config)).passage(ref, commit)
+    parsed = parse_knowledge_ref(ref)
+    if name:
+        parsed = replace(parsed, path=parsed.path.strip("/").removeprefix(name).strip("/"))
+    return PassageReader(repository, configured_roots(config), name).passage(parsed, commit)
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from loopline.errors import KnowledgeError
@@ -17,7 +17,8 @@ class KnowledgeConfig:
     `ks:docs/x` is `<docs_root>/x`, and so on for src, deploy and tests. Only configured roots are in
     the space; without any it is the whole tree under its own paths. A root of `.` is the whole tree.
     `embedder` names a model that passages are found by in other words, such as `local:FOLDER`; with `wait` the first
-    turn waits until every passage has its vector.
+    turn waits until every passage has its vector. `repositories` has a configuration for each of several repositories
+    by its name; then the others' own settings are not used, and `ks:name/…` names the files of one.
     """
 
     repo: str = ""
@@ -29,6 +30,9 @@ class KnowledgeConfig:
     validate_refs: bool = True
     embedder: str = ""
     wait: bool = False
+    repositories: Mapping[str, KnowledgeConfig] = field(
+        default_factory=dict[str, "KnowledgeConfig"]
+    )
 
     @property
     def folders(self) -> dict[str, str]:

@@ -197,9 +197,11 @@ def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
 def check_commits(blocks: Sequence[Block]) -> None:
     """Check that a commit is a digest, never a text that a command could take for an option."""
     for block, header in _HEADERS.among(blocks):
-        commit = header.knowledge.commit if header.knowledge else None
-        if commit is not None and not _COMMIT.fullmatch(commit):
-            raise DocumentError(f"{_at(block)}.body.knowledge.commit: {commit!r} is no commit")
+        for used in header.knowledge_commits:
+            if not _COMMIT.fullmatch(used.commit):
+                raise DocumentError(
+                    f"{_at(block)}.body.knowledge.commit: {used.commit!r} is no commit"
+                )
 
 
 @dataclass(slots=True)

@@ -60,11 +60,15 @@ LimitValue = int | float | str | bool | None
 
 
 class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The repository (a folder or URL) and the commit that a knowledge space was read from."""
+    """The repository (a folder or URL) and the commit that a knowledge space was read from.
+
+    `name` begins the paths of its refs, if the space has several repositories.
+    """
 
     repository: str
     commit: str
     roots: dict[str, str] = {}
+    name: str = ""
 
 
 class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,7 +77,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model
     of the chain and `then` are the others. `limits` are the options that differ from the preset `bare`.
     `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
-    is the schema of the answer.
+    is the schema of the answer. A space of several repositories has them in `repositories`, and `knowledge` is None.
     """
 
     bundle: str
@@ -86,7 +90,13 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     began: datetime | None = None
     recoveries: int = 0
     output: OutputSchema | None = None
+    repositories: tuple[KnowledgeCommit, ...] = ()
     type: ClassVar[Literal["turn.header"]] = "turn.header"
+
+    @property
+    def knowledge_commits(self) -> tuple[KnowledgeCommit, ...]:
+        """The commits of the knowledge space, of one repository or several."""
+        return self.repositories if self.knowledge is None else (self.knowledge,)
 
 
 class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True):

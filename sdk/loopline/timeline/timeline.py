@@ -310,14 +310,18 @@ class Timeline:
                 self._keep_inert(confirmed)
             case ModelOverflowed(model=model, window=window):
                 self.windows[model] = min(window, self.windows.get(model, window))
-            case TurnHeader(knowledge=knowledge):
+            case TurnHeader():
                 take_file(self.files, block)
-                if knowledge is not None and self.knowledge[-1:] != [knowledge]:
-                    self.knowledge.append(knowledge)
+                self._keep_commits(body.knowledge_commits)
                 if self.turn(block.turn).header is not None:
                     self._started[block.turn] = self.turn(block.turn)
             case Exit():
                 self._started.pop(block.turn, None)
+
+    def _keep_commits(self, commits: Sequence[KnowledgeCommit]) -> None:
+        """Keep the commits that differ from the newest one of their repository's name."""
+        newest = {commit.name: commit for commit in self.knowledge}
+        self.knowledge += [commit for commit in commits if newest.get(commit.name) != commit]
 
     def _keep_inert(self, confirmed: Sequence[str]) -> None:
         """Make the imported turns and repositories inert, except the confirmed ones."""

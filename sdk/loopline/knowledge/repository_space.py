@@ -1,0 +1,281 @@
+"""One repository of a knowledge space: its index, its vectors, and what its refs read. Everything blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from loopline.clock import Clock
+from loopline.errors import KnowledgeError
+from loopline.knowledge.index_build import (
+    LARGEST_FILE_BYTES,
+    BuildReport,
+    IndexBuild,
+    IndexStore,
+    Progress,
+    Skipped,
+    StoredIndex,
+    decode_text,
+    dump_report,
+    load_report,
+)
+from loopline.knowledge.links import broken_links
+from loopline.knowledge.passage import Passage, PassageReader
+from loopline.knowledge.repository import Repository
+from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
+from loopline.knowledge.vector_build import VectorBuild
+from loopline.refs import KnowledgeRef, Lines
+from loopline.search import (
+    CHUNKS_VERSION,
+    Hit,
+    Index,
+    IndexDamaged,
+    SharedEmbedder,
+    VectorState,
+    VectorStore,
+    search,
+)
+
+# Part of the signature: raise it when the same commit and configuration gives another index.
+SPACE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeState:
+    """The state of a space.
+
+    `seconds` is the time it took to get ready, `reused` whether an index built earlier was opened,
+    `uncommitted` the number of changed files in the work tree, whose changes are not in the space. A space of several
+    repositories has their states by name in `repositories`, their sums here, and no commit of its own.
+    """
+
+    repository: str
+    location: str
+    ref: str
+    commit: str
+    short_commit: str
+    files: int
+    passages: int
+    seconds: float
+    reused: bool
+    uncommitted: int
+    warnings: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    repositories: Mapping[str, KnowledgeState] = field(default_factory=dict[str, "KnowledgeState"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An open index, its signature, the state it stands for, and its vectors if there is an embedder."""
+
+    signature: str
+    index: Index
+    state: KnowledgeState
+    vectors: VectorBuild | None
+
+    def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.stop()
+        self.index.close()
+
+
+class RepositorySpace:
+    """A repository at a commit, searched and read; `name` begins its paths where a space has several."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        indexes: IndexStore,
+        config: KnowledgeConfig,
+        *,
+        clock: Clock,
+        embedder: SharedEmbedder | None,
+        vectors: VectorStore,
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._embedder = embedder
+        self._vectors = vectors
+        self._repository = repository
+        self._indexes = indexes
+        self._clock = clock
+        self._roots = configured_roots(config)
+        self._reader = PassageReader(repository, self._roots, name)
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._retired: _Opened | None = None
+
+    @property
+    def state(self) -> KnowledgeState:
+        """The state of the repository.
+
+        Raises:
+            KnowledgeError: it is not ready; call `ensure` first.
+        """
+        if self._opened is None:
+            raise KnowledgeError("the knowledge space is not ready: await ensure() first")
+        return self._opened.state
+
+    @property
+    def vectors(self) -> VectorState | None:
+        """How far the vectors of the open index are; None without an embedder, or before `ensure`."""
+        build = None if self._opened is None else self._opened.vectors
+        return None if build is None else build.state
+
+    def search(
+        self, query: str, limit: int, accepts: Callable[[str], bool] | None
+    ) -> list[Passage]:
+        """Return the best passages of the files whose path in the space is accepted, best first."""
+        opened = self._opened or self._open_current(None)
+        try:
+            return self._passages(opened, query, limit, accepts)
+        except IndexDamaged:
+            return self._passages(self._rebuild(opened), query, limit, accepts)
+
+    def ensure(self, progress: Progress | None) -> KnowledgeState:
+        """Open the index of the commit that the ref names now, unless it is open; build it if there is none."""
+        return self._open_current(progress).state
+
+    def wait(self, progress: Progress | None) -> KnowledgeState:
+        """Return when the vectors of the current commit are made, if there is an embedder."""
+        opened = self._open_current(progress)
+        if opened.vectors is not None:
+            opened.vectors.wait(progress)
+        return opened.state
+
+    def read(self, ref: KnowledgeRef) -> Passage:
+        """Return what a ref names, whose path has no name of the repository before it."""
+        opened = self._opened or self._open_current(None)
+        return self._reader.passage(ref, opened.state.commit)
+
+    def check(self) -> list[str]:
+        """Return each link, ref and path in backticks that names nothing."""
+        opened = self._opened or self._open_current(None)
+        tree = self._reader.tree(opened.state.commit)
+        files = [(path, tree.files[path]) for path in sorted(tree.files)]
+        documents = [(path, entry) for path, entry in files if entry.size <= LARGEST_FILE_BYTES]
+        contents = self._repository.contents([entry.blob for _, entry in documents])
+        return [
+            problem
+            for (path, entry), data in zip(documents, contents, strict=True)
+            for problem in broken_links(
+                path, entry.path, decode_text(data) or "", tree, with_paths=True, name=self.name
+            )
+        ]
+
+    def close(self) -> None:
+        """Close the index; a later call opens it again."""
+        with self._lock:
+            for opened in (self._retired, self._opened):
+                if opened is not None:
+                    opened.close()
+            self._retired = self._opened = None
+
+    def _open_current(self, progress: Progress | None) -> _Opened:
+        with self._lock:
+            commit = self._repository.resolve(self.config.ref)
+            opened = self._opened
+            if opened is not None and opened.state.commit == commit:
+                return opened
+            return self._replace(self._open(commit, progress))
+
+    def _rebuild(self, damaged: _Opened) -> _Opened:
+        with self._lock:
+            if self._opened is not damaged and self._opened is not None:
+                return self._opened
+            self._indexes.discard(damaged.signature)
+            return self._replace(self._open(damaged.state.commit, None))
+
+    def _replace(self, opened: _Opened) -> _Opened:
+        """Use the new index. The one before stays open for searches that are under way."""
+        if self._retired is not None:
+            self._retired.close()
+        self._retired = self._opened
+        self._opened = opened
+        return opened
+
+    def _passages(
+        self, opened: _Opened, query: str, limit: int, accepts: Callable[[str], bool] | None
+    ) -> list[Passage]:
+        among = None
+        if accepts is not None:
+            among = opened.index.numbers(lambda path: accepts(self._reader.shown(path)))
+        vectors, question = None, None
+        if opened.vectors is not None:
+            vectors, question = opened.vectors.ask(query) or (None, None)
+        hits = search(query, opened.index, vectors, question, limit=limit, among=among)
+        return [_passage(hit, self._reader.shown(hit.chunk.path), opened.state) for hit in hits]
+
+    def _open(self, commit: str, progress: Progress | None) -> _Opened:
+        start = self._clock.elapsed()
+        signature = index_signature(
+            commit, self._roots, validate_refs=self.config.validate_refs, name=self.name
+        )
+        stored, report, reused = self._load_or_build(signature, commit, progress)
+        state = KnowledgeState(
+            repository=self._repository.name,
+            location=self._repository.location,
+            ref=self.config.ref,
+            commit=commit,
+            short_commit=self._repository.abbreviate(commit),
+            files=report.files,
+            passages=report.passages,
+            seconds=self._clock.elapsed() - start,
+            reused=reused,
+            uncommitted=self._repository.uncommitted(),
+            warnings=(*self._repository.warnings, *report.warnings),
+            skipped=report.skipped,
+        )
+        vectors = None
+        if self._embedder is not None:
+            vectors = VectorBuild(signature, stored.index, self._embedder, self._vectors)
+        return _Opened(signature, stored.index, state, vectors)
+
+    def _load_or_build(
+        self, signature: str, commit: str, progress: Progress | None
+    ) -> tuple[StoredIndex, BuildReport, bool]:
+        stored = self._indexes.open(signature)
+        if stored is not None:
+            try:
+                return stored, load_report(stored.notes), True
+            except KnowledgeError:
+                stored.index.close()
+                self._indexes.discard(signature)
+        tree = self._reader.tree(commit)
+        build = IndexBuild(
+            self._repository, tree, validate_refs=self.config.validate_refs, name=self.name
+        )
+        stored = self._indexes.build(
+            signature, build.chunks(progress), lambda: dump_report(build.report())
+        )
+        return stored, load_report(stored.notes), not build.started
+
+
+def index_signature(
+    commit: str, roots: tuple[Root, ...], *, validate_refs: bool, name: str = ""
+) -> str:
+    """Return the name of an index: the same for the same commit, roots and versions.
+
+    The name of a repository counts only for the warnings of broken refs.
+    """
+    named = (name,) if name and validate_refs else ()
+    parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs, *named)
+    return sha256(repr(parts).encode()).hexdigest()
+
+
+def _passage(hit: Hit, path: str, state: KnowledgeState) -> Passage:
+    chunk = hit.chunk
+    ref = KnowledgeRef(path=path, commit=state.short_commit, span=Lines(*chunk.lines))
+    return Passage(
+        ref=str(ref),
+        title=chunk.title,
+        text=chunk.text,
+        path=path,
+        commit=state.commit,
+        lines=chunk.lines,
+        score=hit.score,
+        why=hit.why,
+    )
