@@ -173,8 +173,8 @@ NAMED = (
     ),
     Named(
         "an index serves whether or not links are checked",
-        "knowledge/space.py",
-        "sorted(map(repr, roots)), validate_refs)",
+        "knowledge/repository_space.py",
+        "sorted(map(repr, roots)), validate_refs, *named)",
         "sorted(map(repr, roots)))",
     ),
     Named(
