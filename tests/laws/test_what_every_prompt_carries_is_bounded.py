@@ -153,6 +153,19 @@ def folded(count: int) -> Plans:
     return plans
 
 
+def test_where_there_is_no_room_each_plan_is_its_next_step() -> None:
+    plans = Plans()
+    for plan_id in ("p1", "p2"):
+        steps = [f"step {number} of {plan_id}" for number in range(1, 41)]
+        for snapshot in plan.new(plans, plan_id, steps, NOON):
+            plans.take(snapshot)
+    tail = announce(
+        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open_plans, room=9
+    )
+    steps = [line for line in tail.splitlines() if " of p" in line]
+    assert [line.partition(" step ")[2] for line in steps] == ["1 of p1", "1 of p2"]
+
+
 @pytest.mark.parametrize("count", [1, 30, 1_000])
 def test_the_fold_of_plans_and_their_history_have_a_bound(count: int) -> None:
     plans = folded(count)
