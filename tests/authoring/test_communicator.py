@@ -65,9 +65,9 @@ async def events_of(tool_name: str) -> list[Event]:
 def envelope(record: Record) -> tuple[object, ...]:
     """What an envelope says of an event."""
     data = record.data
-    said = data["event"]
-    assert isinstance(said, dict)
-    return (record.event, data["type"], *said.values(), data["data"], data["delta"])
+    event = data["event"]
+    assert isinstance(event, dict)
+    return (record.event, data["type"], *event.values(), data["data"], data["delta"])
 
 
 async def records_of(tool_name: str) -> list[tuple[object, ...]]:
@@ -120,6 +120,8 @@ async def test_what_is_durable_is_a_block_and_anything_else_passes(
     tool_name: str, blocks: int
 ) -> None:
     events = await events_of(tool_name)
-    kept = [one for one in events if isinstance(one, Block) and one.type == "event.custom"]
-    passing = [one for one in events if isinstance(one, Delta) and one.type == "custom"]
-    assert (len(kept), len(passing) > 3) == (blocks, blocks == 0)
+    kept_blocks = [
+        block for block in events if isinstance(block, Block) and block.type == "event.custom"
+    ]
+    passing = [delta for delta in events if isinstance(delta, Delta) and delta.type == "custom"]
+    assert (len(kept_blocks), len(passing) > 3) == (blocks, blocks == 0)

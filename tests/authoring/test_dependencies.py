@@ -124,9 +124,9 @@ def test_dependencies_that_are_missing_are_an_error_that_names_the_tool_and_its_
     bundle = Bundle(id="shop", tools=[count])
     with pytest.raises(BundleError) as raised:
         run_sync(bundle, "How many?", model=ScriptedModel([], strict=False))
-    place = line_of(HERE, '@tool(effect="read")')
+    location = line_of(HERE, '@tool(effect="read")')
     assert str(raised.value) == (
-        f"{place}: tool 'shop.count' asks for deps of the type Stock, and none "
+        f"{location}: tool 'shop.count' asks for deps of the type Stock, and none "
         "were given: pass them to Harness.open(…, deps=…), or have the bundle make them with "
         "Bundle(deps=…), as the command line needs it"
     )

@@ -33,8 +33,8 @@ def check_refused(folder: Path, descriptor: str, line: str, said: str, name: str
     read = tools_of if name == "tools_descriptor" else skills_of
     with pytest.raises(BundleError) as raised:
         read(folder, descriptor, {"skills/public/tea/SKILL.md": SKILL})
-    place = line_of(folder / "guide" / f"{name}.py", line)
-    assert str(raised.value).startswith(f"{place}: ")
+    location = line_of(folder / "guide" / f"{name}.py", line)
+    assert str(raised.value).startswith(f"{location}: ")
     assert said in str(raised.value)
 
 
@@ -56,8 +56,8 @@ def test_tools_come_from_files_and_from_modules(tmp_path: Path) -> None:
 
 
 def test_a_tool_with_an_underscore_is_private(tmp_path: Path) -> None:
-    more = f"{TOOLS}\n_hidden = find\nagain = find\n" + TOOLS.replace("def find", "def _own")
-    assert tools_of(tmp_path, SPECS, {"tools.py": more}) == ["shop.find"]
+    text = f"{TOOLS}\n_hidden = find\nagain = find\n" + TOOLS.replace("def find", "def _own")
+    assert tools_of(tmp_path, SPECS, {"tools.py": text}) == ["shop.find"]
 
 
 def test_no_module_means_no_tools(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_a_descriptor_without_specs_is_told(tmp_path: Path) -> None:
 def test_tools_that_are_not_there_are_told_with_who_asked(tmp_path: Path, where: str) -> None:
     with pytest.raises(BundleError) as raised:
         tools_of(tmp_path, f'TOOLS_SPECS = [\n    {{{where}, "alias": "a"}},\n]')
-    asked = line_of(tmp_path / "guide" / "tools_descriptor.py", "alias")
-    assert str(raised.value).endswith(f"(asked for at {asked})")
+    location = line_of(tmp_path / "guide" / "tools_descriptor.py", "alias")
+    assert str(raised.value).endswith(f"(asked for at {location})")
     assert "nearest are [" in str(raised.value)
 
 
@@ -182,9 +182,9 @@ def test_a_skills_descriptor_says_which_there_are(
 def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
     descriptor = 'AGENTS_CONFIG = {\n    "raect": {},\n}\n'
     loaded = bundle(tmp_path, {"skills_descriptor.py": descriptor})
-    place = line_of(tmp_path / "guide" / "skills_descriptor.py", "raect")
+    location = line_of(tmp_path / "guide" / "skills_descriptor.py", "raect")
     warnings = load_skills("guide.skills_descriptor", loaded).warnings
-    assert warnings == (f"{place}: nothing here is the consumer 'raect'",)
+    assert warnings == (f"{location}: nothing here is the consumer 'raect'",)
 
 
 @pytest.mark.parametrize(

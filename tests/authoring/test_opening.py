@@ -70,9 +70,9 @@ def test_a_folder_is_opened(tmp_path: Path) -> None:
 def test_a_class_variable_by_its_former_name_is_refused_with_its_line(tmp_path: Path) -> None:
     text = BUNDLE.replace("(BaseWorkflow):\n", "(BaseWorkflow):\n    nudges = ()\n")
     folder = write(tmp_path / "guide", {"__init__.py": text})
-    told = complaint(folder)
-    assert "nudges is called round_hooks now" in told
-    assert line_of(folder / "__init__.py", "class ") in told
+    message = complaint(folder)
+    assert "nudges is called round_hooks now" in message
+    assert line_of(folder / "__init__.py", "class ") in message
 
 
 def test_a_single_file_is_opened(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_what_can_be_opened_by_name_is_listed_without_importing(tmp_path: Path) 
     guide(tmp_path / "bundles", {"__init__.py": "raise ValueError"})
     write(tmp_path / "bundles", {"notes/readme.txt": ""})
     with importable(site):
-        found = [(one.name, one.location) for one in available(tmp_path)]
-    assert ("guide_app", "guide_package:bundle") in found
-    assert found[-1] == ("guide", str(tmp_path / "bundles" / "guide"))
+        rows = [(one.name, one.location) for one in available(tmp_path)]
+    assert ("guide_app", "guide_package:bundle") in rows
+    assert rows[-1] == ("guide", str(tmp_path / "bundles" / "guide"))
 
 
 def test_two_folders_of_the_same_name_do_not_meet(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_opening_writes_nothing_beside_the_bundle(tmp_path: Path) -> None:
 def test_an_unknown_name_says_what_was_looked_for(tmp_path: Path) -> None:
     guide(tmp_path / "bundles")
     with inside(tmp_path):
-        said = complaint("giude")
-    assert "no bundle 'giude': no folder of that name here or in bundles/" in said
-    assert "'loopline.bundles'; nearest are ['guide'" in said
+        message = complaint("giude")
+    assert "no bundle 'giude': no folder of that name here or in bundles/" in message
+    assert "'loopline.bundles'; nearest are ['guide'" in message
 
 
 def test_an_empty_name_is_refused() -> None:
@@ -259,9 +259,9 @@ def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_package_says_what_it_lacks(tmp_path: Path) -> None:
-    said = complaint(write(tmp_path / "empty", {"readme.txt": ""}))
-    assert "no __init__.py, and no pyproject.toml with an entry point" in said
-    assert said.endswith("none inside")
+    message = complaint(write(tmp_path / "empty", {"readme.txt": ""}))
+    assert "no __init__.py, and no pyproject.toml with an entry point" in message
+    assert message.endswith("none inside")
 
 
 def test_a_folder_around_a_bundle_points_to_it(tmp_path: Path) -> None:
@@ -316,8 +316,8 @@ def test_a_syntax_error_is_blamed_on_its_line(tmp_path: Path) -> None:
 
 def test_a_module_that_is_missing_is_called_as_its_author_calls_it(tmp_path: Path) -> None:
     folder = guide(tmp_path, {"__init__.py": "from guide.tols import find"})
-    place = line_of(folder / "__init__.py", "tols")
-    assert complaint(folder) == f"{place}: ModuleNotFoundError: No module named 'guide.tols'"
+    location = line_of(folder / "__init__.py", "tols")
+    assert complaint(folder) == f"{location}: ModuleNotFoundError: No module named 'guide.tols'"
 
 
 def test_a_bundle_that_exits_is_told(tmp_path: Path) -> None:

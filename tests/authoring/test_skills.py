@@ -115,9 +115,9 @@ def test_an_unknown_skill_is_answered_with_those_that_come_close(tmp_path: Path)
 
 def test_a_key_that_means_nothing_is_warned_of(tmp_path: Path) -> None:
     write(tmp_path, {"tea/SKILL.md": skill(more="when_to_us: x\n")})
-    place = f"{tmp_path / 'tea' / 'SKILL.md'}:3"
-    said = f"{place}: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'"
-    assert Skills.load(tmp_path).warnings == (said,)
+    text = f"{tmp_path / 'tea' / 'SKILL.md'}:3"
+    sent_text = f"{text}: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'"
+    assert Skills.load(tmp_path).warnings == (sent_text,)
 
 
 def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:

@@ -199,10 +199,10 @@ def test_a_bad_argument_is_named(arguments: JsonObject, said: str) -> None:
 
 
 def test_every_bad_argument_is_named() -> None:
-    said = complaint(find, {"limit": 0, "nam": 1})
-    assert "'name' is missing" in said
-    assert "'limit'" in said
-    assert "nearest is 'name'" in said
+    message = complaint(find, {"limit": 0, "nam": 1})
+    assert "'name' is missing" in message
+    assert "'limit'" in message
+    assert "nearest is 'name'" in message
 
 
 def test_bad_arguments_do_not_run_the_function() -> None:

@@ -35,8 +35,8 @@ async def row(limits: Limits) -> tuple[str, ...]:
     ) as harness:
         talk = harness.conversation("c")
         result = await talk.say("go", **limits)
-        links = [one.body for one in await talk.blocks() if isinstance(one.body, RunChild)]
-    ends = Counter(one.reason for one in links if one.reason)
+        links = [block.body for block in await talk.blocks() if isinstance(block.body, RunChild)]
+    ends = Counter(link.reason for link in links if link.reason)
     return (
         ", ".join(f"{name} {value:,}" for name, value in limits.items()) or "none",
         str(len(model.bills)),

@@ -63,13 +63,13 @@ async def append(store: str, process: int) -> tuple[list[float], int]:
     bodies = (Notes(text=REPLY), ToolResult(call_id="c1", tool="bench.part", text=RESULT))
     async with await SqlLog.open(store) as log, log.lease(conversation) as term:
         prompt = Entry(body=UserPrompt(text="go"), turn=NEW_TURN)
-        seen = (await log.append(conversation, [prompt], seen=0))[-1].seq
+        seq = (await log.append(conversation, [prompt], seen=0))[-1].seq
         for number in range(1, APPENDS + 1):
             entries = [Entry(body=body, turn=1, round=number) for body in bodies]
             start = time.perf_counter()
             try:
-                kept = await log.append(conversation, entries, seen=seen, term=term)
-                seen = kept[-1].seq
+                blocks = await log.append(conversation, entries, seen=seq, term=term)
+                seq = blocks[-1].seq
             except StoreBusy:
                 locked += 1
             waits.append((time.perf_counter() - start) * 1000)

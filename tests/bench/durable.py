@@ -70,19 +70,19 @@ async def lost(folder: Path) -> int:
     over = await asyncio.to_thread(_kill, process)
     async with opened(store, Instant(0)) as harness:
         blocks = await harness.conversation("c").blocks()
-        found = sum(isinstance(block.body, ToolResult) for block in blocks)
-    return max(over - found, 0)
+        total = sum(isinstance(block.body, ToolResult) for block in blocks)
+    return max(over - total, 0)
 
 
 def _kill(process: subprocess.Popen[str]) -> int:
     """Kill it once it has come far enough; how many rounds it said were over."""
     with process:
-        said = list[str]()
+        texts = list[str]()
         for line in process.stdout or ():
-            said.append(line)
-            if len(said) == KILLED_AT + 1:
+            texts.append(line)
+            if len(texts) == KILLED_AT + 1:
                 process.kill()
-    return int(said[-1])
+    return int(texts[-1])
 
 
 async def turn_times(store: str) -> list[float]:

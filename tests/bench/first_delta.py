@@ -88,9 +88,9 @@ async def by_model(model: Model) -> float:
 async def by_turn(harness: Harness, number: int) -> float:
     """Until whoever follows a turn hears the first delta of its answer."""
     late = 0.0
-    async for one in harness.conversation(f"c{number}").stream("Time?"):
-        if isinstance(one, Delta) and one.channel == "answer" and one.text:
-            late = late or since(one.text)
+    async for event in harness.conversation(f"c{number}").stream("Time?"):
+        if isinstance(event, Delta) and event.channel == "answer" and event.text:
+            late = late or since(event.text)
     return late
 
 

@@ -44,18 +44,18 @@ def laws(module: ModuleType) -> list[Callable[[Any], None]]:
 
 def seen(blocks: Sequence[Block]) -> set[str]:
     """Say what was in a scenario."""
-    found = {block.type for block in blocks}
+    types = {block.type for block in blocks}
     for block in blocks:
         match block.body:
             case Exit(reason=reason):
-                found.add(f"{block.type}, {reason}")
+                types.add(f"{block.type}, {reason}")
             case ModelSwitched(why=why):
-                found.add(f"{block.type}, {why}")
+                types.add(f"{block.type}, {why}")
             case ToolPending(kind=kind):
-                found.add(f"{block.type}, {kind}")
+                types.add(f"{block.type}, {kind}")
             case _:
                 pass
-    return found
+    return types
 
 
 def hold(
@@ -67,13 +67,13 @@ def hold(
     start: int,
 ) -> Counter[str]:
     """Hold the laws of a module to so many scenarios; what was in them."""
-    held, counted = laws(module), Counter[str]()
+    held_laws, counted = laws(module), Counter[str]()
 
     @seed(start)
     @settings(max_examples=examples, deadline=None)
     @given(strategy)
     def every(one: object) -> None:
-        for law in held:
+        for law in held_laws:
             law(one)
         counted.update(["scenarios", *seen(blocks_of(one))])
 

@@ -24,13 +24,13 @@ def main() -> int:
             folder, arguments.kills, arguments.seed, tasks="tests.crashes.killed_indexing"
         )
         statements, *kills = finish(process)
-    same = [kill for kill in kills if kill.endswith("killed True")]
+    same_kills = [kill for kill in kills if kill.endswith("killed True")]
     for kill in kills:
         sys.stdout.write(f"statement {kill}\n")
     sys.stdout.write(
-        f"{len(same)} of {len(kills)} kills at {statements} statements end with the same index\n"
+        f"{len(same_kills)} of {len(kills)} kills at {statements} statements end with the same index\n"
     )
-    return 0 if len(same) == arguments.kills else 1
+    return 0 if len(same_kills) == arguments.kills else 1
 
 
 if __name__ == "__main__":

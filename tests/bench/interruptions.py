@@ -25,19 +25,20 @@ KINDS: tuple[Kind, ...] = ("steer", "followup", "stop")
 
 async def outcomes(stories: AsyncIterator[Told]) -> Counter[str]:
     """Count what became of the interruption of each."""
-    found = Counter[str]()
+    counts = Counter[str]()
     async for story in stories:
         said = [became(story, receipt) for _, receipt in story.receipts]
-        exits = [one for one in story.blocks if isinstance(one.body, Exit)]
-        late = [one for one in story.blocks if one.term and one.seq > exits[0].seq]
+        exits = [block for block in story.blocks if isinstance(block.body, Exit)]
+        late = [block for block in story.blocks if block.term and block.seq > exits[0].seq]
         cut = sum(
-            isinstance(one.body, ToolResult) and one.body.status != "ok" for one in story.blocks
+            isinstance(block.body, ToolResult) and block.body.status != "ok"
+            for block in story.blocks
         )
-        found[" ".join([*said, "→", story.reason])] += 1
-        found["lost"] += said.count("lost")
-        found["recorded after the exit"] += len(late)
-        found["calls cut off or not begun"] += cut
-    return found
+        counts[" ".join([*said, "→", story.reason])] += 1
+        counts["lost"] += said.count("lost")
+        counts["recorded after the exit"] += len(late)
+        counts["calls cut off or not begun"] += cut
+    return counts
 
 
 async def inside(steps: Iterable[int], kind: Kind, *, elsewhere: bool) -> AsyncIterator[Told]:
@@ -66,12 +67,12 @@ async def table(every: int, most: int, seed: int) -> int:
             ("another harness", inside(steps, kind, elsewhere=True)),
             ("another process", from_outside(some, kind)),
         ):
-            found = await outcomes(stories)
+            found_outcomes = await outcomes(stories)
             sys.stdout.write(f"{kind}, from {where}\n")
-            for what, count in sorted(found.items()):
+            for what, count in sorted(found_outcomes.items()):
                 sys.stdout.write(f"  {count:5}  {what}\n")
             sys.stdout.flush()
-            wrong += found["lost"] + found["recorded after the exit"]
+            wrong += found_outcomes["lost"] + found_outcomes["recorded after the exit"]
     return wrong
 
 

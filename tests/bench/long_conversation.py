@@ -48,11 +48,11 @@ def measured(window: int) -> Row:
     lived = live(TURNS, window=window)
     elapsed = time.perf_counter() - start
     starts = [block.body for block in lived.blocks if isinstance(block.body, RoundStart)]
-    sent = [one.as_sent for one in past_requests(Timeline(lived.blocks))]
+    sent = [past_request.as_sent for past_request in past_requests(Timeline(lived.blocks))]
     every = simulate(sent, AnthropicCache())
     return Row(
         budget=window - OUTPUT_LIMIT,
-        largest_request=max(one.tokens for one in starts),
+        largest_request=max(start.tokens for start in starts),
         summaries=sum(isinstance(block.body, RangeSummary) for block in lived.blocks),
         word_for_word=lived.held.word_for_word,
         by_ref=lived.held.by_ref,

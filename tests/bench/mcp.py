@@ -79,8 +79,8 @@ async def row(trial: Trial, folder: Path) -> tuple[str, ...]:
         took = time.perf_counter() - start
         results = results_in(await talk.blocks())
         notices = await talk.blocks(types=["react.notice"])
-    got = Counter(f"{one.status}: {one.text[:90]}" for one in results)
-    cells = [f"{count} × {text}" for text, count in got.items()]
+    counts = Counter(f"{result.status}: {result.text[:90]}" for result in results)
+    cells = [f"{count} × {text}" for text, count in counts.items()]
     end = f"{result.exit_reason}, {len(notices)} notices"
     return trial.name, "\n".join(cells), f"{took:.2f}", end
 

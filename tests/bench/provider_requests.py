@@ -48,14 +48,18 @@ class Kept(httpx2.BaseTransport):
 
 def conversation(messages: int) -> tuple[Message, ...]:
     """So many messages: what was asked, then calls with results of 1,000 characters."""
-    made: list[Message] = [UserMessage(text="Is there tea?")]
-    while len(made) < messages:
+    new_messages: list[Message] = [UserMessage(text="Is there tea?")]
+    while len(new_messages) < messages:
         call = ToolCall(
-            name="shop.find", arguments={"name": f"tea {len(made)}"}, call_id=f"c{len(made)}"
+            name="shop.find",
+            arguments={"name": f"tea {len(new_messages)}"},
+            call_id=f"c{len(new_messages)}",
         )
-        made.append(AssistantMessage(text="I look it up and say what I find.", calls=(call,)))
-        made.append(ToolMessage(call_id=call.call_id, name="shop.find", text="x" * 1_000))
-    return tuple(made[:messages])
+        new_messages.append(
+            AssistantMessage(text="I look it up and say what I find.", calls=(call,))
+        )
+        new_messages.append(ToolMessage(call_id=call.call_id, name="shop.find", text="x" * 1_000))
+    return tuple(new_messages[:messages])
 
 
 def milliseconds(work: Callable[[], object], runs: int = TIMES) -> float:
@@ -82,19 +86,19 @@ def main() -> None:
 def grown(wire: str, messages: int) -> float:
     """A request that says two messages more than the one before, time after time."""
     model, said = wired(wire), conversation(messages + 2 * TIMES)
-    more = [
+    prompts = [
         Prompt(system="You keep a shop.", messages=said[: messages + 2 * n], tail=f"ANNOUNCE {n}")
         for n in range(TIMES, -1, -1)
     ]
-    model.body(more.pop())
-    return milliseconds(lambda: model.body(more.pop()))
+    model.body(prompts.pop())
+    return milliseconds(lambda: model.body(prompts.pop()))
 
 
 def fresh(wire: str, messages: int) -> float:
     """A request none of whose parts has been made."""
     model = wired(wire)
-    made = [Prompt(system="s", messages=conversation(messages)) for _ in range(TIMES)]
-    return milliseconds(lambda: model.body(made.pop()))
+    prompts = [Prompt(system="s", messages=conversation(messages)) for _ in range(TIMES)]
+    return milliseconds(lambda: model.body(prompts.pop()))
 
 
 def vendors(wire: str, messages: int) -> float:
@@ -113,8 +117,8 @@ def asking(wire: str, body: JsonObject, http: httpx2.Client) -> Callable[[], obj
     match wire:
         case "chat":
             chat = OpenAI(api_key="k", base_url=url, http_client=http).chat.completions
-            said = cast("list[ChatCompletionMessageParam]", body["messages"])
-            return lambda: chat.create(model="m", messages=said, stream=True)
+            messages = cast("list[ChatCompletionMessageParam]", body["messages"])
+            return lambda: chat.create(model="m", messages=messages, stream=True)
         case "responses":
             responses = OpenAI(api_key="k", base_url=url, http_client=http).responses
             items = cast("ResponseInputParam", body["input"])

@@ -32,8 +32,8 @@ REPEATS = 7
 async def build(store: str) -> None:
     """Talk until there are so many messages, and once more in a window that makes a summary."""
     models = [*(Instant(ROUNDS) for _ in range(TURNS)), Instant(0, WINDOW)]
-    left = iter(models)
-    async with opened(store, lambda: next(left)) as harness:
+    remaining_models = iter(models)
+    async with opened(store, lambda: next(remaining_models)) as harness:
         talk = harness.conversation("c")
         for _ in models:
             await talk.say("go")
@@ -56,23 +56,23 @@ def floor(path: Path, after: int) -> float:
 
 async def covered(store: str) -> int:
     """The place that the newest checkpoint stands for."""
-    async with Store.open(store, read_only=True) as kept:
-        blocks = await kept.conversation("c").blocks(types="conv.checkpoint")
-    return max(one.body.covers for one in blocks if isinstance(one.body, Checkpoint))
+    async with Store.open(store, read_only=True) as kept_store:
+        blocks = await kept_store.conversation("c").blocks(types="conv.checkpoint")
+    return max(block.body.covers for block in blocks if isinstance(block.body, Checkpoint))
 
 
 async def read(store: str) -> list[Row]:
     """The blocks, all and the last, in a process that has done nothing else."""
-    async with Store.open(store, read_only=True) as kept:
-        talk = kept.conversation("c")
-        whole, tail, folds, count = list[float](), list[float](), list[float](), 0
+    async with Store.open(store, read_only=True) as kept_store:
+        talk = kept_store.conversation("c")
+        whole_secondses, tail, folds, count = list[float](), list[float](), list[float](), 0
         for _ in range(REPEATS):
             start = time.perf_counter()
             blocks = await talk.blocks()
             read = time.perf_counter()
             Timeline(blocks)
             folds.append((time.perf_counter() - read) * 1000)
-            whole.append((read - start) * 1000)
+            whole_secondses.append((read - start) * 1000)
             count = len(blocks)
             del blocks
         for _ in range(REPEATS):
@@ -81,8 +81,8 @@ async def read(store: str) -> list[Row]:
             tail.append((time.perf_counter() - start) * 1000)
     named = f"open {MESSAGES:,} messages"
     return [
-        Row(f"{named} ({count:,} blocks), whole and typed", median(whole), "ms", "≤ 45"),
-        Row(f"{named}, whole and typed: each block", median(whole) * 1000 / count, "µs"),
+        Row(f"{named} ({count:,} blocks), whole and typed", median(whole_secondses), "ms", "≤ 45"),
+        Row(f"{named}, whole and typed: each block", median(whole_secondses) * 1000 / count, "µs"),
         Row(f"{named}, the last {TAIL} blocks", median(tail), "ms", "≤ 2"),
         Row(f"{named}, folds", median(folds), "ms", "≤ 10"),
     ]
@@ -92,8 +92,8 @@ async def talk(store: str) -> list[Row]:
     """Two turns: the first of its process, and one that finds everything at hand."""
     rows = list[Row]()
     models = [Instant(0, WINDOW), Instant(0, WINDOW)]
-    left = iter(models)
-    async with opened(store, lambda: next(left)) as harness:
+    remaining_models = iter(models)
+    async with opened(store, lambda: next(remaining_models)) as harness:
         talk = harness.conversation("c")
         for state, model in zip(("cold", "warm"), models, strict=True):
             start = time.perf_counter()
@@ -115,7 +115,7 @@ async def measured(folder: Path) -> list[Row]:
     base = Row("raw sqlite3 floor, all rows fetched", floor(path, 0), "ms")
     part = Row("raw sqlite3 floor, rows after the checkpoint", floor(path, covers), "ms")
     read, talked = [
-        await asyncio.to_thread(measured_apart, "reopen", what, store) for what in ("read", "talk")
+        await asyncio.to_thread(measured_apart, "reopen", text, store) for text in ("read", "talk")
     ]
     return [*read, base, part, *talked]
 

@@ -43,7 +43,7 @@ class Endless:
 
 async def waits(store: str, *, from_another: bool) -> list[float]:
     """Milliseconds from each steer to the end of what was being written."""
-    found = list[float]()
+    secondses = list[float]()
     for number in range(SAMPLES):
         model = Endless()
         async with opened(store, model) as harness:
@@ -57,8 +57,8 @@ async def waits(store: str, *, from_another: bool) -> list[float]:
                 steered = time.time()
                 await talk.steer("the other way")
             await turn
-            found.append((model.cut_off[0] - steered) * 1_000)
-    return found
+            secondses.append((model.cut_off[0] - steered) * 1_000)
+    return secondses
 
 
 async def _steered_elsewhere(store: str, name: str) -> float:

@@ -31,8 +31,8 @@ async def make(store: Path) -> Head:
     """A conversation of some rounds, and its head."""
     async with opened(f"sqlite:///{store}", Instant(8)) as harness:
         await harness.conversation("c").say("go")
-    async with Store.open(f"sqlite:///{store}") as kept:
-        (one,) = await kept.audit()
+    async with Store.open(f"sqlite:///{store}") as kept_store:
+        (one,) = await kept_store.audit()
     return one.head
 
 
@@ -107,10 +107,10 @@ async def trial(store: Path, head: Head, kind: str, seed: int) -> tuple[Audit, b
 
     target = await asyncio.to_thread(tamper)
     refused = False
-    async with Store.open(f"sqlite:///{target}", read_only=True) as kept:
-        (found,) = await kept.audit({HERE: head})
+    async with Store.open(f"sqlite:///{target}", read_only=True) as kept_store:
+        (found,) = await kept_store.audit({HERE: head})
         try:
-            await kept.conversation("c").blocks()
+            await kept_store.conversation("c").blocks()
         except StoreError:
             refused = True
     await asyncio.to_thread(target.unlink)
@@ -121,16 +121,18 @@ async def measured(folder: Path) -> list[Row]:
     """How many of the trials of each kind were found, and how many were refused when read."""
     store = folder / "whole.db"
     head = await make(store)
-    found, refused = Counter[str](), Counter[str]()
+    counts, refused = Counter[str](), Counter[str]()
     for seed in range(TRIALS):
         kind = list(KINDS)[seed % len(KINDS)]
         audit, was_refused = await trial(store, head, kind, seed)
-        found[kind] += bool(audit.faults)
+        counts[kind] += bool(audit.faults)
         refused[kind] += was_refused
     share = TRIALS // len(KINDS)
-    audits = [Row(f"{k}: found by audit of {share}", found[k], "trials", str(share)) for k in KINDS]
+    audits = [
+        Row(f"{k}: found by audit of {share}", counts[k], "trials", str(share)) for k in KINDS
+    ]
     reads = [Row(f"{k}: refused when read", refused[k], "trials") for k in KINDS]
-    return [Row("found in all", found.total(), "trials", f"{TRIALS}"), *audits, *reads]
+    return [Row("found in all", counts.total(), "trials", f"{TRIALS}"), *audits, *reads]
 
 
 def main() -> None:

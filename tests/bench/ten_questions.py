@@ -96,7 +96,7 @@ class Run:
     @property
     def good(self) -> bool:
         """Whether there are enough hits, and nothing was answered that has no answer."""
-        declined = all(one.good for one in self.outcomes if one.hit is None)
+        declined = all(outcome.good for outcome in self.outcomes if outcome.hit is None)
         return declined and self.hits >= HITS_WANTED
 
 
@@ -111,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repository = source_repository(questions.package, questions.version)
     run = asyncio.run(asked(options.bundle, repository, questions))
     if options.json:
-        found = {**asdict(run), "hits": run.hits, "good": run.good}
-        sys.stdout.write(json.dumps(found, ensure_ascii=False, indent=2) + "\n")
+        record = {**asdict(run), "hits": run.hits, "good": run.good}
+        sys.stdout.write(json.dumps(record, ensure_ascii=False, indent=2) + "\n")
     else:
         show(run)
     return 0 if run.good else 1
@@ -123,15 +123,19 @@ async def asked(bundle: Path, repository: Path, questions: Questions) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/talk.db"
         properties = {"knowledge.repo": str(repository)}
-        async with Harness.open(bundle, store=store, model="offline", properties=properties) as one:
-            built = one.knowledge_state
+        async with Harness.open(
+            bundle, store=store, model="offline", properties=properties
+        ) as harness:
+            built = harness.knowledge_state
         async with Harness.open(bundle, store=store, model="offline", properties=properties) as two:
-            found = two.knowledge_state
-            outcomes = [await ask(two, each) for each in questions.questions]
+            knowledge_state = two.knowledge_state
+            outcomes = [await ask(two, question) for question in questions.questions]
             outcomes += [await ask(two, each) for each in questions.unanswerable]
-    if built is None or found is None or not found.reused:
+    if built is None or knowledge_state is None or not knowledge_state.reused:
         raise SystemExit(f"{bundle} has no knowledge space whose index is used again")
-    return Run(tuple(outcomes), found.passages, built.seconds, found.seconds * 1_000)
+    return Run(
+        tuple(outcomes), knowledge_state.passages, built.seconds, knowledge_state.seconds * 1_000
+    )
 
 
 async def ask(harness: Harness, asked: Asked) -> Outcome:
@@ -141,7 +145,9 @@ async def ask(harness: Harness, asked: Asked) -> Outcome:
         id=asked.id,
         question=asked.question,
         cited=tuple(source.url for source in result.sources),
-        label=", ".join(f"{one.path}:{one.lines[0]}-{one.lines[1]}" for one in asked.answers),
+        label=", ".join(
+            f"{answer.path}:{answer.lines[0]}-{answer.lines[1]}" for answer in asked.answers
+        ),
         hit=hits(result.sources, asked.answers) if asked.answers else None,
         rounds=result.rounds,
         answer=result.answer,
@@ -175,8 +181,16 @@ def source_repository(package: str, version: str) -> Path:
 
 def download(requirement: str, folder: Path) -> Path:
     """The source archive, fetched by whichever pip there is."""
-    wanted = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder)]
-    subprocess.run([*pip(), *wanted, requirement], check=True)
+    expected_texts = [
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+    ]
+    subprocess.run([*pip(), *expected_texts, requirement], check=True)
     return next(folder.glob("*.tar.gz"))
 
 

@@ -92,10 +92,10 @@ def reply(
 
     def pieces() -> Iterator[str | ToolCall]:
         for count in range(1, WORDS + 1):
-            word = f"{number}w{count:02}"
+            text = f"{number}w{count:02}"
             end = "\n" if count % LINE_WORDS == 0 else " "
-            watched.sent[word] = perf_counter()
-            yield f"{word}{end}"
+            watched.sent[text] = perf_counter()
+            yield f"{text}{end}"
             sleep(pause)
             if then is not None:
                 then(count)
@@ -141,8 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between words")
     parser.add_argument("--recording", type=Path, help="the file that keeps every screen")
-    asked = parser.parse_args()
-    watched = record(asked.pause)
+    parse_args = parser.parse_args()
+    watched = record(parse_args.pause)
     table = Table("reply", "words", "not shown", "median, ms", "p95, ms", "most, ms", "target")
     names = ("before the approval", "with a followup", "until the steer", "after the steer")
     for number, name in enumerate(names, start=1):
@@ -152,9 +152,9 @@ def main() -> None:
         figures = [f"{median(late):.1f}", f"{p95:.1f}", f"{max(late):.1f}"]
         table.add_row(name, f"{sent}", f"{sent - len(late)}", *figures, f"{TARGET_MS}")
     Console().print(table)
-    if asked.recording is not None:
+    if parse_args.recording is not None:
         frames = (f"── {at:.3f} s\n{screen}\n" for at, screen in watched.frames)
-        asked.recording.write_text("".join(frames), "utf-8")
+        parse_args.recording.write_text("".join(frames), "utf-8")
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def asking(peer: Peer, wire: str, model: str = "", settings: ModelSettings | Non
     """The class of that wire, which asks this server."""
     name = model or CLASSES[wire]
     if wire == "messages":
-        there = AnthropicProvider(base_url=peer.url, api_key=KEY)
-        return AnthropicModel(name, provider=there, settings=settings)
+        anthropic_provider = AnthropicProvider(base_url=peer.url, api_key=KEY)
+        return AnthropicModel(name, provider=anthropic_provider, settings=settings)
     provider = OpenAIProvider(base_url=f"{peer.url}/v1", api_key=KEY)
     if wire == "openrouter":
         router = OpenRouterProvider(openai_client=provider.client)
@@ -50,11 +50,11 @@ async def bridged_at(
 ) -> AsyncGenerator[BridgedModel, None]:
     """A model of ours by way of that class."""
     asked = asking(peer, wire, model, settings)
-    made = BridgedModel(f"{wire}:m", asked)
+    bridged_model = BridgedModel(f"{wire}:m", asked)
     try:
-        yield made
+        yield bridged_model
     finally:
-        await made.close(failed=False)
+        await bridged_model.close(failed=False)
         if isinstance(asked, OpenRouterModel):  # it was given a client, which is ours to close
             await asked.client.close()
 

@@ -20,9 +20,9 @@ def _openai(name: str) -> OpenAIChatModel:
 
 
 def test_a_family_of_the_table_is_known_by_it() -> None:
-    known = facts_of(_openai("gpt-5.5"))
-    assert known is find_model_facts("openai:gpt-5.5")
-    assert isinstance(known.rates, Rates)
+    facts = facts_of(_openai("gpt-5.5"))
+    assert facts is find_model_facts("openai:gpt-5.5")
+    assert isinstance(facts.rates, Rates)
 
 
 def test_a_long_prompt_costs_what_its_family_says() -> None:
@@ -48,5 +48,5 @@ def test_another_is_known_by_its_profile_and_has_no_price() -> None:
 
 
 def test_models_that_ask_one_another_promise_the_least() -> None:
-    known = facts_of(FallbackModel(_openai("gpt-5.5"), _openai("gpt-5")))
-    assert (known.window, known.rates, known.json_mode) == (UNKNOWN.window, None, False)
+    facts = facts_of(FallbackModel(_openai("gpt-5.5"), _openai("gpt-5")))
+    assert (facts.window, facts.rates, facts.json_mode) == (UNKNOWN.window, None, False)

@@ -53,17 +53,22 @@ async def test_a_fault_is_the_error_that_it_means_and_nobody_asks_again(
     [("messages", "silent before the head"), ("responses", "silent in the middle")],
 )
 async def test_a_silence_lasts_as_long_as_the_model_was_made_to_wait(wire: str, fault: str) -> None:
-    made = ModelSettings(timeout=1.0)
-    async with peer_of(wire, fault) as peer, bridged_at(peer, wire, settings=made) as model:
+    model_settings = ModelSettings(timeout=1.0)
+    async with (
+        peer_of(wire, fault) as peer,
+        bridged_at(peer, wire, settings=model_settings) as model,
+    ):
         with pytest.raises(ModelTimedOut):
             await asked(model)
 
 
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_a_key_is_in_no_error_and_in_no_name(wire: str) -> None:
-    told: JsonObject = {"error": {"message": f"No such key: {KEY}", "type": "authentication_error"}}
+    record: JsonObject = {
+        "error": {"message": f"No such key: {KEY}", "type": "authentication_error"}
+    }
     refusing = anthropic_like if wire == "messages" else openai_like
-    async with refusing(Status(401, body=told)) as peer, bridged_at(peer, wire) as model:
+    async with refusing(Status(401, body=record)) as peer, bridged_at(peer, wire) as model:
         with pytest.raises(ModelAccessError, match="No such key: …") as raised:
             await asked(model)
     variable = "ANTHROPIC_API_KEY" if wire == "messages" else "OPENAI_API_KEY"
@@ -118,8 +123,8 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
 
 async def test_models_that_ask_one_another_fail_as_the_last_of_them() -> None:
     async with openai_like(Status(400), Status(503)) as peer:
-        both = FallbackModel(asking(peer, "chat"), asking(peer, "responses"))
-        model = BridgedModel("both", both)
+        fallback_model = FallbackModel(asking(peer, "chat"), asking(peer, "responses"))
+        model = BridgedModel("both", fallback_model)
         with pytest.raises(ModelOverloaded):
             await asked(model)
         await model.close(failed=True)

@@ -72,10 +72,10 @@ def unmarked(messages: Sequence[ModelMessage]) -> Iterator[tuple[object, ...]]:
 
 
 async def test_results_follow_their_calls_and_the_tail_is_said_last() -> None:
-    heard = Listener()
-    await heard.ask(PROMPT)
-    (messages,), (info,) = heard.messages, heard.asked
-    assert [type(one) for one in messages] == [ModelRequest, ModelResponse, ModelRequest]
+    listener = Listener()
+    await listener.ask(PROMPT)
+    (messages,), (info,) = listener.messages, listener.asked
+    assert [type(message) for message in messages] == [ModelRequest, ModelResponse, ModelRequest]
     odd = info.function_tools[1].name
     assert told(messages) == [
         ("user", "Is there tea?"),
@@ -88,30 +88,30 @@ async def test_results_follow_their_calls_and_the_tail_is_said_last() -> None:
         ("user", "ANNOUNCE"),
     ]
     assert info.instructions == "You keep a shop."
-    assert [one.name for one in info.function_tools] == ["w__look", odd]
+    assert [function_tool.name for function_tool in info.function_tools] == ["w__look", odd]
     assert "." not in odd
 
 
 async def test_a_cache_point_behind_a_result_opens_what_the_user_says_next() -> None:
-    heard = Listener(cached=True)
-    await heard.ask(PROMPT)
-    assert told(heard.messages[0])[0] == ("user", "Is there tea?", "|")
-    assert told(heard.messages[0])[-2:] == [("user", "|", "And pie?", "|"), ("user", "ANNOUNCE")]
+    listener = Listener(cached=True)
+    await listener.ask(PROMPT)
+    assert told(listener.messages[0])[0] == ("user", "Is there tea?", "|")
+    assert told(listener.messages[0])[-2:] == [("user", "|", "And pie?", "|"), ("user", "ANNOUNCE")]
 
 
 async def test_a_cache_point_before_an_answer_stands_alone_and_one_behind_it_before_the_next_words() -> (
     None
 ):
-    heard = Listener(cached=True)
+    listener = Listener(cached=True)
     call = ToolCall(name="w.look", arguments={}, call_id="c1")
-    said = (
+    messages = (
         AssistantMessage(text="", calls=(call,)),
         ToolMessage(call_id="c1", name="w.look", text="7"),
         AssistantMessage(text="It is 7."),
         UserMessage(text="Sure?"),
     )
-    await heard.ask(Prompt(system="", messages=said, cache_points=(2, 3)))
-    assert told(heard.messages[0])[1:] == [
+    await listener.ask(Prompt(system="", messages=messages, cache_points=(2, 3)))
+    assert told(listener.messages[0])[1:] == [
         ("c1", "w__look", "7", "success"),
         ("user", "|"),
         ("assistant", "It is 7."),
@@ -120,9 +120,9 @@ async def test_a_cache_point_before_an_answer_stands_alone_and_one_behind_it_bef
 
 
 async def test_a_model_without_a_cache_of_its_own_gets_no_cache_points() -> None:
-    heard = Listener(cached=False)
-    await heard.ask(PROMPT)
-    assert "|" not in [one for part in told(heard.messages[0]) for one in part]
+    listener = Listener(cached=False)
+    await listener.ask(PROMPT)
+    assert "|" not in [one for part in told(listener.messages[0]) for one in part]
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -134,11 +134,11 @@ async def test_each_request_begins_with_the_messages_of_the_one_before(cached: b
         ),
         "Done.",
     ]
-    scripted, heard = ScriptedModel(script), Listener(cached=cached)
+    scripted, listener = ScriptedModel(script), Listener(cached=cached)
     async with at_work(scripted) as talk:
         await talk.say("go", max_iterations=30)
-    await heard.ask(*scripted.requests)
-    flat = [list(unmarked(messages))[:-1] for messages in heard.messages]  # less the tail
+    await listener.ask(*scripted.requests)
+    flat = [list(unmarked(messages))[:-1] for messages in listener.messages]  # less the tail
     assert len(flat) == 21
     assert all(after[: len(before)] == before for before, after in pairwise(flat))
 
@@ -147,7 +147,7 @@ async def test_markers_of_anthropic_stand_at_the_points_and_behind_the_system_te
     async with anthropic_like(ant.Says("Tea.")) as peer, bridged_at(peer, "messages") as model:
         await asked(model, PROMPT)
     body = peer.requests[0].body
-    at = [json.loads(parts(body)[place]) for place in markers(body)]
+    at = [json.loads(parts(body)[marker]) for marker in markers(body)]
     assert at[0]["text"] == "You keep a shop."
     assert [one[1].get("text") or one[1]["tool_use_id"] for one in at[1:]] == [
         *["Is there tea?", "c2", "And pie?"]
@@ -177,20 +177,22 @@ async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tai
 
 
 async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_was_made() -> None:
-    heard = Listener()
-    await heard.ask(
+    listener = Listener()
+    await listener.ask(
         replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
         replace(
             PROMPT, options=Options(allow_calls=False, reasoning_effort="low", stop=("Stop:",))
         ),
         replace(PROMPT, options=Options(json_object=True)),
     )
-    wanted: list[Mapping[str, object]] = [one.model_settings or {} for one in heard.asked]
-    forced, silent, plain = wanted
+    expected_model_settings: list[Mapping[str, object]] = [
+        one.model_settings or {} for one in listener.asked
+    ]
+    forced, silent, plain = expected_model_settings
     assert (forced.get("tool_choice"), forced.get("max_tokens")) == (["w__look"], 50)
     assert (silent.get("tool_choice"), silent.get("stop_sequences")) == ("none", ["Stop:"])
     assert not {"tool_choice", "stop_sequences"} & plain.keys()
-    asked_for = heard.asked[2].model_request_parameters
+    asked_for = listener.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
 
 

@@ -47,13 +47,13 @@ async def test_a_reply_is_what_was_said(wire: str) -> None:
     async with saying(wire, CALLS) as peer, bridged_at(peer, wire) as model:
         deltas, reply = await asked(model)
     assert (reply.text, reply.thinking, reply.stop_reason) == ("I look.", "Hm, tea.", "tool_use")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED
-    assert [one.provider_id for one in reply.calls] == ["call_1", "call_2"]
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED
+    assert [call.provider_id for call in reply.calls] == ["call_1", "call_2"]
     assert reply.usage == Usage(
         input_tokens=131, output_tokens=7, cache_read_tokens=100, cache_write_tokens=20
     )
-    assert "".join(one.text for one in deltas if one.channel == "answer") == "I look."
-    assert "".join(one.text for one in deltas if one.channel == "thinking") == "Hm, tea."
+    assert "".join(delta.text for delta in deltas if delta.channel == "answer") == "I look."
+    assert "".join(delta.text for delta in deltas if delta.channel == "thinking") == "Hm, tea."
     assert len(deltas) > 2
 
 
@@ -63,7 +63,7 @@ async def test_half_a_call_is_a_problem_beside_the_one_that_is_whole(wire: str) 
     async with saying(wire, broken) as peer, bridged_at(peer, wire) as model:
         _, reply = await asked(model)
     assert reply.problem.startswith("The call of shop.find cannot be read")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED[:1]
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED[:1]
 
 
 ENDS = [
@@ -98,9 +98,9 @@ async def test_a_model_that_is_a_function_is_one_too() -> None:
 
     model = BridgedModel("mine", FunctionModel(stream_function=say))
     deltas, reply = await asked(model, PROMPT)
-    assert [one.text for one in deltas] == ["I ", "look."]
+    assert [delta.text for delta in deltas] == ["I ", "look."]
     assert (reply.text, reply.stop_reason) == ("I look.", "tool_use")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED[:1]
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED[:1]
 
 
 async def test_any_number_of_requests_share_a_client_and_a_closed_model_makes_another() -> None:

@@ -71,15 +71,15 @@ LOOKED = oai.Says("I look.", (COUNT,), reasoning="Hm.")
 
 def thinking_replies(turns: int, rounds: int) -> list[ant.Says]:
     """Replies that all think before the text, and often behind it."""
-    drawn, said = Random(1), list[ant.Says]()
+    drawn, replies = Random(1), list[ant.Says]()
     for turn in range(turns):
         for number in range(turn * rounds, (turn + 1) * rounds):
-            made = [replace(one, id=f"{number}_{one.id}") for one in calls(drawn, turn)]
+            made = [replace(call, id=f"{number}_{call.id}") for call in calls(drawn, turn)]
             more = (*thoughts(drawn, number), *made)
             first = ant.Thinking(f"Hm {number}.")
-            said.append(ant.Says(f" note {number} ", thinking=(first,), more=more))
-        said.append(ant.Says(f"Done {turn}.", thinking=(ant.Thinking("Well."),)))
-    return said
+            replies.append(ant.Says(f" note {number} ", thinking=(first,), more=more))
+        replies.append(ant.Says(f"Done {turn}.", thinking=(ant.Thinking("Well."),)))
+    return replies
 
 
 async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thought() -> None:
@@ -92,12 +92,12 @@ async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thou
         bundle = workbench(keep_recent_turns=3, keep_recent_intact_turns=1)
         async with at_work(model, bundle, clock=clock) as talk:
             await talked(talk, drawn, clock)
-            begun, ends = await bodies(talk, RoundStart), await bodies(talk, Exit)
-    assert {one.reason for one in ends} == {"complete"}
-    assert len(begun) == len(peer.requests) > 30  # none was refused, and none sent twice
-    assert any(one.opened_by for one in begun[1:])
-    assert sum(b'"signature"' in one.raw for one in peer.requests) > 20
-    extend_one_another(peer.requests, begun, tails=0)
+            starts, ends = await bodies(talk, RoundStart), await bodies(talk, Exit)
+    assert {end.reason for end in ends} == {"complete"}
+    assert len(starts) == len(peer.requests) > 30  # none was refused, and none sent twice
+    assert any(one.opened_by for one in starts[1:])
+    assert sum(b'"signature"' in request.raw for request in peer.requests) > 20
+    extend_one_another(peer.requests, starts, tails=0)
 
 
 async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> None:
@@ -163,7 +163,11 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str
         await talk.say("go")
         decisions = await bodies(talk, Decision)
     body: Any = peer.requests[1].body
-    back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
+    back = [
+        message.get("reasoning_content")
+        for message in body["messages"]
+        if message["role"] == "assistant"
+    ]
     assert back == (["Hm."] if vendor == "deepseek" else [None])
     echo = decisions[0].echo
     assert (echo is not None and not echo.bound) == (vendor == "deepseek")
@@ -205,8 +209,8 @@ async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(vendor: st
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
-    (said,) = [one for one in body["messages"] if one["role"] == "assistant"]
-    assert said.get(field) == "Hm."
+    (message,) = [one for one in body["messages"] if one["role"] == "assistant"]
+    assert message.get(field) == "Hm."
 
 
 async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
@@ -328,9 +332,9 @@ async def test_a_budget_is_less_than_what_the_model_was_made_to_write() -> None:
 
 
 async def test_a_reply_of_very_many_calls_is_given_up() -> None:
-    many = tuple(Call("shop__find", "{}", f"call_{n}") for n in range(300))
+    calls = tuple(Call("shop__find", "{}", f"call_{n}") for n in range(300))
     async with (
-        openai_like(oai.Says("", many)) as peer,
+        openai_like(oai.Says("", calls)) as peer,
         bridged_at(peer, "chat") as model,
     ):
         with pytest.raises(ModelReplyTooLarge):

@@ -59,11 +59,11 @@ async def _counting(
 
 @pytest.mark.parametrize("given", ["the model", "a chain", "a function"])
 async def test_a_model_that_was_made_is_taken_as_it_is(given: str) -> None:
-    made = FunctionModel(stream_function=_counting, model_name="counts")
+    function_model = FunctionModel(stream_function=_counting, model_name="counts")
     choices: dict[str, ModelChoice] = {
-        "the model": made,
-        "a chain": [made, "offline"],
-        "a function": lambda: made,
+        "the model": function_model,
+        "a chain": [function_model, "offline"],
+        "a function": lambda: function_model,
     }
     async with Harness.open(workbench(), store="memory:", model=choices[given]) as harness:
         talk = harness.conversation("c")
@@ -100,7 +100,7 @@ async def test_twenty_rounds_are_taken_by_a_server_that_checks_all_of_them(
             result = await talk.say("go", max_iterations=30)
             decisions = await bodies(talk, Decision)
     assert (result.answer, len(peer.requests)) == ("Done.", 20)
-    assert all(one.usage.cache_read_tokens > 0 for one in decisions[5:])
+    assert all(decision.usage.cache_read_tokens > 0 for decision in decisions[5:])
     flat = [parts(request.body)[:-1] for request in peer.requests]  # less the tail
     assert all(after[: len(before)] == before for before, after in pairwise(flat))
     last = peer.requests[-1].body

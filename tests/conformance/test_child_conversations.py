@@ -69,7 +69,7 @@ async def test_children_are_not_listed_and_whatever_only_looks_like_one_is(
     log: TimelineLog,
 ) -> None:
     await begin(log, [*CHILDREN, *OTHERS])
-    listed = [found.conversation.name for found in await log.conversations()]
+    listed = [summary.conversation.name for summary in await log.conversations()]
     assert sorted(listed) == sorted(OTHERS)
     assert {parent_name(name) for name in OTHERS} == {None}
 
@@ -80,12 +80,15 @@ async def test_children_do_not_count_against_the_limit_of_a_list(log: TimelineLo
 
 
 async def test_what_is_forgotten_takes_its_children_and_nobody_elses(log: TimelineLog) -> None:
-    own, others = ["c", "c~c1", "c~c1~c2", "c~c1~c2~c1", "c~c3.2"], ["c~", "c~~c1", "d~c1", "c~d1"]
-    await begin(log, [*own, *others])
+    own, other_texts = (
+        ["c", "c~c1", "c~c1~c2", "c~c1~c2~c1", "c~c3.2"],
+        ["c~", "c~~c1", "d~c1", "c~d1"],
+    )
+    await begin(log, [*own, *other_texts])
     await begin(log, own, user="bob")
     await log.forget(ConversationKey(name="c", user="ann"))
     assert await left(log, own) == []
-    assert await left(log, others) == others
+    assert await left(log, other_texts) == other_texts
     assert await left(log, own, user="bob") == own
 
 
@@ -99,11 +102,11 @@ async def test_a_child_may_be_forgotten_before_its_parent(log: TimelineLog) -> N
 
 async def test_a_fork_of_a_child_keeps_the_parent_unless_it_goes_too(log: TimelineLog) -> None:
     await begin(log, ["c", "c~c1"])
-    here = ConversationKey(name="c", user="ann")
-    await log.fork(replace(here, name="c~c1"), replace(here, name="f"), 1)
+    key = ConversationKey(name="c", user="ann")
+    await log.fork(replace(key, name="c~c1"), replace(key, name="f"), 1)
     await begin(log, ["f~c1"])
     with pytest.raises(ConflictError, match="forks f"):
-        await log.forget(here)
+        await log.forget(key)
     assert await left(log, ["c", "c~c1", "f"]) == ["c", "c~c1", "f"]
-    await log.forget(here, cascade=True)
+    await log.forget(key, cascade=True)
     assert await left(log, ["c", "c~c1", "f", "f~c1"]) == []

@@ -55,8 +55,8 @@ def texts(blocks: Sequence[Block]) -> list[str]:
 async def tell(log: TimelineLog, conversation: ConversationKey, *said: str) -> None:
     """Say each in a turn of its own."""
     for text in said:
-        found = await log.find(conversation)
-        await log.append(conversation, [prompt(text)], seen=found.head if found else 0)
+        summary = await log.find(conversation)
+        await log.append(conversation, [prompt(text)], seen=summary.head if summary else 0)
 
 
 # Forks
@@ -82,8 +82,12 @@ async def test_places_turns_and_numbers_of_a_fork_go_on_from_its_base(log: Timel
     await log.append(HERE, [prompt("three")], seen=3)
     await log.fork(HERE, FORK, 2)
     await log.append(FORK, [followup("b"), prompt("other two")], seen=2)
-    kept = await log.read(FORK, after=1)
-    assert [(block.seq, block.turn, block.n) for block in kept] == [(2, 1, 1), (3, 1, 2), (4, 2, 1)]
+    blocks = await log.read(FORK, after=1)
+    assert [(block.seq, block.turn, block.n) for block in blocks] == [
+        (2, 1, 1),
+        (3, 1, 2),
+        (4, 2, 1),
+    ]
 
 
 async def test_a_fork_is_read_after_a_place_and_up_to_a_limit(log: TimelineLog) -> None:
@@ -122,14 +126,17 @@ async def test_a_fork_of_a_fork_shows_what_that_shows(log: TimelineLog) -> None:
 async def test_a_fork_is_a_conversation_of_its_own(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two", "three")
     await log.fork(HERE, FORK, 2)
-    here, fork = await log.find(HERE), await log.find(FORK)
-    assert here is not None
+    summary, fork = await log.find(HERE), await log.find(FORK)
+    assert summary is not None
     assert fork is not None
-    assert here.uid != fork.uid
+    assert summary.uid != fork.uid
     assert (fork.title, fork.head, fork.turns) == ("one", 2, 2)
-    assert fork.started_at == here.started_at
+    assert fork.started_at == summary.started_at
     assert fork.last_activity_at == (await log.read(FORK))[-1].ts
-    assert {found.conversation for found in await log.conversations()} == {HERE, FORK}
+    assert {found_summary.conversation for found_summary in await log.conversations()} == {
+        HERE,
+        FORK,
+    }
 
 
 async def test_a_key_of_the_base_is_free_in_the_fork(log: TimelineLog) -> None:
@@ -182,10 +189,10 @@ async def test_a_fork_while_others_append_shows_a_whole_beginning(log: TimelineL
 
     producing = asyncio.create_task(produce())
     for fork in forks:
-        found = await log.find(HERE)
-        assert found is not None
-        await log.fork(HERE, fork, found.head)
-        assert texts(await log.read(fork)) == [str(number) for number in range(found.head)]
+        summary = await log.find(HERE)
+        assert summary is not None
+        await log.fork(HERE, fork, summary.head)
+        assert texts(await log.read(fork)) == [str(number) for number in range(summary.head)]
     await producing
 
 
@@ -275,14 +282,14 @@ async def test_a_fork_is_forgotten_without_its_parent(log: TimelineLog) -> None:
 
 
 async def test_with_cascade_every_fork_goes_too(log: TimelineLog) -> None:
-    other = ConversationKey(name="other")
-    await tell(log, other, "other")
+    other_key = ConversationKey(name="other")
+    await tell(log, other_key, "other")
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await tell(log, FORK, "three")
     await log.fork(FORK, AGAIN, 2)
     await log.forget(HERE, cascade=True)
-    assert [found.conversation for found in await log.conversations()] == [other]
+    assert [summary.conversation for summary in await log.conversations()] == [other_key]
     assert await log.forgotten(FORK) == await log.forgotten(AGAIN) == await log.forgotten(HERE)
 
 
@@ -292,4 +299,4 @@ async def test_with_cascade_a_fork_that_shows_none_of_it_stays(log: TimelineLog)
     await tell(log, FORK, "three")
     await log.fork(FORK, AGAIN, 1)
     await log.forget(FORK, cascade=True)
-    assert {found.conversation for found in await log.conversations()} == {HERE, AGAIN}
+    assert {summary.conversation for summary in await log.conversations()} == {HERE, AGAIN}

@@ -131,8 +131,8 @@ async def test_the_entries_of_an_append_stay_together(log: TimelineLog) -> None:
             await log.append(HERE, [prompt(name), followup(name)], seen=0)
 
     await asyncio.gather(*map(produce, "abc"))
-    kept = texts(await log.read(HERE))
-    assert kept[::2] == kept[1::2]
+    kept_texts = texts(await log.read(HERE))
+    assert kept_texts[::2] == kept_texts[1::2]
 
 
 async def test_an_append_returns_what_others_appended_since(log: TimelineLog) -> None:
@@ -183,8 +183,8 @@ async def test_entries_that_open_a_turn_share_it(log: TimelineLog) -> None:
 async def test_a_block_is_numbered_among_those_of_its_type_in_its_turn(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("one"), followup("a"), followup("b")], seen=0)
     await log.append(HERE, [prompt("two"), followup("still of the first turn")], seen=3)
-    kept = await log.read(HERE)
-    assert [(b.turn, b.type, b.n) for b in kept] == [
+    blocks = await log.read(HERE)
+    assert [(b.turn, b.type, b.n) for b in blocks] == [
         (1, "user.prompt", 1),
         (1, "user.followup", 1),
         (1, "user.followup", 2),
@@ -197,8 +197,8 @@ async def test_a_body_nobody_here_knows_is_kept_as_it_is(log: TimelineLog) -> No
     later = Unknown(stored_type="react.dream", version=7, stored='{"of": ["sheep"]}')
     async with log.lease(HERE) as term:
         await log.append(HERE, [Entry(body=later, turn=1)] * 2, seen=0, term=term)
-    kept = await log.read(HERE)
-    assert [(b.body, b.type, b.n) for b in kept] == [
+    blocks = await log.read(HERE)
+    assert [(b.body, b.type, b.n) for b in blocks] == [
         (later, "react.dream", 1),
         (later, "react.dream", 2),
     ]
@@ -380,8 +380,8 @@ async def test_one_turn_can_be_read(log: TimelineLog) -> None:
 
 async def test_the_limit_counts_what_the_filters_leave(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("1"), followup("2"), followup("3"), followup("4")], seen=0)
-    found = await log.read(HERE, types=["user.followup"], turn=1, after=2, limit=1)
-    assert texts(found) == ["3"]
+    blocks = await log.read(HERE, types=["user.followup"], turn=1, after=2, limit=1)
+    assert texts(blocks) == ["3"]
     assert texts(await log.read(HERE, types=["user.followup"], limit=2)) == ["2", "3"]
 
 
@@ -465,31 +465,31 @@ async def test_a_conversation_is_known_by_what_it_holds(log: TimelineLog) -> Non
     await run_once(log, HERE)
     first = await log.append(HERE, [prompt("  What  is\nthis?"), followup("tell")], seen=0)
     last = await log.append(HERE, [prompt("And that?")], seen=2)
-    found = await log.find(HERE)
-    assert found is not None
-    assert (found.conversation, found.head, found.turns) == (HERE, 3, 2)
-    assert found.title == "What is this?"
-    assert (found.started_at, found.last_activity_at) == (first[0].ts, last[-1].ts)
+    summary = await log.find(HERE)
+    assert summary is not None
+    assert (summary.conversation, summary.head, summary.turns) == (HERE, 3, 2)
+    assert summary.title == "What is this?"
+    assert (summary.started_at, summary.last_activity_at) == (first[0].ts, last[-1].ts)
 
 
 async def test_the_uid_of_a_conversation_is_its_own_for_ever(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("here")], seen=0)
     await log.append(THERE, [prompt("there")], seen=0)
-    begun = await log.find(HERE)
+    summary = await log.find(HERE)
     await log.append(HERE, [prompt("more")], seen=1)
-    here, there = await log.find(HERE), await log.find(THERE)
-    assert begun is not None
-    assert here is not None
-    assert there is not None
-    assert here.uid == begun.uid != there.uid
+    here_summary, other_summary = await log.find(HERE), await log.find(THERE)
+    assert summary is not None
+    assert here_summary is not None
+    assert other_summary is not None
+    assert here_summary.uid == summary.uid != other_summary.uid
 
 
 async def test_a_conversation_that_begins_without_a_prompt_has_no_title(log: TimelineLog) -> None:
     await log.append(HERE, [followup("and")], seen=0)
     await log.append(HERE, [prompt("hello")], seen=1)
-    found = await log.find(HERE)
-    assert found is not None
-    assert found.title == ""
+    summary = await log.find(HERE)
+    assert summary is not None
+    assert summary.title == ""
 
 
 async def test_conversations_are_listed_the_one_active_last_first(log: TimelineLog) -> None:
@@ -505,7 +505,7 @@ async def test_the_conversations_of_one_user_can_be_listed(log: TimelineLog) -> 
     mine, theirs = ConversationKey(name="a", user="me"), ConversationKey(name="a", user="they")
     await log.append(mine, [prompt("mine")], seen=0)
     await log.append(theirs, [prompt("theirs")], seen=0)
-    assert [found.conversation for found in await log.conversations(user="me")] == [mine]
+    assert [summary.conversation for summary in await log.conversations(user="me")] == [mine]
     assert await log.conversations(user="nobody") == []
 
 
@@ -571,10 +571,12 @@ async def test_a_large_body_comes_back_whole(log: TimelineLog) -> None:
 
 
 async def test_a_refused_append_fails_none_of_those_made_at_the_same_time(log: TimelineLog) -> None:
-    said = [log.append(HERE, [prompt(str(number))], seen=0) for number in range(5)]
+    sent_blocks = [log.append(HERE, [prompt(str(number))], seen=0) for number in range(5)]
     refused = log.append(HERE, [prompt("half"), notes("mine")], seen=0, key="k")
-    there = log.append(THERE, [prompt("there")], seen=0)
-    *kept, refusal, begun = await asyncio.gather(*said, refused, there, return_exceptions=True)
+    other_blocks = log.append(THERE, [prompt("there")], seen=0)
+    *kept, refusal, begun = await asyncio.gather(
+        *sent_blocks, refused, other_blocks, return_exceptions=True
+    )
     assert isinstance(refusal, LeaseLost)
     assert [len(blocks) for blocks in kept if isinstance(blocks, list)] == [1, 2, 3, 4, 5]
     assert not isinstance(begun, BaseException)
@@ -596,10 +598,10 @@ async def test_a_text_that_no_database_holds_fails_only_its_own_append(log: Time
 
 
 async def test_conversations_that_begin_at_the_same_time_are_apart(log: TimelineLog) -> None:
-    many = [ConversationKey(name=f"c{number}") for number in range(40)]
+    keys = [ConversationKey(name=f"c{number}") for number in range(40)]
     for step in range(3):
-        await asyncio.gather(*(log.append(c, [prompt(c.name)], seen=step) for c in many))
-    for conversation in many:
+        await asyncio.gather(*(log.append(c, [prompt(c.name)], seen=step) for c in keys))
+    for conversation in keys:
         blocks = await log.read(conversation)
         assert texts(blocks) == [conversation.name] * 3
         assert [(block.seq, block.turn, block.n) for block in blocks] == [
@@ -621,8 +623,8 @@ async def test_a_full_conversation_takes_nothing_new_and_keeps_what_has_begun(
         await log.append(HERE, [prompt("x" * 20), notes("y" * 20), notes("z")], seen=0, term=term)
         with pytest.raises(StoreError, match="'here' is full: it has 3 blocks"):
             await log.append(HERE, [prompt("more")], seen=3)
-        kept = await log.append(HERE, [notes("the end of it")], seen=3, term=term)
-        assert seqs(kept) == [4]
+        blocks = await log.append(HERE, [notes("the end of it")], seen=3, term=term)
+        assert seqs(blocks) == [4]
 
 
 @pytest.mark.parametrize("limits", [ConversationLimits(blocks=5), ConversationLimits(bytes=130)])

@@ -38,11 +38,11 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 @pytest.fixture(params=["memory", "file", "numpy"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
     file = tmp_path / "talk.db-memory"
-    made: TurnIndex = MemoryTurnIndex()
+    memory_turn_index: TurnIndex = MemoryTurnIndex()
     if request.param != "memory":
-        made = MemoryFile(file, fast_cosines if request.param == "numpy" else cosines)
-    yield made
-    await made.close()
+        memory_turn_index = MemoryFile(file, fast_cosines if request.param == "numpy" else cosines)
+    yield memory_turn_index
+    await memory_turn_index.close()
 
 
 def said(

@@ -134,12 +134,12 @@ def index_in_child(file: Path, passed: Path, point: int = 0) -> int:
 def kill_at(folder: Path, points: Sequence[int]) -> None:
     """Kill a process at each of these statements, let another carry on, and compare the index with the one of no kill."""
     index_in_child(folder / "whole", folder / "passed")
-    whole = contents(folder / "whole")
+    whole_contents = contents(folder / "whole")
     for point in points:
         file = folder / f"killed{point}"
         killed = index_in_child(file, folder / "passed", point) == signal.SIGKILL
         in_child(partial(_run, carry_on, file))
-        say(point, "killed" if killed else "ended", contents(file) == whole)
+        say(point, "killed" if killed else "ended", contents(file) == whole_contents)
 
 
 def main() -> None:

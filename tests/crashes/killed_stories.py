@@ -88,8 +88,8 @@ async def write_until_killed(store: str) -> None:
             user = [prompt(f"{number}"), prompt("+"), *large]
             runner = [notes(f"{number}"), notes("+"), *large]
             said = runner if number % 2 else user
-            kept = await log.append(HERE, said, seen=0, term=term if number % 2 else None)
-            say(len(kept), await asyncio.to_thread(_size, wal))
+            blocks = await log.append(HERE, said, seen=0, term=term if number % 2 else None)
+            say(len(blocks), await asyncio.to_thread(_size, wal))
         say("done")
         await asyncio.Event().wait()
 

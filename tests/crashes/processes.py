@@ -87,8 +87,8 @@ async def append_for_ever(store: str) -> None:
     """Append two blocks at a time; say how many are acknowledged."""
     async with await SqlLog.open(url(store)) as log:
         for number in count():
-            kept = await log.append(HERE, [prompt(f"{number}"), prompt("+")], seen=2 * number)
-            say(kept[-1].seq)
+            blocks = await log.append(HERE, [prompt(f"{number}"), prompt("+")], seen=2 * number)
+            say(blocks[-1].seq)
 
 
 async def produce(store: str, process: int, appends: int) -> None:
@@ -96,12 +96,12 @@ async def produce(store: str, process: int, appends: int) -> None:
     async with await SqlLog.open(url(store)) as log:
 
         async def one(conversation: ConversationKey, producer: str) -> None:
-            seen = 0
+            count = 0
             for number in range(appends):
                 text = f"{process}{producer} {number}"
-                met = await log.append(conversation, [prompt(text)], seen=seen)
-                assert [block.seq for block in met] == list(range(seen + 1, seen + len(met) + 1))
-                seen = met[-1].seq
+                met = await log.append(conversation, [prompt(text)], seen=count)
+                assert [block.seq for block in met] == list(range(count + 1, count + len(met) + 1))
+                count = met[-1].seq
 
         await asyncio.gather(*(one(place, who) for place in (HERE, THERE) for who in PRODUCERS))
 
@@ -153,14 +153,16 @@ async def fill(store: str, limit_bytes: int, size: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(Path(store))) as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, most))
-        kept = 0
+        count = 0
         try:
             while True:
-                kept = (await log.append(HERE, [prompt(f"{kept}" + "x" * size)], seen=kept))[-1].seq
+                count = (await log.append(HERE, [prompt(f"{count}" + "x" * size)], seen=count))[
+                    -1
+                ].seq
         except StoreFull as error:
-            say(kept, error)
+            say(count, error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        say((await log.append(HERE, [prompt("x" * size)], seen=kept))[-1].seq)
+        say((await log.append(HERE, [prompt("x" * size)], seen=count))[-1].seq)
 
 
 def fork_with_a_log(store: str) -> None:
@@ -203,8 +205,8 @@ async def append_a_story(log: TimelineLog, point: int) -> None:
     await log.append(HERE, [prompt("one")], seen=0, key="1")
     say(point, 1)
     async with log.lease(HERE) as term:
-        whole = [notes("two"), notes("three"), notes("four")]
-        await log.append(HERE, whole, seen=1, term=term, key="2")
+        whole_notes = [notes("two"), notes("three"), notes("four")]
+        await log.append(HERE, whole_notes, seen=1, term=term, key="2")
     say(point, 4)
 
 

@@ -181,9 +181,9 @@ async def carried_on(log: MemoryLog) -> ToolResult:
     async with Harness.open(bundle, store=log, model=ScriptedModel(["Done."])) as harness:
         talk = harness.conversation("c")
         await talk.resume()
-        kept = [block.body for block in await talk.blocks()]
-    assert sum(isinstance(body, ToolStarted) for body in kept) <= 1
-    (result,) = [body for body in kept if isinstance(body, ToolResult)]
+        bodies = [block.body for block in await talk.blocks()]
+    assert sum(isinstance(body, ToolStarted) for body in bodies) <= 1
+    (result,) = [body for body in bodies if isinstance(body, ToolResult)]
     return result
 
 
@@ -256,12 +256,14 @@ async def test_a_tool_may_ask_the_user_what_became_of_the_call(tmp_path: Path) -
         talk = harness.conversation("c")
         assert (await talk.resume()).exit_reason == "paused"
         pending = [block.body for block in await talk.blocks(types="react.tool.pending")]
-        assert [one.question for one in pending if isinstance(one, ToolPending)] == [
-            "Did it take effect?"
-        ]
+        assert [
+            pending_call.question
+            for pending_call in pending
+            if isinstance(pending_call, ToolPending)
+        ] == ["Did it take effect?"]
         assert (await talk.resume({"c1": "Yes."})).answer == "Done."
         results = [block.body for block in await talk.blocks(types="react.tool.result")]
-    assert [one.text for one in results if isinstance(one, ToolResult)] == ["Yes."]
+    assert [result.text for result in results if isinstance(result, ToolResult)] == ["Yes."]
     assert len(lines(str(tmp_path / "ledger"))) == 1
 
 

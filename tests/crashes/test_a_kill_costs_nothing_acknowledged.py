@@ -52,29 +52,29 @@ def test_wherever_a_process_is_killed_its_appends_are_whole_and_can_be_repeated(
 async def found_when_repeated(folder: Path, point: int) -> tuple[int, list[str]]:
     """How many blocks there are, and the texts after the same has been appended again."""
     async with await SqlLog.open(url(folder / f"{point}.db")) as log:
-        found = await log.read(HERE)
+        blocks = await log.read(HERE)
         await append_a_story(log, point)
-        return len(found), [getattr(b.body, "text", "") for b in await log.read(HERE)]
+        return len(blocks), [getattr(b.body, "text", "") for b in await log.read(HERE)]
 
 
 async def test_the_lease_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
     process = await asyncio.to_thread(start, "hold", store)
     assert process.stdout is not None
-    held = int(await asyncio.to_thread(process.stdout.readline))
+    number = int(await asyncio.to_thread(process.stdout.readline))
     async with await SqlLog.open(url(store)) as log:
         with pytest.raises(ConflictError):
             await log.lease(HERE, wait=False).__aenter__()
         await asyncio.to_thread(kill, process)
         async with log.lease(HERE, wait=False) as term:
-            assert term == held + 1
+            assert term == number + 1
 
 
 async def test_who_waits_for_the_lease_of_a_killed_process_gets_it(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
     process = await asyncio.to_thread(start, "hold", store)
     assert process.stdout is not None
-    held = int(await asyncio.to_thread(process.stdout.readline))
+    number = int(await asyncio.to_thread(process.stdout.readline))
     async with await SqlLog.open(url(store)) as log:
 
         async def take() -> int:
@@ -85,4 +85,4 @@ async def test_who_waits_for_the_lease_of_a_killed_process_gets_it(tmp_path: Pat
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await asyncio.to_thread(kill, process)
-        assert await waiting == held + 1
+        assert await waiting == number + 1

@@ -61,8 +61,8 @@ def rows(store: Path) -> list[tuple[str, str | None]]:
 
 async def test_a_large_body_is_a_file_and_its_row_names_it(store: Path) -> None:
     async with await opened(store) as log:
-        kept = await log.append(HERE, [LARGE, prompt("small")], seen=0)
-        assert list(await log.read(HERE)) == kept
+        blocks = await log.append(HERE, [LARGE, prompt("small")], seen=0)
+        assert list(await log.read(HERE)) == blocks
     (blob,) = files(store)
     large, small = rows(store)
     assert large == ("", f"{blob.parent.name}{blob.name}")
@@ -120,14 +120,14 @@ async def test_only_what_no_row_names_is_collected_after_a_day(
     orphan = FileBlobs.for_store(store, clock)
     async with await opened(store, clock) as log:
         await log.append(HERE, [LARGE], seen=0)
-        (kept,) = files(store)
+        (file,) = files(store)
         orphan.put(b"nobody's")
         assert await log.collect() == 0
         clock.days = 2
         orphan.put(b"nobody's yet")
         assert await log.collect() == 1
         assert len(files(store)) == 2
-        assert kept in files(store)
+        assert file in files(store)
         assert len(await log.read(HERE)) == 1
 
 

@@ -69,9 +69,9 @@ async def test_a_tool_is_not_entered_by_who_was_stopped_before_it_and_taken_over
         stopped.send_signal(signal.SIGCONT)
         said, complained = await asyncio.to_thread(stopped.communicate)
         blocks = await log.read(HERE)
-    heard = [line.split()[-1] for line in said.splitlines()]
-    assert (heard[-1], complained) == ("lost", "")
-    assert all(int(seq) <= place for seq in heard[:-1])
+    parts = [line.split()[-1] for line in said.splitlines()]
+    assert (parts[-1], complained) == ("lost", "")
+    assert all(int(seq) <= place for seq in parts[:-1])
     assert [block.seq for block in blocks][-1] == place
     assert not await asyncio.to_thread(ledger.exists)
 

@@ -15,7 +15,7 @@ TIMES = 1_000
 
 
 def taking(seq: int) -> Entry:
-    begun = RoundStart(
+    start = RoundStart(
         saw=seq,
         takes=(seq,),
         epoch=1,
@@ -27,7 +27,7 @@ def taking(seq: int) -> Entry:
         tools_sha256="",
         stable_sha256="",
     )
-    return Entry(body=begun, turn=1)
+    return Entry(body=start, turn=1)
 
 
 async def test_of_a_round_and_a_recall_the_first_counts_and_the_user_is_told_so_1000_times(
@@ -41,16 +41,16 @@ async def test_of_a_round_and_a_recall_the_first_counts_and_the_user_is_told_so_
         runners.lease(HERE) as term,
     ):
         talk = users.conversation(HERE.name)
-        seen = 0
+        count = 0
         for number in range(TIMES):
-            said = (await users.log.append(HERE, [prompt(f"{number}")], seen=seen))[-1]
-            recalling = talk.recall(Receipt(said.seq, said.turn))
-            appending = runners.append(HERE, [taking(said.seq)], seen=said.seq, term=term)
+            block = (await users.log.append(HERE, [prompt(f"{number}")], seen=count))[-1]
+            recalling = talk.recall(Receipt(block.seq, block.turn))
+            appending = runners.append(HERE, [taking(block.seq)], seen=block.seq, term=term)
             if number % 2:
-                told[said.seq], _ = await asyncio.gather(recalling, appending)
+                told[block.seq], _ = await asyncio.gather(recalling, appending)
             else:
-                _, told[said.seq] = await asyncio.gather(appending, recalling)
-            seen = said.seq + 2
+                _, told[block.seq] = await asyncio.gather(appending, recalling)
+            count = block.seq + 2
         blocks = await runners.read(HERE)
     recalls = {b.body.said: b.seq for b in blocks if isinstance(b.body, UserRecalled)}
     takes = {b.body.takes[0]: b.seq for b in blocks if isinstance(b.body, RoundStart)}

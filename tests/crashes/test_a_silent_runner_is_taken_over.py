@@ -82,8 +82,8 @@ async def test_a_stopped_owner_is_taken_over_and_learns_it_from_its_next_append(
         process.send_signal(signal.SIGSTOP)
         async with log.lease(HERE) as term:
             assert term == 2
-            kept = await log.append(HERE, [notes("new")], seen=2, term=term)
-            assert [block.seq for block in kept] == [3]
+            kept_blocks = await log.append(HERE, [notes("new")], seen=2, term=term)
+            assert [block.seq for block in kept_blocks] == [3]
             process.send_signal(signal.SIGCONT)
             assert (await told(process)).startswith("LeaseLost")
         blocks = await log.read(HERE)
@@ -171,29 +171,29 @@ async def test_an_owner_that_was_stopped_and_not_taken_over_goes_on(tmp_path: Pa
 
 async def test_a_lease_of_another_boot_says_nothing(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
-    async with await SqlLog.open(url(store)) as one, await SqlLog.open(url(store)) as other:
-        async with one.lease(HERE):
+    async with await SqlLog.open(url(store)) as log, await SqlLog.open(url(store)) as other_log:
+        async with log.lease(HERE):
             with closing(sqlite3.connect(store)) as database, database:
                 database.execute("UPDATE leases SET boot = 'another', ends = 1")
             with pytest.raises(ConflictError):
-                await other.lease(HERE, wait=False).__aenter__()
-        async with other.lease(HERE, wait=False) as term:
+                await other_log.lease(HERE, wait=False).__aenter__()
+        async with other_log.lease(HERE, wait=False) as term:
             assert term == 2
 
 
 async def test_a_lease_taken_over_within_a_process_ends_the_old_one(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
     async with (
-        await SqlLog.open(url(store)) as one,
-        await SqlLog.open(url(store)) as other,
-        one.lease(HERE) as old,
+        await SqlLog.open(url(store)) as log,
+        await SqlLog.open(url(store)) as other_log,
+        log.lease(HERE) as old,
     ):
         with closing(sqlite3.connect(store)) as database, database:
             database.execute("UPDATE leases SET ends = 1")
-        async with other.lease(HERE, wait=False) as term:
+        async with other_log.lease(HERE, wait=False) as term:
             assert term == old + 1
             with pytest.raises(LeaseLost):
-                await one.append(HERE, [notes("late")], seen=0, term=old)
+                await log.append(HERE, [notes("late")], seen=0, term=old)
 
 
 async def test_a_process_does_not_take_over_from_itself(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ async def test_a_process_does_not_take_over_from_itself(tmp_path: Path) -> None:
             database.execute("UPDATE leases SET ends = 1")
         with pytest.raises(ConflictError):
             await log.lease(HERE, wait=False).__aenter__()
-        kept = await log.append(HERE, [notes("mine")], seen=0, term=term)
-        assert [block.seq for block in kept] == [1]
+        blocks = await log.append(HERE, [notes("mine")], seen=0, term=term)
+        assert [block.seq for block in blocks] == [1]
 
 
 class ReadersOfALateOwner(ReaderThreads):
@@ -227,7 +227,7 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "talk.db"
-    async with await SqlLog.open(url(store), lease_seconds=60) as one, one.lease(HERE) as term:
+    async with await SqlLog.open(url(store), lease_seconds=60) as log, log.lease(HERE) as term:
         with closing(sqlite3.connect(store)) as database, database:
             database.execute("UPDATE leases SET ends = 1")
         reading, writing = await asyncio.to_thread(open_to_write, store)
@@ -241,4 +241,4 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
         await leases.close()
         await asyncio.to_thread(readers.close)
         await asyncio.to_thread(thread.close)
-        assert await one.append(HERE, [notes("mine")], seen=0, term=term)
+        assert await log.append(HERE, [notes("mine")], seen=0, term=term)

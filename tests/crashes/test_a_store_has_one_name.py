@@ -34,9 +34,9 @@ async def store(tmp_path: Path) -> Path:
 
 
 def linked(store: Path) -> str:
-    other = store.parent.parent / "other.db"
-    other.symlink_to(store)
-    return url(other)
+    other_parent = store.parent.parent / "other.db"
+    other_parent.symlink_to(store)
+    return url(other_parent)
 
 
 def around(store: Path) -> str:
@@ -52,13 +52,13 @@ def through_a_folder(store: Path) -> str:
 async def test_a_store_has_one_set_of_locks_and_blobs_whatever_it_is_called(
     store: Path, other_name: Callable[[Path], str]
 ) -> None:
-    async with Store.open(url(store)) as one, Store.open(other_name(store)) as other:
+    async with Store.open(url(store)) as one, Store.open(other_name(store)) as other_store:
         async with one.log.lease(HERE) as term:
             with pytest.raises(ConflictError):
-                await other.log.lease(HERE, wait=False).__aenter__()
+                await other_store.log.lease(HERE, wait=False).__aenter__()
             assert await one.log.holds(HERE, term)
-        (block,) = await other.log.read(HERE)
-        await other.log.append(HERE, [prompt("y" * 40_000)], seen=block.seq)
+        (block,) = await other_store.log.read(HERE)
+        await other_store.log.append(HERE, [prompt("y" * 40_000)], seen=block.seq)
         assert len(await one.log.read(HERE)) == 2
     assert sorted(path.name for path in store.parent.iterdir()) == [
         "talk.db",
@@ -96,8 +96,8 @@ async def test_nothing_is_acknowledged_into_a_deleted_store(store: Path) -> None
 async def test_nothing_is_acknowledged_into_a_store_that_was_replaced(store: Path) -> None:
     async with await SqlLog.open(url(store)) as log:
         await log.append(HERE, [prompt("kept")], seen=1)
-        async with Store.open(url(store)) as other:
-            await other.backup(store.parent / "copy.db")
+        async with Store.open(url(store)) as other_store:
+            await other_store.backup(store.parent / "copy.db")
         await asyncio.to_thread((store.parent / "copy.db").replace, store)
         with pytest.raises(StoreError, match="was replaced while it was open"):
             await log.append(HERE, [prompt("lost")], seen=2)
@@ -114,8 +114,8 @@ async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
         talk = harness.conversation("c")
         await talk.say("x" * 40_000)
         open_to_others = [one for one in made(tmp_path / "a") if one.stat().st_mode & 0o077]
-    async with Store.open(url(path)) as kept:
-        await kept.backup(tmp_path / "c" / "copy.db")
+    async with Store.open(url(path)) as store:
+        await store.backup(tmp_path / "c" / "copy.db")
     open_to_others += [one for one in made(tmp_path / "c") if one.stat().st_mode & 0o077]
     assert open_to_others == []
 

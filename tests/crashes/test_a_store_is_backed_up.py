@@ -25,8 +25,8 @@ async def opened(store: Path) -> SqlLog:
 
 async def everything(store: Path) -> dict[ConversationKey, list[Block]]:
     async with await opened(store) as log:
-        found = await log.conversations()
-        return {c.conversation: list(await log.read(c.conversation)) for c in found}
+        summaries = await log.conversations()
+        return {c.conversation: list(await log.read(c.conversation)) for c in summaries}
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ async def store(tmp_path: Path) -> Path:
 
 async def test_a_backup_holds_what_the_store_held(store: Path) -> None:
     target = store.parent / "kept" / "copy.db"
-    async with Store.open(url(store), read_only=True) as kept:
-        await kept.backup(target)
+    async with Store.open(url(store), read_only=True) as kept_store:
+        await kept_store.backup(target)
     assert await everything(target) == await everything(store)
     assert [path.name for path in target.parent.iterdir() if path.is_file()] == ["copy.db"]
 

@@ -36,12 +36,12 @@ def version(store: Path) -> str:
 
 def schema(store: Path) -> set[tuple[str, str]]:
     """Each trigger and index as it was made, each column as it is."""
-    made = "SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'index')"
+    text = "SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'index')"
     columns = """SELECT m.name || '.' || c.name, c.type || c."notnull" || c.pk
         FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"""
     with closing(sqlite3.connect(store)) as database:
         return {
-            (name, str(sql)) for query in (made, columns) for name, sql in database.execute(query)
+            (name, str(sql)) for query in (text, columns) for name, sql in database.execute(query)
         }
 
 
@@ -54,7 +54,7 @@ async def test_an_old_store_is_read_as_it_is(old: Path, read_only: bool) -> None
             (2, 1, "react.notes"),
             (3, 2, "user.prompt"),
         ]
-        assert {found.head for found in await log.conversations()} == {1, 3}
+        assert {summary.head for summary in await log.conversations()} == {1, 3}
         assert await log.find(HERE) is not None
         assert await log.forgotten(HERE) is None
     assert version(old) == "1"
@@ -63,9 +63,9 @@ async def test_an_old_store_is_read_as_it_is(old: Path, read_only: bool) -> None
 async def test_an_old_store_gains_what_is_new_with_its_first_write(old: Path) -> None:
     async with await SqlLog.open(url(old), blobs=FileBlobs.for_store(old)) as log:
         before = await log.read(HERE)
-        kept = await log.append(HERE, [LARGE], seen=3)
-        assert [(block.seq, block.turn, block.n) for block in kept] == [(4, 3, 1)]
-        assert list(await log.read(HERE)) == [*before, *kept]
+        blocks = await log.append(HERE, [LARGE], seen=3)
+        assert [(block.seq, block.turn, block.n) for block in blocks] == [(4, 3, 1)]
+        assert list(await log.read(HERE)) == [*before, *blocks]
         await log.fork(HERE, ConversationKey(name="fork"), 2)
         await log.forget(THERE)
     assert version(old) == "3"
@@ -89,14 +89,14 @@ async def test_who_has_an_old_store_open_notices_that_another_migrated_it(old: P
     blobs = FileBlobs.for_store(old)
     async with (
         await SqlLog.open(url(old), blobs=blobs) as one,
-        await SqlLog.open(url(old), blobs=blobs) as other,
+        await SqlLog.open(url(old), blobs=blobs) as other_log,
         await SqlLog.open(url(old), blobs=blobs, read_only=True) as reader,
     ):
-        for log in (one, other, reader):
+        for log in (one, other_log, reader):
             assert len(await log.read(HERE)) == 3
         await one.append(HERE, [LARGE], seen=3)
-        await other.append(HERE, [LARGE], seen=4)
-        for log in (one, other, reader):
+        await other_log.append(HERE, [LARGE], seen=4)
+        for log in (one, other_log, reader):
             assert [block.seq for block in await log.read(HERE)] == [1, 2, 3, 4, 5]
 
 

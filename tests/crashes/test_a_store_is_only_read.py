@@ -72,12 +72,12 @@ async def test_what_a_killed_process_left_is_read_and_left_as_it_is(tmp_path: Pa
     store = tmp_path / "talk.db"
     process = start("append", store)
     assert process.stdout is not None
-    seen = [int(process.stdout.readline()) for _ in range(5)]
+    numbers = [int(process.stdout.readline()) for _ in range(5)]
     kill(process)
     before = everything(tmp_path)
     assert idle_stamp(store) is None
     async with await SqlLog.open(url(store), read_only=True) as log:
-        assert len(await log.read(HERE)) >= seen[-1]
+        assert len(await log.read(HERE)) >= numbers[-1]
     after = everything(tmp_path)
     assert (after["talk.db"], after["talk.db-wal"]) == (before["talk.db"], before["talk.db-wal"])
 

@@ -43,8 +43,8 @@ def test_without_the_type_the_same_is_asked_for_and_the_output_is_its_json(tmp_p
             return (await harness.conversation("c1").resume()).output
 
     assert asyncio.run(resume()) == {"kind": "green", "minutes": 3}
-    [asked] = model.requests
-    assert asked.options.json_form == json_form("answer", Advice.model_json_schema())
+    [request] = model.requests
+    assert request.options.json_form == json_form("answer", Advice.model_json_schema())
 
 
 def test_with_the_type_the_output_is_its_value(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ C = ConversationKey(name="c")
 
 
 async def audited(store: Path, head: Head | None = None) -> Audit:
-    async with Store.open(url(store), read_only=True) as kept:
-        (found,) = await kept.audit({} if head is None else {C: head}, C)
+    async with Store.open(url(store), read_only=True) as kept_store:
+        (found,) = await kept_store.audit({} if head is None else {C: head}, C)
     return found
 
 
@@ -126,8 +126,8 @@ async def test_what_was_cut_off_at_the_end_and_a_new_chain_show_by_a_head(
     (fault,) = (await audited(store, Head(seq=3, digest=bytes(32)))).faults
     assert (fault.kind, fault.seq) == ("rewritten", 3)
     missing = ConversationKey(name="gone")
-    async with Store.open(url(store), read_only=True) as kept:
-        (_, gone) = await kept.audit({missing: head})
+    async with Store.open(url(store), read_only=True) as kept_store:
+        (_, gone) = await kept_store.audit({missing: head})
     assert [fault.kind for fault in gone.faults] == ["removed"]
 
 
@@ -138,8 +138,8 @@ async def test_a_row_that_was_changed_is_not_read_as_something_else(
 ) -> None:
     to = "type || 'x'" if column == "type" else f"{column} {more}"
     await asyncio.to_thread(change, store, f"UPDATE blocks SET {column} = {to} WHERE seq = 13")
-    async with Store.open(url(store), read_only=True) as kept:
-        talk = kept.conversation("c")
+    async with Store.open(url(store), read_only=True) as kept_store:
+        talk = kept_store.conversation("c")
         with pytest.raises(StoreError, match=r"is not what its digest says.*loopline audit"):
             await talk.blocks(after=10)
         with pytest.raises(StoreError, match="is not what its digest says"):
@@ -149,42 +149,45 @@ async def test_a_row_that_was_changed_is_not_read_as_something_else(
 async def test_a_row_is_checked_however_it_is_read(store: Path) -> None:
     statement = "UPDATE blocks SET body = replace(body, 'r', 'R') WHERE type = 'react.tool.result'"
     await asyncio.to_thread(change, store, statement)
-    async with Store.open(url(store), read_only=True) as kept:
-        talk = kept.conversation("c")
+    async with Store.open(url(store), read_only=True) as kept_store:
+        talk = kept_store.conversation("c")
         assert len(await talk.blocks(types="react.tool.call")) > 1
         with pytest.raises(StoreError, match="is not what its digest says"):
             await talk.blocks(types="react.tool.result")
         with pytest.raises(StoreError, match="is not what its digest says"):
-            await kept.log.read(C, last=1, types=["react.tool.result"])
+            await kept_store.log.read(C, last=1, types=["react.tool.result"])
 
 
 async def test_a_fork_goes_on_from_the_digest_of_its_base(store: Path) -> None:
-    async with Store.open(url(store)) as kept:
-        await kept.log.fork(C, HERE, 7)
-        before = {one.conversation: one for one in await kept.audit()}
-        await kept.log.append(HERE, [prompt("on")], seen=7)
-        again = {one.conversation: one for one in await kept.audit()}
-        chain = list(digests(await kept.log.read(HERE)))
+    async with Store.open(url(store)) as kept_store:
+        await kept_store.log.fork(C, HERE, 7)
+        before = {one.conversation: one for one in await kept_store.audit()}
+        await kept_store.log.append(HERE, [prompt("on")], seen=7)
+        again = {one.conversation: one for one in await kept_store.audit()}
+        chain = list(digests(await kept_store.log.read(HERE)))
     assert (before[HERE].head.seq, again[HERE].head.seq) == (7, 8)
     assert (again[HERE].head.digest, again[HERE].faults) == (chain[7], ())
     await asyncio.to_thread(
         change, store, "UPDATE blocks SET ts = 0 WHERE seq = 5 AND conversation = 1"
     )
-    async with Store.open(url(store), read_only=True) as kept:
-        assert [[fault.seq for fault in one.faults] for one in await kept.audit()] == [[5], [5]]
+    async with Store.open(url(store), read_only=True) as kept_store:
+        assert [[fault.seq for fault in one.faults] for one in await kept_store.audit()] == [
+            [5],
+            [5],
+        ]
 
 
 async def test_what_was_forgotten_is_told_and_is_no_fault(store: Path) -> None:
-    async with Store.open(url(store)) as kept:
-        await kept.forget("c")
-        (found,) = await kept.audit({C: Head(seq=3, digest=bytes(32))})
+    async with Store.open(url(store)) as kept_store:
+        await kept_store.forget("c")
+        (found,) = await kept_store.audit({C: Head(seq=3, digest=bytes(32))})
     assert (found.forgotten is not None, found.faults) == (True, ())
 
 
 async def test_a_blob_that_is_gone_is_told(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
-    async with Store.open(url(store)) as kept:
-        await kept.log.append(C, [prompt("x" * 50_000)], seen=0)
+    async with Store.open(url(store)) as kept_store:
+        await kept_store.log.append(C, [prompt("x" * 50_000)], seen=0)
     assert (await audited(store)).faults == ()
     await asyncio.to_thread(shutil.rmtree, f"{store}-blobs")
     (fault,) = (await audited(store)).faults
@@ -215,22 +218,22 @@ def rows(document: JsonObject) -> list[JsonObject]:
 
 def test_a_document_is_audited_like_rows() -> None:
     blocks, document = lived().blocks, deepcopy(lived().document)
-    assert [row["digest"] for row in rows(document)] == [one.hex() for one in digests(blocks)]
+    assert [row["digest"] for row in rows(document)] == [digest.hex() for digest in digests(blocks)]
     assert audit_document(document, {}, C).faults == ()
     told = list[tuple[int, str]]()
     for damage in (0, 1, 2, 3):
         damaged = deepcopy(document)
-        found = rows(damaged)
+        found_rows = rows(damaged)
         match damage:
             case 0:
-                cast("JsonObject", found[4]["body"])["attempt"] = 9
-                found[4]["term"] = 99
+                cast("JsonObject", found_rows[4]["body"])["attempt"] = 9
+                found_rows[4]["term"] = 99
             case 1:
-                del found[4]
+                del found_rows[4]
             case 2:
-                found[4], found[7] = found[7], found[4]
+                found_rows[4], found_rows[7] = found_rows[7], found_rows[4]
             case _:
-                found.insert(4, deepcopy(found[1]))
+                found_rows.insert(4, deepcopy(found_rows[1]))
         told += [(fault.seq, fault.kind) for fault in audit_document(damaged, {}, C).faults[:1]]
         with pytest.raises(DocumentError):
             read_document(damaged)

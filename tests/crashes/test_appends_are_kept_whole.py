@@ -40,9 +40,9 @@ async def test_an_append_cancelled_at_any_step_is_kept_whole_or_not_at_all(
                 await asyncio.sleep(0)
             appending.cancel()
             await asyncio.wait([appending])
-            kept = await log.read(HERE, after=head)
-            assert len(kept) == (2 if steps else 0)
-            head += len(kept)
+            blocks = await log.read(HERE, after=head)
+            assert len(blocks) == (2 if steps else 0)
+            head += len(blocks)
 
 
 async def test_an_append_cancelled_twice_is_still_waited_for(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_more_conversations_than_a_process_remembers_keep_their_places(
         together = [others[-1], *mixed]
         await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in together))
         assert [block.seq for block in await log.read(first)] == list(range(1, 43))
-        assert {found.head for found in await log.conversations()} == {2, 4, 42}
+        assert {summary.head for summary in await log.conversations()} == {2, 4, 42}
 
 
 async def test_a_closed_log_is_refused(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ async def test_a_store_held_too_long_is_busy_and_keeps_nothing(tmp_path: Path) -
     with connections_with("busy_timeout = 20"):
         async with await SqlLog.open(url(store)) as log:
             await log.append(HERE, PAIR, seen=0)
-            with closing(sqlite3.connect(store, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
+            with closing(sqlite3.connect(store, isolation_level=None)) as other_connection:
+                other_connection.execute("BEGIN IMMEDIATE")
                 with pytest.raises(StoreBusy, match=r"talk\.db"):
                     await log.append(HERE, PAIR, seen=2)
                 assert len(await log.read(HERE)) == 2
-                other.execute("ROLLBACK")
+                other_connection.execute("ROLLBACK")
             assert [b.seq for b in await log.append(HERE, PAIR, seen=2)] == [3, 4]
 
 
@@ -109,20 +109,20 @@ async def test_who_reads_waits_for_no_writer(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
     async with await SqlLog.open(url(store)) as log:
         await log.append(HERE, PAIR, seen=0)
-        with closing(sqlite3.connect(store, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with closing(sqlite3.connect(store, isolation_level=None)) as other_connection:
+            other_connection.execute("BEGIN IMMEDIATE")
             assert len(await log.read(HERE)) == 2
             assert len(await log.conversations()) == 1
 
 
 async def append_until_full(log: SqlLog, entries: list[Entry]) -> int:
     """How many blocks were acknowledged before there was no room."""
-    kept = 0
+    count = 0
     while True:
         try:
-            kept = (await log.append(HERE, entries, seen=kept))[-1].seq
+            count = (await log.append(HERE, entries, seen=count))[-1].seq
         except StoreFull:
-            return kept
+            return count
 
 
 async def test_a_database_without_room_is_full_until_there_is_room(tmp_path: Path) -> None:

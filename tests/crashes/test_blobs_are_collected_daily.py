@@ -34,8 +34,8 @@ async def store(tmp_path: Path, clock: LaterClock) -> Path:
 
 async def opened(store: Path, clock: LaterClock, *, read_only: bool = False) -> int:
     """How many blobs there are once the store has been opened and closed."""
-    async with Store.open(url(store), read_only=read_only, clock=clock) as kept:
-        assert len(await kept.conversation(HERE.name).blocks()) == 1
+    async with Store.open(url(store), read_only=read_only, clock=clock) as kept_store:
+        assert len(await kept_store.conversation(HERE.name).blocks()) == 1
     return len(files(store))
 
 
@@ -82,17 +82,17 @@ async def test_many_that_open_a_store_at_once_collect_once(
             await one.__aenter__()
         for one in stores:
             await one.__aexit__(None, None, None)
-    assert len([said for said in caplog.messages if "nothing refers to" in said]) == 1
+    assert len([message for message in caplog.messages if "nothing refers to" in message]) == 1
 
 
 async def test_a_store_that_is_held_by_another_is_used_and_the_failure_is_logged(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     impatient = each_connection(lambda connection: connection.execute("PRAGMA busy_timeout = 20"))
-    with impatient, closing(sqlite3.connect(store, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        async with Store.open(url(store)) as kept:
-            assert len(await kept.conversation(HERE.name).blocks()) == 1
+    with impatient, closing(sqlite3.connect(store, isolation_level=None)) as other_connection:
+        other_connection.execute("BEGIN IMMEDIATE")
+        async with Store.open(url(store)) as kept_store:
+            assert len(await kept_store.conversation(HERE.name).blocks()) == 1
     assert "were not collected" in caplog.text
 
 
@@ -107,8 +107,8 @@ async def test_a_store_of_a_newer_loopline_is_left_alone(store: Path, clock: Lat
 async def test_what_is_forgotten_takes_its_blobs_with_it_at_once(
     store: Path, clock: LaterClock
 ) -> None:
-    async with Store.open(url(store), clock=clock) as kept:
-        await kept.log.append(ConversationKey(name="other"), [prompt("ü" * 30_000)], seen=0)
+    async with Store.open(url(store), clock=clock) as kept_store:
+        await kept_store.log.append(ConversationKey(name="other"), [prompt("ü" * 30_000)], seen=0)
         assert len(files(store)) == 2
-        await kept.forget(HERE.name)
+        await kept_store.forget(HERE.name)
         assert len(files(store)) == 1

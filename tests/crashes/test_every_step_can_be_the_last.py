@@ -52,10 +52,10 @@ async def check_and_do_the_rest(folder: Path, point: int, acknowledged: set[str]
         copied = await asyncio.to_thread(copy.exists)
         assert copied or "copied" not in acknowledged
         await do_everything(log, store, point)
-        kept = await stored_blocks(log)
-    check(kept, {"kept", "forked", "added", "forgotten"})
+        kept_stored_blocks = await stored_blocks(log)
+    check(kept_stored_blocks, {"kept", "forked", "added", "forgotten"})
     async with await opened(copy) as log:
-        assert await stored_blocks(log) == kept
+        assert await stored_blocks(log) == kept_stored_blocks
     assert len(await asyncio.to_thread(named_blobs, store)) == 1
 
 

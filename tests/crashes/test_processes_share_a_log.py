@@ -38,9 +38,9 @@ async def test_processes_that_append_at_once_all_keep_their_order(
     async with await SqlLog.open(url(store)) as log:
         for conversation in (HERE, THERE):
             blocks = await log.read(conversation)
-            places = [block.seq for block in blocks]
-            assert places == list(range(1, processes * len(PRODUCERS) * APPENDS + 1))
-            assert [block.turn for block in blocks] == places
+            seqs = [block.seq for block in blocks]
+            assert seqs == list(range(1, processes * len(PRODUCERS) * APPENDS + 1))
+            assert [block.turn for block in blocks] == seqs
             numbers = numbers_by_producer(blocks)
             assert len(numbers) == processes * len(PRODUCERS)
             assert all(theirs == list(range(APPENDS)) for theirs in numbers.values())
@@ -56,18 +56,18 @@ def test_eight_processes_may_begin_one_store_at_once(quick_folder: Path) -> None
 
 async def test_numbering_goes_on_from_what_another_process_wrote(tmp_path: Path) -> None:
     store = url(tmp_path / "talk.db")
-    async with await SqlLog.open(store) as one, await SqlLog.open(store) as other:
-        seen = 0
-        for log in (one, one, other, one, other, other):
-            turn = 1 if seen else 0
+    async with await SqlLog.open(store) as one, await SqlLog.open(store) as other_log:
+        count = 0
+        for log in (one, one, other_log, one, other_log, other_log):
+            turn = 1 if count else 0
             entry = prompt("hello")
-            kept = await log.append(HERE, [type(entry)(body=entry.body, turn=turn)], seen=seen)
-            seen = kept[-1].seq
+            blocks = await log.append(HERE, [type(entry)(body=entry.body, turn=turn)], seen=count)
+            count = blocks[-1].seq
         assert [block.n for block in await one.read(HERE)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_log_is_refused_in_a_forked_child_and_goes_on_in_its_parent(tmp_path: Path) -> None:
     process = start("fork", tmp_path / "talk.db")
-    said = process.communicate()[0].splitlines()
-    assert [line.split(":")[0] for line in said] == ["append", "read", "2"]
-    assert all("forked" in line for line in said[:2])
+    lines = process.communicate()[0].splitlines()
+    assert [line.split(":")[0] for line in lines] == ["append", "read", "2"]
+    assert all("forked" in line for line in lines[:2])

@@ -127,15 +127,15 @@ def test_a_stream_that_breaks_off_is_ended_all_the_same(name: DialectName) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stream_without_a_turn_has_no_end(name: DialectName) -> None:
-    assert not [one for one in heard(name, []) if is_last(name, one)]
+    assert not [event for event in heard(name, []) if is_last(name, event)]
 
 
 @pytest.mark.parametrize(
     ("reason", "status"),
     [
-        *((one, "success") for one in ("complete", "max_iterations", "deadline", "budget")),
-        *((one, "failed") for one in ("error", "refused")),
-        *((one, "interrupted") for one in ("stopped", "interrupted")),
+        *((text, "success") for text in ("complete", "max_iterations", "deadline", "budget")),
+        *((text, "failed") for text in ("error", "refused")),
+        *((text, "interrupted") for text in ("stopped", "interrupted")),
     ],
 )
 def test_an_answer_at_a_limit_is_a_success_of_the_node(reason: ExitReason, status: str) -> None:
@@ -168,9 +168,14 @@ def test_a_child_that_fails_is_told_with_its_error(reason: ExitReason) -> None:
     turn += [ToolCalled(call_id="c1", tool="crew.agent")]
     turn += [RunChild(call_id="c1", conversation="tea~c1")]
     turn += [RunChild(call_id="c1", conversation="tea~c1", reason=reason)]
-    told = [one for one in heard("chatcli", events([(1, turn)])) if one.event == "AgentEvent"]
-    assert [one.data["type"] for one in told] == ["Started", "Started", "Failed"]
-    assert (told[-1].data["error"], told[-1].data["duration"]) == (reason, "1s")
+    reported_events = [
+        event for event in heard("chatcli", events([(1, turn)])) if event.event == "AgentEvent"
+    ]
+    assert [one.data["type"] for one in reported_events] == ["Started", "Started", "Failed"]
+    assert (reported_events[-1].data["error"], reported_events[-1].data["duration"]) == (
+        reason,
+        "1s",
+    )
 
 
 def test_usage_and_rounds_at_the_end_are_those_of_the_whole_turn() -> None:
@@ -182,5 +187,5 @@ def test_usage_and_rounds_at_the_end_are_those_of_the_whole_turn() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_missed_is_told_in_every_vocabulary(name: DialectName) -> None:
-    (missed,) = [one for one in heard(name, EVENTS) if one.event == "missed"]
+    (missed,) = [event for event in heard(name, EVENTS) if event.event == "missed"]
     assert (missed.data, missed.id) == ({"after": 38, "through": 39}, "")

@@ -70,10 +70,10 @@ async def test_a_turn_that_pauses_and_is_carried_on_is_told_in_two_streams(
         answers = {"c1": "The green one."}
         carried_on = [event async for event in talk.stream_resume(answers)]
         blocks = await talk.blocks()
-    first, whole = heard(name, paused, TALK), heard(name, [*paused, *carried_on], TALK)
+    first, whole_events = heard(name, paused, TALK), heard(name, [*paused, *carried_on], TALK)
     assert is_last(name, first[-1])
-    assert is_last(name, whole[-1])
-    assert lines(lasting(whole)) == lines(replayed(name, TALK, blocks))
+    assert is_last(name, whole_events[-1])
+    assert lines(lasting(whole_events)) == lines(replayed(name, TALK, blocks))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,19 +90,24 @@ async def test_what_is_said_between_turns_is_told_before_the_turn_that_takes_it(
 
 def folded(records: Sequence[Record]) -> dict[str, Json]:
     """The channels after their updates, each reduced as its record says."""
-    held: dict[str, Json] = {"input_tokens": 0, "output_tokens": 0, "turn": 0, "stop_reason": ""}
-    held["pending_tools"] = []
+    held_record: dict[str, Json] = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "turn": 0,
+        "stop_reason": "",
+    }
+    held_record["pending_tools"] = []
     for record in records:
         if record.event == "channel":
             name, value = str(record.data["channel"]), record.data["value"]
-            match record.data["reducer"], held.get(name), value:
+            match record.data["reducer"], held_record.get(name), value:
                 case "add", int(before), int(more):
-                    held[name] = before + more
+                    held_record[name] = before + more
                 case "append", before, _:
-                    held[name] = [*before, value] if isinstance(before, list) else [value]
+                    held_record[name] = [*before, value] if isinstance(before, list) else [value]
                 case _:
-                    held[name] = value
-    return held
+                    held_record[name] = value
+    return held_record
 
 
 async def test_the_updates_of_channels_reduce_to_the_channels_of_the_turn() -> None:
@@ -110,15 +115,15 @@ async def test_the_updates_of_channels_reduce_to_the_channels_of_the_turn() -> N
         events = await stream_of(talk)
         blocks = await talk.blocks()
     for end in [block.seq for block in blocks if block.type != "react.decision"]:
-        upto = [one for one in blocks if one.seq <= end]
+        upto = [block for block in blocks if block.seq <= end]
         if upto[-1].type in {"react.thinking", "react.notes"}:
             continue  # the decision is told with what follows it
-        reduced, there = folded(heard("beakr", upto, TALK)), channels(Timeline(upto), 1)
-        assert reduced["input_tokens"] == there.input_tokens
-        assert reduced["output_tokens"] == there.output_tokens
-        assert reduced["turn"] == there.turn
-        assert reduced["pending_tools"] == [*there.pending_tools]
-        assert reduced["stop_reason"] == STOPS[there.stop_reason]
+        reduced, other_channels = folded(heard("beakr", upto, TALK)), channels(Timeline(upto), 1)
+        assert reduced["input_tokens"] == other_channels.input_tokens
+        assert reduced["output_tokens"] == other_channels.output_tokens
+        assert reduced["turn"] == other_channels.turn
+        assert reduced["pending_tools"] == [*other_channels.pending_tools]
+        assert reduced["stop_reason"] == STOPS[other_channels.stop_reason]
     assert folded(heard("beakr", events, TALK))["llm_response"] == "Tea [1]."
 
 
@@ -127,8 +132,8 @@ async def test_the_numbers_at_the_end_are_those_of_the_result() -> None:
         events = await stream_of(talk)
         blocks = await talk.blocks()
     turn = Timeline(blocks).turn(1)
-    (end,) = [one.body for one in blocks if isinstance(one.body, Exit)]
-    (done,) = [one for one in heard("fim", events, TALK) if one.event == "done"]
+    (end,) = [block.body for block in blocks if isinstance(block.body, Exit)]
+    (done,) = [event for event in heard("fim", events, TALK) if event.event == "done"]
     last = heard("nadoo", events, TALK)[-1]
     assert done.data["usage"] == {
         "prompt_tokens": turn.usage.input_tokens,
@@ -162,8 +167,8 @@ async def test_an_answer_from_the_trace_is_told_as_a_second_phase() -> None:
     opened = Harness.open(bench, store="memory:", model=model, clock=FakeClock())
     async with opened as harness:
         records = heard("fim", await stream_of(harness.conversation("c")), TALK)
-    signal = [one.data for one in records].index({"type": "answer", "status": "start"})
-    later = [(one.event, one.data.get("status")) for one in records[signal:] if one.id]
+    signal = [record.data for record in records].index({"type": "answer", "status": "start"})
+    later = [(record.event, record.data.get("status")) for record in records[signal:] if record.id]
     assert later == [
         ("step", "start"),
         ("answer", "start"),

@@ -51,8 +51,8 @@ def test_what_lasts_does_not_depend_on_deltas(name: DialectName, stream: Sequenc
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_rise_and_none_is_given_twice(name: DialectName) -> None:
     ids = [record.id.split(".") for record in lasting(heard(name, EVENTS))]
-    places = [(int(seq), int(k)) for seq, k in ids]
-    assert places == sorted(set(places))
+    rows = [(int(seq), int(k)) for seq, k in ids]
+    assert rows == sorted(set(rows))
 
 
 @pytest.mark.parametrize("name", NAMES)

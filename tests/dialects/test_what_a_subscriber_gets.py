@@ -47,8 +47,10 @@ CALLS: dict[DialectName, tuple[str, str]] = {
 
 def steps(records: Sequence[Record], kind: str, status: str) -> list[Record]:
     """The steps of FIM of that type and status."""
-    found = [one for one in records if one.event == "step" and one.data["type"] == kind]
-    return [one for one in found if one.data["status"] == status]
+    found_records = [
+        record for record in records if record.event == "step" and record.data["type"] == kind
+    ]
+    return [one for one in found_records if one.data["status"] == status]
 
 
 def test_parallel_calls_of_one_tool_can_be_told_apart() -> None:
@@ -59,11 +61,13 @@ def test_parallel_calls_of_one_tool_can_be_told_apart() -> None:
             if one.event == event and one.id in {"9.1", "11.1"}
         ]
         assert ended == ["c2", "c1"], name
-    steps_of_kdcube = [one for one in heard("kdcube", EVENTS) if one.id in {"9.1", "11.1"}]
+    steps_of_kdcube = [event for event in heard("kdcube", EVENTS) if event.id in {"9.1", "11.1"}]
     calls = [one.data["data"] for one in steps_of_kdcube]
     assert [call["call_id"] for call in calls if isinstance(call, dict)] == ["c2", "c1"]
-    messages = [one.data["value"] for one in heard("beakr", EVENTS) if one.id in {"9.1", "11.1"}]
-    assert [said["call_id"] for said in messages if isinstance(said, dict)] == ["c2", "c1"]
+    messages = [
+        event.data["value"] for event in heard("beakr", EVENTS) if event.id in {"9.1", "11.1"}
+    ]
+    assert [message["call_id"] for message in messages if isinstance(message, dict)] == ["c2", "c1"]
 
 
 def test_each_call_has_the_time_it_took_itself() -> None:
@@ -75,12 +79,12 @@ def test_each_call_has_the_time_it_took_itself() -> None:
 def test_after_a_reset_a_listener_is_told_that_what_it_showed_is_void(name: DialectName) -> None:
     told = [*_asked(), answer_begun(), delta("answer", "Ma"), reset()]
     records = heard(name, events([(1, told)]))
-    assert "reset" in [one.event for one in records]
+    assert "reset" in [record.event for record in records]
 
 
 def test_after_a_reset_an_answer_begins_again() -> None:
     records = heard("fim", events([(1, [*_asked(), delta("answer", "Ma"), reset()])]))
-    answers = [one.data for one in records if one.event == "answer"]
+    answers = [record.data for record in records if record.event == "answer"]
     assert answers == [
         {"status": "start"},
         {"status": "delta", "content": "Ma"},
@@ -97,7 +101,7 @@ def test_a_reset_of_what_was_never_shown_is_not_told(name: DialectName) -> None:
 def test_an_answer_of_the_decision_itself_is_signalled_once() -> None:
     told = [*_asked(), Decision(model="m", stop_reason="stop"), Completion(text="Tea.")]
     records = lasting(heard("fim", events([(1, [*told, Exit(reason="complete")])])))
-    assert [one.data for one in records][1:4] == [
+    assert [record.data for record in records][1:4] == [
         {"type": "thinking", "status": "done", "iteration": 1, "reasoning": ""},
         {"type": "answer", "status": "start"},
         {"status": "done", "content": "Tea.", "flag": ""},
@@ -107,12 +111,12 @@ def test_an_answer_of_the_decision_itself_is_signalled_once() -> None:
 def test_an_unreadable_reply_that_is_the_answer_says_so_as_its_reasoning() -> None:
     notice = Notice(code="malformed_reply", text="no JSON")
     repaired: list[Told] = [Decision(model="m", stop_reason="stop", raw="Eh?"), notice, begun()]
-    taken: list[Told] = [
+    bodies: list[Told] = [
         Decision(model="m", stop_reason="stop"),
         Thinking(text="hm"),
         Completion(text="Oh.", flag="unparsed"),
     ]
-    told = [*_asked(), *repaired, *taken]
+    told = [*_asked(), *repaired, *bodies]
     done = steps(heard("fim", events([(1, told)])), "thinking", "done")
     assert [one.data["reasoning"] for one in done] == ["", "(could not parse LLM output as JSON)"]
 
@@ -140,7 +144,7 @@ def test_a_run_that_failed_has_made_no_iterations_in_fim() -> None:
     ends: list[tuple[ExitReason, int]] = [("error", 0), ("deadline", 1)]
     for reason, made in ends:
         records = heard("fim", events([(1, [*told, Exit(reason=reason, error="down")])]))
-        (done,) = [one for one in records if one.event == "done"]
+        (done,) = [record for record in records if record.event == "done"]
         assert done.data["iterations"] == made
 
 
@@ -154,8 +158,8 @@ def test_a_turn_that_waits_is_not_told_as_paused_by_a_call_that_was_cut_off() ->
         ("stopped", False),
     ]
     for status, pauses in ends:
-        came = ToolResult(call_id="c2", tool="w.ask", text="", status=status)
-        records = heard("nadoo", events([(1, [*_asked(), decision, *calls, waits, came])]))
+        result = ToolResult(call_id="c2", tool="w.ask", text="", status=status)
+        records = heard("nadoo", events([(1, [*_asked(), decision, *calls, waits, result])]))
         assert (lasting(records)[-1].event == "node_finished") == pauses
 
 
@@ -164,7 +168,9 @@ def test_the_tokens_of_an_answer_follow_the_iteration_they_belong_to() -> None:
     told = [*_asked(), delta("thinking", "hm"), delta("answer", "Te"), delta("answer", "a.")]
     told += [decision, Thinking(text="hm"), Completion(text="Tea."), Exit(reason="complete")]
     records = heard("nadoo", events([(1, told)]))
-    assert [(one.event, one.data.get("token"), bool(one.id)) for one in records[1:]] == [
+    assert [
+        (record.event, record.data.get("token"), bool(record.id)) for record in records[1:]
+    ] == [
         ("llm_token", "hm", False),
         ("agent_iteration", None, True),
         ("llm_token", "Te", False),
@@ -178,42 +184,46 @@ def test_an_answer_that_is_void_before_its_iteration_is_told_is_never_shown() ->
     decision = Decision(model="m", stop_reason="tool_use", calls=1)
     told = [*_asked(), delta("answer", "No tea."), reset(), decision]
     told += [ToolCalled(call_id="c1", tool="w.look")]
-    words = [one.event for one in heard("nadoo", events([(1, told)]))]
+    words = [event.event for event in heard("nadoo", events([(1, told)]))]
     assert words[:-1] == ["node_started", "agent_iteration", "agent_tool_call"]
 
 
 def test_the_tokens_of_an_answer_that_is_asked_for_alone_are_told_as_they_come() -> None:
     told = [*_asked(), Decision(model="m", stop_reason="stop"), Draft(text="x", reason="synthesis")]
     told += [answer_begun(), delta("answer", "Tea.")]
-    (token,) = [one for one in heard("nadoo", events([(1, told)])) if one.event == "llm_token"]
+    (token,) = [
+        event for event in heard("nadoo", events([(1, told)])) if event.event == "llm_token"
+    ]
     assert token.data["token"] == "Tea."
 
 
 def test_a_forced_answer_is_no_further_iteration() -> None:
     answer = Decision(model="m", stop_reason="stop", purpose="answer")
     told = [*_asked(), answer, Completion(text="Tea.", flag="forced"), Exit(reason="complete")]
-    words = [one.event for one in heard("nadoo", events([(1, told)]))]
+    words = [event.event for event in heard("nadoo", events([(1, told)]))]
     assert words == ["node_started", "llm_finished", "node_finished"]
 
 
 def test_what_was_taken_back_is_never_told_as_taken() -> None:
     told = [*_asked(), UserSteer(text="Black!"), UserRecalled(said=4), begun(4)]
-    assert "inject" not in [one.event for one in heard("fim", events([(1, told)]))]
+    assert "inject" not in [event.event for event in heard("fim", events([(1, told)]))]
 
 
 def test_a_citation_is_told_as_it_was_heard_while_it_was_written() -> None:
     told = [*_asked(), Completion(text="[[S:4]] and [[S:2-9]]", sources_used=(4, 2, 3))]
-    (answer,) = [one for one in heard("chatcli", events([(1, told)])) if one.event == "message"]
+    (answer,) = [
+        event for event in heard("chatcli", events([(1, told)])) if event.event == "message"
+    ]
     assert answer.data["text"] == "[1] and [2] [3] [1]"
 
 
 def test_the_deltas_of_a_channel_are_counted_to_their_end() -> None:
     records = heard("kdcube", EVENTS)
-    answers = [one.data["delta"] for one in records if one.event == "chat_delta"]
+    answers = [record.data["delta"] for record in records if record.event == "chat_delta"]
     counted = [
-        (one["index"], one["completed"])
-        for one in answers
-        if isinstance(one, dict) and one["marker"] == "answer"
+        (answer["index"], answer["completed"])
+        for answer in answers
+        if isinstance(answer, dict) and answer["marker"] == "answer"
     ]
     # what was begun and void each time begins at 0 again
     assert counted == [(0, False), (0, False), (0, False), (1, False), (2, True), (0, False)]

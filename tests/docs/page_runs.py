@@ -24,8 +24,8 @@ class PageRuns:
     def failure(self, fence: Fence) -> str:
         """Why the example failed; empty if it did what it shows."""
         if fence.path not in self._failures:
-            place = self.folder / str(len(self._failures))
-            self._failures[fence.path] = run(fence.path, place)
+            folder = self.folder / str(len(self._failures))
+            self._failures[fence.path] = run(fence.path, folder)
         return self._failures[fence.path].get(fence.line, f"{fence} never came to an end")
 
 

@@ -99,11 +99,11 @@ def anchors(path: Path) -> set[str]:
     """The names of the page's headings, as a forge makes them."""
     tokens = _tokens(path)
     slugs = [_slug(text) for opening, text in pairwise(tokens) if opening.type == "heading_open"]
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     names: set[str] = set()
     for slug in slugs:
-        names.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-        seen[slug] += 1
+        names.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        counts[slug] += 1
     return names
 
 

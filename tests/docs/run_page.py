@@ -157,12 +157,12 @@ def shows(page: str, stdout: str, stderr: str) -> bool:
 
 def matches(page: str, printed: str) -> bool:
     """Whether the lines are the same; `…` stands for anything in a line, alone for any lines."""
-    wanted = [
+    expected_texts = [
         "(?:.*\n)*?" if line.strip() == "…" else re.escape(line.rstrip()).replace("…", ".*") + "\n"
         for line in page.splitlines()
     ]
     lines = "".join(f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines())
-    return re.fullmatch("".join(wanted), lines) is not None
+    return re.fullmatch("".join(expected_texts), lines) is not None
 
 
 def main() -> None:

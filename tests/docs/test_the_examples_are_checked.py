@@ -38,8 +38,8 @@ def test_another_output_fails(tmp_path: Path) -> None:
 
 
 def test_another_exit_code_fails(tmp_path: Path) -> None:
-    seen = outcomes(tmp_path, "console\n$ exit 3", "console exit=3\n$ exit 3", "console\n$ true")
-    assert ["exited with 3, not 0" in failure for failure in seen] == [True, False, False]
+    seen_outcomes = outcomes(tmp_path, "console\n$ exit 3", "console exit=3\n$ exit 3", "console\n$ true")
+    assert ["exited with 3, not 0" in failure for failure in seen_outcomes] == [True, False, False]
 
 
 def test_an_error_in_python_names_the_line_of_the_page(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_python_that_does_not_compile_fails_and_the_next_example_still_runs(tmp_
 
 
 def test_an_example_that_ends_the_process_fails_with_all_behind_it(tmp_path: Path) -> None:
-    seen = outcomes(tmp_path, "python\nimport os", "python\nos._exit(0)", "python\npass")
-    assert ["never came to an end" in failure for failure in seen] == [False, True, True]
+    seen_outcomes = outcomes(tmp_path, "python\nimport os", "python\nos._exit(0)", "python\npass")
+    assert ["never came to an end" in failure for failure in seen_outcomes] == [False, True, True]
 
 
 def test_an_example_that_exits_fails(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_a_console_of_the_repository_has_a_store_of_its_own(tmp_path: Path) -> N
 
 
 def test_a_terminal_shows_the_progress_before_the_answer(tmp_path: Path) -> None:
-    told = "console\n$ echo answer; echo progress >&2\n"
-    assert outcomes(tmp_path, f"{told}answer", f"{told}progress\nanswer") == ["", ""]
+    text = "console\n$ echo answer; echo progress >&2\n"
+    assert outcomes(tmp_path, f"{text}answer", f"{text}progress\nanswer") == ["", ""]
 
 
 @pytest.mark.parametrize(

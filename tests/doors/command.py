@@ -32,8 +32,8 @@ class Ran:
     @property
     def value(self) -> dict[str, Any]:
         """The one JSON value on stdout."""
-        found: dict[str, Any] = json.loads(self.out)
-        return found
+        value: dict[str, Any] = json.loads(self.out)
+        return value
 
     @property
     def pasted(self) -> list[str]:

@@ -111,14 +111,14 @@ class Terminal:
     def _read(self) -> None:
         while True:
             try:
-                some = os.read(self._keys, 65536)
+                items = os.read(self._keys, 65536)
             except OSError:  # nobody has the other side any more
                 return
-            if not some:
+            if not items:
                 return
-            self._shown += some
+            self._shown += items
             with self._drawing:
-                self._emulator.feed(some)
+                self._emulator.feed(items)
             if self._drawn is not None:
                 self._drawn(self.screen)
 

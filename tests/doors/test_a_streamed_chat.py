@@ -61,7 +61,7 @@ def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) ->
             terminal.see("\n>")
             terminal.type("go\r")
             for count in range(len(pieces)):
-                so_far = [word for one in pieces[: count + 1] for word in one]
+                so_far = [word for piece in pieces[: count + 1] for word in piece]
                 wait_for(partial(shows, terminal, so_far))
                 if count == TYPED_AT:
                     terminal.type("and milk\r")

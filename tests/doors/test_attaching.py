@@ -21,12 +21,12 @@ def test_attached_files_are_kept_and_listed_and_never_shown_as_base64(tea: Loopl
     ran = tea(*RUN, "--attach", "menu.pdf", "--attach", ODD, "-c", "c1")
     assert ran.code == 0, ran.err
     listed = tea("timeline", "c1", "--types", "user.attachment").out
-    asked = tea("prompt", "-c", "c1").out
-    for shown in (listed, asked):
+    output = tea("prompt", "-c", "c1").out
+    for shown in (listed, output):
         assert "application/pdf, 1 page" in shown
         assert "image/png, 30×48 pixels" in shown
         assert "JVBERi0" not in shown
-    assert "Sencha is 4711." in asked
+    assert "Sencha is 4711." in output
     ref = "fi:turn_1.user.attachments/menu.pdf"
     read = tea("read", ref, "-c", "c1", "--json").value["items"][0]
     assert b64decode(read["data"]) == (tea.folder / "menu.pdf").read_bytes()
@@ -64,8 +64,8 @@ def test_a_file_without_words_is_a_wrong_use(tea: Loopline, tmp_path: Path) -> N
 
 def test_a_chat_sends_a_file_with_what_is_said_next(tea: Loopline) -> None:
     (tea.folder / "a.md").write_text("Sencha.")
-    said = f"/attach none.md\n{QUESTION}\n/attach a.md\n{QUESTION}\n"
-    ran = tea("chat", "guide", "-c", "c1", stdin=said)
+    text = f"/attach none.md\n{QUESTION}\n/attach a.md\n{QUESTION}\n"
+    ran = tea("chat", "guide", "-c", "c1", stdin=text)
     assert "none.md cannot be attached: no such file" in ran.err
     listed = tea("timeline", "c1", "--types", "user").out.splitlines()
     assert [line.split("\t")[3] for line in listed] == [

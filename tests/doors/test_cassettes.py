@@ -80,8 +80,8 @@ async def test_what_the_query_of_a_base_url_says_is_not_in_the_file(tea: Looplin
         asking = replace(tea, settings={"OPENAI_BASE_URL": url})
         ran = await asyncio.to_thread(asking, *RECORD)
     assert TOKEN in peer.requests[0].path
-    kept = (tea.folder / "talk.jsonl").read_text("utf-8")
-    assert ("?api-version=preview&code=" in kept, TOKEN in kept) == (True, False)
+    text = (tea.folder / "talk.jsonl").read_text("utf-8")
+    assert ("?api-version=preview&code=" in text, TOKEN in text) == (True, False)
     again = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
     assert (again.out, TOKEN in again.out) == (ran.out, False)
 
@@ -123,4 +123,4 @@ async def test_a_recording_of_a_run_that_was_killed_is_good_up_to_there(tea: Loo
         await asyncio.to_thread(finish, process)
     ran = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
     assert (ran.code, "before the response to request 2" in ran.err) == (1, True)
-    assert "react.tool.result" in [one["type"] for one in tea.blocks("tea_guide-2")]
+    assert "react.tool.result" in [block["type"] for block in tea.blocks("tea_guide-2")]

@@ -115,7 +115,7 @@ def test_a_chat_judges_the_last_turn_and_goes_on_in_a_copy(tea: Loopline) -> Non
     assert "error: no turn has ended yet" in ran.err
     assert "error: /feedback needs a reaction: ok, not_ok, neutral, none" in ran.err
     assert "turn_1: ok" in ran.err
-    (judged,) = [one["body"] for one in tea.blocks("c1") if one["type"] == "turn.feedback"]
+    (judged,) = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
     assert (judged["reaction"], judged["text"]) == ("ok", "short and right")
     assert {block["turn_id"] for block in tea.blocks("c1")} == {"turn_1"}
     assert {block["turn_id"] for block in tea.blocks("c2")} == {"turn_1", "turn_2"}

@@ -76,12 +76,12 @@ def test_every_request_has_its_line_and_every_turn_and_model_its_sum(spent: Loop
 
 
 def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
-    told = spent("timeline", "c", "--cost", "--turn", "1", "--json").value
-    assert [one["child"] for one in told["requests"]] == ["", "", "c~c1", ""]
-    assert [one["cached"] for one in told["requests"]] == [0, 0, 0, 0.9091]
-    assert [one["turn_id"] for one in told["turns"]] == ["turn_1"]
-    assert told["all"]["cost"] == pytest.approx(0.00875)
-    assert (told["all"]["unknown"], told["all"]["estimated"]) == (0, 2)
+    value = spent("timeline", "c", "--cost", "--turn", "1", "--json").value
+    assert [request["child"] for request in value["requests"]] == ["", "", "c~c1", ""]
+    assert [request["cached"] for request in value["requests"]] == [0, 0, 0, 0.9091]
+    assert [turn["turn_id"] for turn in value["turns"]] == ["turn_1"]
+    assert value["all"]["cost"] == pytest.approx(0.00875)
+    assert (value["all"]["unknown"], value["all"]["estimated"]) == (0, 2)
 
 
 def test_of_a_child_run_that_was_forgotten_its_sum_is_left(spent: Loopline, tmp_path: Path) -> None:
@@ -109,6 +109,6 @@ def test_a_turn_in_which_no_model_was_asked_is_a_wrong_use(spent: Loopline) -> N
 def test_what_a_cache_would_save_is_told_in_dollars(spent: Loopline) -> None:
     ran = spent("prompt", "-c", "c", "--cache", "anthropic")
     assert "the price of a model is unknown" in ran.err
-    told = spent("prompt", "-c", "c", "--cache", "anthropic", "--model", SONNET, "--json").value
-    assert told["cost"] == pytest.approx(sum(row["cost"] for row in told["rows"]))
-    assert 0 < told["cost"] < told["cost_uncached"]
+    value = spent("prompt", "-c", "c", "--cache", "anthropic", "--model", SONNET, "--json").value
+    assert value["cost"] == pytest.approx(sum(row["cost"] for row in value["rows"]))
+    assert 0 < value["cost"] < value["cost_uncached"]

@@ -45,7 +45,7 @@ def test_what_a_workflow_emits_is_a_quiet_line_and_if_durable_one_of_the_timelin
     (row,) = shop("timeline", "c", "--type", "event.custom").out.splitlines()
     assert row.split("\t")[3:5] == ["event.custom", "ar:turn_1.event.custom.1"]
     assert row.split("\t")[-1] == 'opened {"steer":"\\u001b[2J"}'
-    (block,) = [one for one in shop.blocks("c") if one["type"] == "event.custom"]
+    (block,) = [block for block in shop.blocks("c") if block["type"] == "event.custom"]
     assert block["body"] == {"name": "opened", "data": {"steer": "\x1b[2J"}, "call_id": ""}
 
 

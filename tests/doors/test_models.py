@@ -45,11 +45,11 @@ def test_a_model_that_there_is_not_is_refused_with_what_one_begins_with(tea: Loo
 async def test_a_prompt_is_shown_with_the_thinking_and_the_tail_that_were_sent(
     tea: Loopline,
 ) -> None:
-    said = (
+    replies = (
         ant.Says("I look.", (Call("react__read", '{"paths": []}', "toolu_1"),), (SEALED,)),
         ant.Says("Green tea, I should say."),
     )
-    async with anthropic_like(*said) as peer:
+    async with anthropic_like(*replies) as peer:
         at = replace(
             tea, settings={"ANTHROPIC_BASE_URL": peer.url, "ANTHROPIC_API_KEY": "sk-ant-1"}
         )

@@ -105,8 +105,8 @@ def test_a_conversation_that_never_was_is_an_error(talked: Talked) -> None:
 
 
 def test_a_search_gives_refs(talked: Talked) -> None:
-    found = talked.loopline("search", "guide", "green tea").out
-    score, ref, title, line = found.splitlines()[0].split("\t")
+    output = talked.loopline("search", "guide", "green tea").out
+    score, ref, title, line = output.splitlines()[0].split("\t")
     assert float(score) > 0
     assert ref.startswith("ks:docs/steeping.md@")
     assert (title, line) == ("Steeping", TEA["docs/steeping.md"].splitlines()[2])

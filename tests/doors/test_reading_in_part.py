@@ -23,15 +23,15 @@ def places(out: str) -> list[int]:
 
 def test_pages_make_the_whole(talked: Talked) -> None:
     whole = places(talked.loopline("timeline").out)
-    found, after = list[int](), 0
+    numbers, after = list[int](), 0
     while True:
         page = talked.loopline("timeline", "--limit", "20", "--after", str(after))
-        found += places(page.out)
+        numbers += places(page.out)
         if "there are more" not in page.err:
             break
-        assert f"there are more: --after {found[-1]}" in page.err
-        after = found[-1]
-    assert found == whole
+        assert f"there are more: --after {numbers[-1]}" in page.err
+        after = numbers[-1]
+    assert numbers == whole
 
 
 def test_several_types_are_named_at_once(talked: Talked) -> None:
@@ -47,9 +47,11 @@ def test_a_page_as_json_says_where_the_next_one_begins(talked: Talked) -> None:
     assert [block["body"]["text"] for block in page["blocks"]] == [QUESTION]
     assert (page["conversation_id"], page["turn_ids"]) == (NAME, ["turn_1", "turn_2"])
     after = str(page["next_after"])
-    rest = talked.loopline("timeline", "--types", "user", "--after", after, "--json").value
-    assert [block["body"]["text"] for block in rest["blocks"]] == [OTHER_QUESTION]
-    assert rest["next_after"] is None
+    remaining_value = talked.loopline(
+        "timeline", "--types", "user", "--after", after, "--json"
+    ).value
+    assert [block["body"]["text"] for block in remaining_value["blocks"]] == [OTHER_QUESTION]
+    assert remaining_value["next_after"] is None
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -82,10 +84,10 @@ def test_what_does_not_go_together_is_a_wrong_use(
 
 
 def listed(loopline: Loopline, *arguments: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
+    value: list[dict[str, Any]] = json.loads(
         loopline("timeline", "--list", "--json", *arguments).out
     )
-    return found
+    return value
 
 
 def test_a_full_store_is_listed_page_by_page(slow: Loopline) -> None:
@@ -106,9 +108,9 @@ def test_a_full_store_is_listed_page_by_page(slow: Loopline) -> None:
 def test_answers_are_verified_by_their_sources(talked: Talked) -> None:
     value = talked.loopline("timeline", "--verify", "--json").value
     assert [one["turn_id"] for one in value["answers"]] == ["turn_1", "turn_2"]
-    for one in value["answers"]:
-        assert sum(one["counts"].values()) == len(one["cited"]) > 0
-        assert {sentence["support"] for sentence in one["cited"]} == {"supported"}
+    for answer in value["answers"]:
+        assert sum(answer["counts"].values()) == len(answer["cited"]) > 0
+        assert {sentence["support"] for sentence in answer["cited"]} == {"supported"}
     lines = talked.loopline("timeline", "--verify", "--turn", "2").out.splitlines()
     assert lines[0].startswith("ar:turn_2.assistant.completion.1  ")
     assert {line.split("\t")[0] for line in lines[1:]} == {"supported"}

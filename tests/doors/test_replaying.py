@@ -21,10 +21,10 @@ def test_each_round_is_rendered_as_it_was(talked: Talked) -> None:
 
 
 def test_a_log_that_was_changed_is_told_by_its_digests(talked: Talked, tmp_path: Path) -> None:
-    there = Loopline(tmp_path)
+    command = Loopline(tmp_path)
     shutil.copytree(talked.loopline.folder / ".loopline", tmp_path / ".loopline")
     change(tmp_path / ".loopline" / "loopline.db", "react.tool.result", "eighty", "ninety")
-    ran = there("replay", "tea_guide-1")
+    ran = command("replay", "tea_guide-1")
     assert (ran.code, ran.out) == (1, "")
     assert "is not what its digest says" in ran.err
     assert "loopline audit says more" in ran.err

@@ -37,12 +37,12 @@ def test_what_killed_processes_left_behind_is_carried_on_once_beside_who_is_aliv
     alive.kill()
     finish(alive)
     assert [(one.code, one.err.count("error")) for one in ran] == [(0, 0)] * 2
-    told = [statuses(one.out) for one in ran]
-    assert [one["alive"] for one in told] == ["running"] * 2
+    reported_statuses = [statuses(one.out) for one in ran]
+    assert [one["alive"] for one in reported_statuses] == ["running"] * 2
     for name in ("one", "two", "three"):
-        assert sorted(one[name] for one in told if one.get(name, "running") != "running") == [
-            "resumed"
-        ]
+        assert sorted(
+            one[name] for one in reported_statuses if one.get(name, "running") != "running"
+        ) == ["resumed"]
         blocks = slow.blocks(name)
         assert [block["body"]["reason"] for block in blocks if block["type"] == "react.exit"] == [
             "complete"
@@ -62,8 +62,8 @@ def test_a_paused_turn_is_listed_with_what_it_waits_for(slow: Loopline) -> None:
 
 
 def rows(out: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(out)
-    return found
+    value: list[dict[str, Any]] = json.loads(out)
+    return value
 
 
 @pytest.mark.parametrize("arguments", [(), ("-c", "one")])

@@ -82,7 +82,7 @@ def test_stop_ends_what_is_queued_too(slow: Loopline) -> None:
     first = slow.start("run", "slow", "work", "-c", "c1")
     wait_for(lambda: bool(ledger(slow.folder)))
     second = slow.start("run", "slow", "hello", "-c", "c1")
-    wait_for(lambda: [one["type"] for one in slow.blocks("c1")].count("user.prompt") == 2)
+    wait_for(lambda: [block["type"] for block in slow.blocks("c1")].count("user.prompt") == 2)
     stopped = slow("stop", "--json")
     turns = [{"turn_id": f"turn_{n}", "exit_reason": "stopped"} for n in (1, 2)]
     assert stopped.value == {"conversation": "c1", "turns": turns}

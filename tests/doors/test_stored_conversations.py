@@ -60,8 +60,8 @@ def test_feedback_is_recorded_and_taken_back(tea: Loopline) -> None:
     tea("run", "guide", QUESTION, "-c", "c1")
     assert tea("feedback", "turn_1", "not_ok", "--text", "too short").code == 0
     assert tea("feedback", "turn_1", "none").code == 0
-    given = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
-    assert [(body.get("reaction"), body.get("text")) for body in given] == [
+    bodies = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
+    assert [(body.get("reaction"), body.get("text")) for body in bodies] == [
         ("not_ok", "too short"),
         (None, ""),
     ]

@@ -68,6 +68,6 @@ def test_no_text_is_lost_and_no_line_is_wider_than_the_terminal(
     transcript = Transcript(width)
     rows = [line for piece in pieces for line in transcript.take(heard(piece))]
     rows += transcript.end()
-    said = "".join(pieces).replace(" ", "").replace("\n", "")
-    assert "".join(row.plain for row in rows).replace(" ", "") == said
+    text = "".join(pieces).replace(" ", "").replace("\n", "")
+    assert "".join(row.plain for row in rows).replace(" ", "") == text
     assert all(row.cell_len <= max(width, 2) for row in rows)

@@ -40,9 +40,12 @@ def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> No
         for seq, (turn, body) in enumerate(bodies, start=1)
     )
     assert [
-        (one.turn_id, verification_summary(one.report)) for one in verified_answers(timeline, None)
+        (verified_answer.turn_id, verification_summary(verified_answer.report))
+        for verified_answer in verified_answers(timeline, None)
     ] == [
         ("turn_1", "1 supported"),
         ("turn_2", "1 no source"),
     ]
-    assert [one.turn_id for one in verified_answers(timeline, 2)] == ["turn_2"]
+    assert [verified_answer.turn_id for verified_answer in verified_answers(timeline, 2)] == [
+        "turn_2"
+    ]

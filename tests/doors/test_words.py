@@ -145,10 +145,10 @@ def test_a_program_that_is_not_is_called_by_its_path_from_here(tmp_path: Path) -
 def test_what_uv_ran_is_run_by_uv_again(tmp_path: Path) -> None:
     script = program(tmp_path / ".venv/bin/loopline")
     uv = program(tmp_path / "build/uv/bin/uv")
-    known = {"UV": str(uv), "VIRTUAL_ENV": str(tmp_path / ".venv")}
-    inner = started(tmp_path, script, PATH=str(script.parent), **known)
+    record = {"UV": str(uv), "VIRTUAL_ENV": str(tmp_path / ".venv")}
+    inner = started(tmp_path, script, PATH=str(script.parent), **record)
     assert inner.program == ["build/uv/bin/uv", "run", "loopline"]
-    on_path = started(tmp_path, script, PATH=f"{script.parent}:{uv.parent}", **known)
+    on_path = started(tmp_path, script, PATH=f"{script.parent}:{uv.parent}", **record)
     assert on_path.program == ["uv", "run", "loopline"]
 
 

@@ -85,7 +85,7 @@ def rows() -> list[Row]:
 
 
 def _row(seed: str, event: str, keys: str, sentence: str, path: str) -> Row:
-    pairs = [one.partition(": ") for one in keys.split(", ") if one]
+    pairs = [part.partition(": ") for part in keys.split(", ") if part]
     return Row(
         seed=seed,
         event=event,

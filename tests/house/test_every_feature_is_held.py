@@ -44,11 +44,11 @@ def test_every_line_of_the_seeds_tables_has_its_row() -> None:
 
 
 def test_every_line_of_the_seeds_tables_is_held_or_says_what_it_waits_for() -> None:
-    held = {row.name for row in ROWS if not row.later}
+    names = {row.name for row in ROWS if not row.later}
     lines = [line for lines in tables().values() for line in lines]
     assert [line.key for line in lines if bool(line.holds) == bool(line.later)] == []
     assert [
-        (line.key, name) for line in lines for name in line.holds if not is_there(name, held)
+        (line.key, name) for line in lines for name in line.holds if not is_there(name, names)
     ] == []
 
 
@@ -58,7 +58,7 @@ def is_there(name: str, held: set[str]) -> bool:
     if "/" not in path:
         return name in held
     file = ROOT / path
-    return file.is_file() and (not test or test in {one.name for one in functions(file)})
+    return file.is_file() and (not test or test in {function.name for function in functions(file)})
 
 
 def test_the_page_is_what_the_list_and_the_tests_make() -> None:

@@ -18,7 +18,7 @@ REACT = ROOT / "docs" / "sdk" / "agents" / "react"
 
 def undocumented(names: Iterable[str], before: str = "", after: str = "") -> list[str]:
     """The names that no page sets as code, alone or in a longer piece of code."""
-    words = "\n".join(word for page in pages() for word in code_words(page))
+    words = "\n".join(code_word for page in pages() for code_word in code_words(page))
     return [
         name
         for name in sorted(names)
@@ -35,7 +35,7 @@ def body_types() -> list[str]:
     """The stored word of each body: its `type`."""
     found = vars(import_module("loopline.timeline.blocks")).values()
     bodies = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Struct)]
-    return [word for word in (vars(body).get("type") for body in bodies) if isinstance(word, str)]
+    return [text for text in (vars(body).get("type") for body in bodies) if isinstance(text, str)]
 
 
 def commands() -> list[str]:

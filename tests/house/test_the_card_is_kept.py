@@ -44,15 +44,15 @@ def rows() -> dict[str, str]:
 
 def imports(path: Path) -> set[str]:
     """The packages that a file imports."""
-    found = set[str]()
+    texts = set[str]()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {name.name.partition(".")[0] for name in node.names}
+            texts |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
+            texts.add(node.module.partition(".")[0])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
-            found |= {str(ast.literal_eval(name)).partition(".")[0] for name in node.args}
-    return found
+            texts |= {str(ast.literal_eval(name)).partition(".")[0] for name in node.args}
+    return texts
 
 
 def required() -> set[str]:
@@ -83,6 +83,6 @@ def test_a_package_that_is_required_is_imported_where_its_row_says() -> None:
 
 
 def test_the_top_level_is_that_of_the_card() -> None:
-    kept = [path.relative_to(ROOT).parts for path in kept_files()]
-    found = {parts[0] + ("/" if len(parts) > 1 else "") for parts in kept}
-    assert found == set(TOP_LEVEL)
+    kept_parts = [path.relative_to(ROOT).parts for path in kept_files()]
+    found_parts = {parts[0] + ("/" if len(parts) > 1 else "") for parts in kept_parts}
+    assert found_parts == set(TOP_LEVEL)

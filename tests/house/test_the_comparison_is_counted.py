@@ -25,7 +25,10 @@ def cells() -> dict[tuple[str, str], str]:
 
 
 def test_the_page_has_what_the_programs_count_to() -> None:
-    counted = {(one.task, one.library): f"{one.lines} / {len(one.names)}" for one in programs()}
+    counted = {
+        (program.task, program.library): f"{program.lines} / {len(program.names)}"
+        for program in programs()
+    }
     assert cells() == counted
 
 
@@ -35,7 +38,9 @@ def test_every_library_does_every_task() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_program_can_be_made_to_die_in_the_call_that_writes(library: str) -> None:
-    [program] = [one for one in programs() if (one.library, one.task) == (library, "resume")]
+    [program] = [
+        program for program in programs() if (program.library, program.task) == (library, "resume")
+    ]
     killed = killed_inside(program)
     assert killed.dies_inside
     assert killed.text.count("os.kill") == program.text.count("os.kill") + 1

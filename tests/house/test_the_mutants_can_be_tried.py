@@ -51,7 +51,7 @@ class P(Protocol):
     def g(self) -> int:
         return 1
 '''
-    assert [(one.operator, one.text) for one in mutants("m.py", source)] == [
+    assert [(mutant.operator, mutant.text) for mutant in mutants("m.py", source)] == [
         ("constant", "2"),
         ("negation", "not (not a)"),
         ("negation", "(a)"),

@@ -145,7 +145,7 @@ def skips(node: ast.Attribute) -> bool:
 
 def reason(call: ast.Call) -> bool:
     """Whether the call says why: a text as `reason=` or, to skip or xfail, as its first argument."""
-    named = [word.value for word in call.keywords if word.arg in {"reason", "msg"}]
+    named = [keyword.value for keyword in call.keywords if keyword.arg in {"reason", "msg"}]
     plain = call.args if not ast.unparse(call.func).endswith("skipif") else []
     return any(ast.unparse(text) not in {"''", "None"} for text in [*named, *plain])
 

@@ -119,8 +119,8 @@ def test_a_python_file_is_cut_at_its_definitions() -> None:
 def test_the_methods_of_a_long_class_are_chunks() -> None:
     body = "        x = 1\n" * 120
     text = f'class Foo:\n    """Doc."""\n\n    def bar(self):\n{body}\n    async def baz(self):\n{body}'
-    found = titles("a.py", text)
-    assert list(dict.fromkeys(found)) == [
+    found_titles = titles("a.py", text)
+    assert list(dict.fromkeys(found_titles)) == [
         "class Foo",
         "class Foo \u203a def bar",
         "class Foo \u203a def baz",

@@ -77,18 +77,18 @@ def embedder(server: EmbeddingServer) -> HttpEmbedder:
 
 
 def test_vectors_have_length_1_and_the_order_of_the_texts(server: EmbeddingServer) -> None:
-    made = embedder(server)
-    vectors = made.embed_passages(["a", "bb", ""] * 50)
-    assert made.dimensions == 2
+    new_embedder = embedder(server)
+    vectors = new_embedder.embed_passages(["a", "bb", ""] * 50)
+    assert new_embedder.dimensions == 2
     assert len(vectors) == 150
     assert [round(x, 3) for x in array("f", vectors[1])] == [0.6, 0.8]
     assert set(server.authorizations) == {"Bearer k"}
 
 
 def test_a_busy_server_is_asked_again(server: EmbeddingServer) -> None:
-    made = embedder(server)
+    new_embedder = embedder(server)
     server.statuses = [429, 503]
-    assert len(made.embed_passages(["a"])) == 1
+    assert len(new_embedder.embed_passages(["a"])) == 1
 
 
 def test_a_refusal_names_the_status_and_the_model(server: EmbeddingServer) -> None:
@@ -98,10 +98,10 @@ def test_a_refusal_names_the_status_and_the_model(server: EmbeddingServer) -> No
 
 
 def test_an_answer_that_lacks_a_text_is_refused(server: EmbeddingServer) -> None:
-    made = embedder(server)
+    new_embedder = embedder(server)
     server.lost = 1
     with pytest.raises(EmbeddingError, match="1 of 2 texts"):
-        made.embed_passages(["a", "b"])
+        new_embedder.embed_passages(["a", "b"])
 
 
 def test_a_server_that_is_away_is_reported_by_its_host() -> None:

@@ -32,8 +32,8 @@ async def test_opening_searching_and_reading_a_repository_runs_nothing_of_it(
         GitRepository.open(str(hostile)), FtsIndexes(None), KnowledgeConfig(repo=str(hostile))
     )
     state = await space.ensure()
-    found = await space.search("text")
-    assert (await space.read(found[0].ref)).text == "text\n"
+    passages = await space.search("text")
+    assert (await space.read(passages[0].ref)).text == "text\n"
     assert state.uncommitted >= 0
     await space.close()
     assert not ran.exists()

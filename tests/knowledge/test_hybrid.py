@@ -31,7 +31,7 @@ class ThesaurusEmbedder(WordEmbedder):
         return super().embed_query(self._plain(text))
 
     def _plain(self, text: str) -> str:
-        return " ".join(SYNONYMS.get(word, word) for word in text.lower().split())
+        return " ".join(SYNONYMS.get(part, part) for part in text.lower().split())
 
 
 def chunk(path: str, title: str, text: str, kind: Kind = "prose", line: int = 1) -> Chunk:
@@ -50,7 +50,7 @@ ALL = (CARS, PARKS, CODE, *OTHERS)
 
 def found(query: str, chunks: Sequence[Chunk] = ALL, limit: int = 5) -> list[Hit]:
     embedder = ThesaurusEmbedder()
-    vectors = MemoryVectorIndex(embedder.embed_passages([each.text for each in chunks]))
+    vectors = MemoryVectorIndex(embedder.embed_passages([chunk.text for chunk in chunks]))
     question = embedder.embed_query(query)
     return search(query, MemoryIndex(chunks), vectors, question, limit=limit)
 

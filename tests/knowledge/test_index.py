@@ -213,12 +213,12 @@ def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -
     indexes = FtsIndexes(tmp_path)
     indexes.build("one", FEW, lambda: "first").index.close()
     file = _the_file(tmp_path)
-    whole = file.read_bytes()
+    whole_data = file.read_bytes()
     match damage:
         case "empty":
             file.write_bytes(b"")
         case "half":
-            file.write_bytes(whole[: len(whole) // 2])
+            file.write_bytes(whole_data[: len(whole_data) // 2])
         case "other bytes":
             file.write_bytes(b"not a database at all" * 500)
         case _:

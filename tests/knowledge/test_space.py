@@ -171,13 +171,13 @@ async def test_reconcile_without_a_new_commit_keeps_the_state() -> None:
 async def test_other_roots_are_another_index(indexes: IndexStore) -> None:
     repository = MemoryRepository("project")
     repository.commit(FILES)
-    whole = KnowledgeSpace(repository, indexes)
+    whole_space = KnowledgeSpace(repository, indexes)
     rooted = KnowledgeSpace(repository, indexes, ROOTED)
-    assert (await whole.ensure()).files == 4
+    assert (await whole_space.ensure()).files == 4
     assert (await rooted.ensure()).files == 3
-    assert {passage.path for passage in await whole.search("project")} >= {"README.md"}
+    assert {passage.path for passage in await whole_space.search("project")} >= {"README.md"}
     assert {passage.path for passage in await rooted.search("project")} == set()
-    await whole.close()
+    await whole_space.close()
     await rooted.close()
 
 
@@ -354,8 +354,10 @@ def test_a_root_may_not_leave_the_repository(root: str) -> None:
 
 
 def test_roots_may_be_written_in_several_ways() -> None:
-    found = configured_roots(KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root="."))
-    assert found == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
+    found_configured_roots = configured_roots(
+        KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root=".")
+    )
+    assert found_configured_roots == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
 
 
 def test_the_deepest_root_names_a_file() -> None:
@@ -371,11 +373,13 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 @given(_PATH, _PATH | st.just(""), _PATH | st.just("."))
 def test_a_path_of_the_space_leads_back_to_its_file(path: str, docs: str, src: str) -> None:
-    found = configured_roots(KnowledgeConfig(docs_root=docs, src_root=src))
-    where = space_path(found, path)
+    found_configured_roots = configured_roots(KnowledgeConfig(docs_root=docs, src_root=src))
+    where = space_path(found_configured_roots, path)
     assert where is not None or "." not in (docs, src)
-    if where is not None and len({root.folder for root in found}) == len(found):
-        assert repository_path(found, where) == path
+    if where is not None and len({root.folder for root in found_configured_roots}) == len(
+        found_configured_roots
+    ):
+        assert repository_path(found_configured_roots, where) == path
 
 
 async def warnings_of(files: dict[str, str | bytes], config: KnowledgeConfig) -> tuple[str, ...]:

@@ -138,16 +138,16 @@ def test_vectors_of_an_index_with_another_number_of_chunks_count_as_absent(
 
 
 def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
-    begun, released = threading.Event(), threading.Event()
+    event, released = threading.Event(), threading.Event()
 
     def hold(done: int, total: int) -> bool:
-        begun.set()
+        event.set()
         return released.wait(30) and go_on(done, total)
 
     index, store = MemoryIndex(chunks(50)), VectorFiles(tmp_path)
     holder = threading.Thread(target=store.build, args=("one", CountingEmbedder(), index, hold))
     holder.start()
-    assert begun.wait(30)
+    assert event.wait(30)
     assert store.build("two", CountingEmbedder(), index, lambda done, total: False) is None
     released.set()
     holder.join()
@@ -207,14 +207,14 @@ def test_builders_of_the_same_vectors_wait_for_each_other(tmp_path: Path) -> Non
     index = MemoryIndex(chunks(200))
     embedders = [CountingEmbedder() for _ in range(4)]
     threads = [
-        threading.Thread(target=VectorFiles(tmp_path).build, args=("one", each, index, go_on))
-        for each in embedders
+        threading.Thread(target=VectorFiles(tmp_path).build, args=("one", embedder, index, go_on))
+        for embedder in embedders
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(len(each.texts) for each in embedders) == [0, 0, 0, 200]
+    assert sorted(len(embedder.texts) for embedder in embedders) == [0, 0, 0, 200]
 
 
 KILLED = """

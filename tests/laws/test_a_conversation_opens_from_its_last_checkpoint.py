@@ -134,9 +134,9 @@ def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(drawn: CutLife) -> N
     async def run() -> None:
         log = await stored(MemoryLog(), blocks)
         check_folds(Timeline(blocks), await open_timeline(log, HERE))
-        place = place_of(drawn, blocks)
-        await log.fork(HERE, FORK, place)
-        check_folds(Timeline(blocks[:place]), await open_timeline(log, FORK))
+        position = place_of(drawn, blocks)
+        await log.fork(HERE, FORK, position)
+        check_folds(Timeline(blocks[:position]), await open_timeline(log, FORK))
 
     blocks, _ = lived_afresh(drawn)
     asyncio.run(run())
@@ -175,19 +175,19 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
     async def run() -> None:
         log = Hiding(FakeClock())
         await stored(log, blocks)
-        place = place_of(drawn, blocks)
-        asked = list[Sequence[Prompt]]()
+        position = place_of(drawn, blocks)
+        sequences = list[Sequence[Prompt]]()
         for name in ("part", log.whole.name):
             fork = ConversationKey(name=name)
-            await log.fork(HERE, fork, place)
+            await log.fork(HERE, fork, position)
             model = ScriptedSteps(log, [LOOK, CITE], conversation=fork)
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
-            asked.append([replace(one, cache_key="") for one in model.requests])
+            sequences.append([replace(request, cache_key="") for request in model.requests])
         part, whole = [timeless(await log.read(ConversationKey(name=n))) for n in ("part", "whole")]
         assert part == whole
-        assert asked[0] == asked[1]
+        assert sequences[0] == sequences[1]
 
     asyncio.run(run())
 
@@ -220,13 +220,13 @@ def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(drawn: Cut
 
 @pytest.mark.corpus
 def test_the_corpus_has_checkpoints_and_cuts_before_and_behind_them() -> None:
-    seen = set[bool]()
+    flags = set[bool]()
     for drawn in scenarios(cut_lives, 25):
         blocks, _ = lived_afresh(drawn)
         for block in blocks:
             if isinstance(block.body, Checkpoint):
-                seen.add(block.seq < place_of(drawn, blocks))
-    assert seen == {True, False}
+                flags.add(block.seq < place_of(drawn, blocks))
+    assert flags == {True, False}
 
 
 class Counting(MemoryLog):
@@ -246,11 +246,11 @@ class Counting(MemoryLog):
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """Read, and count."""
-        found = await super().read(
+        items = await super().read(
             conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
         )
-        self.rows += len(found)
-        return found
+        self.rows += len(items)
+        return items
 
 
 async def old(turns: int) -> Counting:
@@ -309,10 +309,10 @@ async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint()
 )
 async def test_a_checkpoint_that_is_not_understood_is_none(made: Body, base: int) -> None:
     log = MemoryLog()
-    said = Entry(body=UserPrompt(text="one"), turn=NEW_TURN)
+    entry = Entry(body=UserPrompt(text="one"), turn=NEW_TURN)
     result = Entry(body=ToolResult(call_id="c1", tool="t", text="x"), turn=1)
     async with log.lease(HERE) as term:
-        entries = [said, result, Entry(body=made, turn=1)]
+        entries = [entry, result, Entry(body=made, turn=1)]
         await log.append(HERE, entries, seen=0, term=term)
     timeline = await open_timeline(log, HERE)
     assert timeline.base.covers == base

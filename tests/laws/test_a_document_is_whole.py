@@ -39,11 +39,11 @@ def missing(value: object, written: Json, path: str) -> list[str]:
     """The fields of a value that are not written."""
     if isinstance(value, Struct):
         assert isinstance(written, dict), path
-        found = [f"{path}.{name}" for name in value.__struct_fields__ if name not in written]
+        texts = [f"{path}.{name}" for name in value.__struct_fields__ if name not in written]
         for name in value.__struct_fields__:
             if name in written:
-                found += missing(getattr(value, name), written[name], f"{path}.{name}")
-        return found
+                texts += missing(getattr(value, name), written[name], f"{path}.{name}")
+        return texts
     if isinstance(value, tuple):
         assert isinstance(written, list), path
         inner = zip(cast("tuple[object, ...]", value), written, strict=True)

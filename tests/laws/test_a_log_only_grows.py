@@ -164,23 +164,23 @@ def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
     """Each append is by one of two processes and one of three producers, so long, so far behind."""
 
     async def produce(logs: Sequence[TimelineLog]) -> None:
-        seen = [0, 0, 0]
+        counts = [0, 0, 0]
         everything = list[Block]()
         for process, producer, length, behind in appends:
-            after = max(0, seen[producer] - behind)
+            after = max(0, counts[producer] - behind)
             met = await logs[process].append(HERE, [PROMPT] * length, seen=after)
             everything.extend(met[-length:])
             assert met == everything[after:]
-            seen[producer] = met[-1].seq
+            counts[producer] = met[-1].seq
         assert [block.seq for block in everything] == list(range(1, len(everything) + 1))
 
     async def both() -> None:
         with TemporaryDirectory() as folder:
             async with (
-                await SqlLog.open(f"sqlite:///{folder}/talk.db") as one,
-                await SqlLog.open(f"sqlite:///{folder}/talk.db") as other,
+                await SqlLog.open(f"sqlite:///{folder}/talk.db") as log,
+                await SqlLog.open(f"sqlite:///{folder}/talk.db") as other_log,
             ):
-                await produce([one, other])
+                await produce([log, other_log])
 
     asyncio.run(both())
 
@@ -239,7 +239,7 @@ async def cost_of_each_append(log: TimelineLog, steps: Steps, turns: int) -> lis
     """What the last append of each turn costs, of ten with five blocks each."""
     costs = list[int]()
     result = ToolResult(call_id="c1", tool="t", text="x" * 1000)
-    seen = 0
+    count = 0
     async with log.lease(HERE) as term:
         for turn in range(1, turns + 1):
             for number in range(10):
@@ -247,8 +247,8 @@ async def cost_of_each_append(log: TimelineLog, steps: Steps, turns: int) -> lis
                 entries = [Entry(body=result, turn=turn)] * 4
                 first = PROMPT if number == 0 else entries[0]
                 key = f"{turn}.{number}"
-                met = await log.append(HERE, [first, *entries], seen=seen, term=term, key=key)
-                seen = met[-1].seq
+                met = await log.append(HERE, [first, *entries], seen=count, term=term, key=key)
+                count = met[-1].seq
                 costs.append(steps.taken - before)
     return costs[9::10]
 

@@ -141,12 +141,12 @@ def test_of_blocks_alone_the_newest_are_heard_and_the_others_named_once(
 ) -> None:
     heard = asyncio.run(rest(filled([block(seq) for seq in range(1, count + 1)], room)))
     missed = [event for event in heard if isinstance(event, Delta)]
-    kept = [event.seq for event in heard if isinstance(event, Block)]
+    seqs = [event.seq for event in heard if isinstance(event, Block)]
     if count <= room:
-        assert (missed, kept) == ([], list(range(1, count + 1)))
+        assert (missed, seqs) == ([], list(range(1, count + 1)))
     else:
         [gap] = missed
-        assert (gap.after, [*range(1, gap.through + 1), *kept]) == (0, list(range(1, count + 1)))
+        assert (gap.after, [*range(1, gap.through + 1), *seqs]) == (0, list(range(1, count + 1)))
         assert room - room // 10 <= len(heard) <= room
 
 

@@ -30,7 +30,9 @@ class Life:
 
 
 def calls(name: str, *arguments: Mapping[str, Json]) -> Move:
-    return Move(calls=tuple(ToolCall(name=name, arguments=dict(one)) for one in arguments))
+    return Move(
+        calls=tuple(ToolCall(name=name, arguments=dict(argument)) for argument in arguments)
+    )
 
 
 def crew(size: int) -> Move:
@@ -83,11 +85,11 @@ lives = st.builds(
 
 async def live(life: Life) -> tuple[BillingModel, ...]:
     """What each model of the chain was asked in the turn, which came to an end."""
-    left, clock = list(life.moves), FakeClock()
+    remaining_moves, clock = list(life.moves), FakeClock()
 
     def play(prompt: Prompt) -> Move:
         del prompt
-        return left.pop(0) if left else Move(text="Done.")
+        return remaining_moves.pop(0) if remaining_moves else Move(text="Done.")
 
     chain = tuple(
         BillingModel(

@@ -79,9 +79,9 @@ def test_thinking_goes_back_only_behind_what_it_was_thought_behind(scenario: Sce
 def test_an_epoch_opens_only_with_a_cause_that_holds(scenario: Scenario) -> None:
     blocks = run_of(scenario).blocks
     before: RoundStart | None = None
-    seen = 0
+    count = 0
     for block, begun in starts(blocks):
-        since = blocks[seen : block.seq - 1]
+        since = blocks[count : block.seq - 1]
         causes = begun.opened_by.split(",") if begun.opened_by else []
         assert begun.epoch == (before.epoch if before else 0) + bool(causes)
         assert set(causes) <= set(CAUSES)
@@ -93,7 +93,7 @@ def test_an_epoch_opens_only_with_a_cause_that_holds(scenario: Scenario) -> None
             for name in ("model", "protocol", "renderer", "system_sha256", "tools_sha256")
         )
         assert causes or not changed
-        before, seen = begun, block.seq
+        before, count = begun, block.seq
 
 
 def holds(
@@ -137,23 +137,31 @@ def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
     stride = 1 + len(repr(scenario)) % 7
     blocks = run_of(scenario).blocks
     for protocol in (Native(), JsonAction()):
-        whole, stepped = View(protocol, blocks), View(protocol)
+        whole_view, stepped = View(protocol, blocks), View(protocol)
         for at in range(0, len(blocks), stride):
             stepped.extend(blocks[at : at + stride])
             stepped.under(stepped.window)
-        assert stepped.messages == whole.messages
-        assert stepped.rendering.sha256 == whole.rendering.sha256
-        assert stepped.rendering.tokens == whole.rendering.tokens
-        assert stepped.state.factor == whole.state.factor
-        assert seen_of(stepped.rendering) == seen_of(whole.rendering)
-        assert points_of(stepped, blocks) == points_of(whole, blocks)
-        again = whole.under(whole.window)
-        assert again.messages == whole.messages
-    one, steps = Timeline(blocks), Timeline()
+        assert stepped.messages == whole_view.messages
+        assert stepped.rendering.sha256 == whole_view.rendering.sha256
+        assert stepped.rendering.tokens == whole_view.rendering.tokens
+        assert stepped.state.factor == whole_view.state.factor
+        assert seen_of(stepped.rendering) == seen_of(whole_view.rendering)
+        assert points_of(stepped, blocks) == points_of(whole_view, blocks)
+        again = whole_view.under(whole_view.window)
+        assert again.messages == whole_view.messages
+    timeline, steps = Timeline(blocks), Timeline()
     for at in range(0, len(blocks), stride):
         steps.extend(blocks[at : at + stride])
-    assert (one.pool, one.plans, one.pending) == (steps.pool, steps.plans, steps.pending)
-    assert (one.turns, one.shown_texts, one.calls) == (steps.turns, steps.shown_texts, steps.calls)
+    assert (timeline.pool, timeline.plans, timeline.pending) == (
+        steps.pool,
+        steps.plans,
+        steps.pending,
+    )
+    assert (timeline.turns, timeline.shown_texts, timeline.calls) == (
+        steps.turns,
+        steps.shown_texts,
+        steps.calls,
+    )
 
 
 def seen_of(now: Rendering) -> list[object]:
@@ -170,9 +178,12 @@ def seen_of(now: Rendering) -> list[object]:
 
 def points_of(view: View, blocks: Sequence[Block]) -> object:
     turn = max(block.turn for block in blocks)
-    kept = view.state.unchanged_messages(turn)
+    unchanged_messages = view.state.unchanged_messages(turn)
     return cache_points(
-        view.rendering, turn, [], CachePolicy(kept_messages=kept, factor=view.state.factor)
+        view.rendering,
+        turn,
+        [],
+        CachePolicy(kept_messages=unchanged_messages, factor=view.state.factor),
     )
 
 
@@ -192,7 +203,9 @@ def check_requests(run: ScenarioRun) -> None:
     again = {request.block.seq: request for request in past_requests(Timeline(run.blocks))}
     assert list(again) == [block.seq for block, _ in starts(run.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
-    assert {one.divergence for one in replayed_rounds(Timeline(run.blocks))} <= {None}
+    assert {
+        replayed_round.divergence for replayed_round in replayed_rounds(Timeline(run.blocks))
+    } <= {None}
     for sent in run.sent:
         request = again[sent.start.seq]
         assert request.messages == sent.prompt.messages
@@ -216,8 +229,8 @@ def test_an_export_and_a_fork_make_the_same_requests(scenario: Scenario) -> None
 
 
 async def fork(run: ScenarioRun, until: int) -> list[Block]:
-    here, there = ConversationKey(name="c"), ConversationKey(name="d")
+    key, other_key = ConversationKey(name="c"), ConversationKey(name="d")
     log = MemoryLog()
-    await log.restore(here, run.blocks)
-    await log.fork(here, there, until)
-    return list(await log.read(there))
+    await log.restore(key, run.blocks)
+    await log.fork(key, other_key, until)
+    return list(await log.read(other_key))

@@ -51,16 +51,16 @@ def test_the_characters_of_a_text_resolve_to_what_the_whole_does(text: str) -> N
 
 @given(markdown)
 def test_a_text_keeps_everything_but_its_tokens(text: str) -> None:
-    found, at = citations.find(text, newest=4), 0
-    for citation in found:
+    summary, at = citations.find(text, newest=4), 0
+    for citation in summary:
         assert at <= citation.start < citation.end <= len(text)
         assert re.fullmatch(r"\[\[\s*[Ss]\s*:[\s0-9,–-]+\]\]", text[citation.start : citation.end])
         at = citation.end
     assert citations.resolve(text, lambda _: "", newest=4) == "".join(
         text[start:end]
         for start, end in zip(
-            [0, *(one.end for one in found)],
-            [*(one.start for one in found), len(text)],
+            [0, *(one.end for one in summary)],
+            [*(one.start for one in summary), len(text)],
             strict=True,
         )
     )
@@ -81,11 +81,22 @@ def test_code_is_what_common_mark_takes_for_it(pieces: list[str]) -> None:
 
 def cited_by_common_mark(text: str) -> tuple[int, ...]:
     """The numbers that a parser of CommonMark leaves in text, not in a fence or code span."""
-    others = ["code", "hr", "heading", "lheading", "list", "blockquote", "reference", "html_block"]
-    parser = MarkdownIt("commonmark").disable([*others, "link", "image", "html_inline", "autolink"])
+    other_texts = [
+        "code",
+        "hr",
+        "heading",
+        "lheading",
+        "list",
+        "blockquote",
+        "reference",
+        "html_block",
+    ]
+    parser = MarkdownIt("commonmark").disable(
+        [*other_texts, "link", "image", "html_inline", "autolink"]
+    )
     spans = [child for token in parser.parse(text) for child in token.children or []]
-    kept = "".join(span.content for span in spans if span.type in ("text", "text_special"))
-    return tuple(int(sid) for sid in re.findall(r"\[\[S:(\d+)\]\]", kept))
+    kept_text = "".join(span.content for span in spans if span.type in ("text", "text_special"))
+    return tuple(int(sid) for sid in re.findall(r"\[\[S:(\d+)\]\]", kept_text))
 
 
 @pytest.mark.parametrize(
@@ -220,16 +231,16 @@ def test_a_line_may_turn_out_to_be_a_fence_or_not() -> None:
     ids=lambda text: repr(text[:12]),
 )
 def test_the_time_grows_no_faster_than_the_text(text: str) -> None:
-    begun = process_time()
+    began_at = process_time()
     whole = citations.resolve(text, mark, newest=4)
     assert in_pieces([text[at : at + 7] for at in range(0, len(text), 7)]) == whole
-    assert process_time() - begun < 30
+    assert process_time() - began_at < 30
 
 
 def test_the_tokens_of_a_text_name_a_bounded_number_of_sids() -> None:
     text = "[[S:1-6000]] [[S:1-4000]] [[S:7]] [[S:1-300000]]"
-    found = citations.find(text, newest=300_000)
-    assert [len(citation.sids) for citation in found] == [6000, 4000]
+    summary = citations.find(text, newest=300_000)
+    assert [len(citation.sids) for citation in summary] == [6000, 4000]
     assert citations.resolve(text, lambda sids: f"({len(sids)})", newest=300_000) == (
         "(6000) (4000) [[S:7]] [[S:1-300000]]"
     )
@@ -323,13 +334,13 @@ def test_a_sentence_that_cites_only_unknown_numbers_is_uncited() -> None:
 
 @given(markdown)
 def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -> None:
-    report, known = verify(f"Tea is old. {answer}", TEAS), {1, 2, 3}
+    report, counts = verify(f"Tea is old. {answer}", TEAS), {1, 2, 3}
     sids = {sid for one in report.cited for sid in one.sids}
     assert sids | set(report.unknown) == set(
         citations.cited_sids(f"Tea is old. {answer}", newest=3)
     )
-    assert sids <= known
-    assert not known & set(report.unknown)
+    assert sids <= counts
+    assert not counts & set(report.unknown)
 
 
 @given(st.text(alphabet="tea is old. \n", min_size=1))
@@ -343,6 +354,6 @@ def test_a_text_supports_itself(text: str) -> None:
     "text", ["." * 300_000, ". " * 30_000, "\n" * 300_000, "[[S:1]] " * 30_000]
 )
 def test_verifying_takes_time_as_the_text_is_long(text: str) -> None:
-    begun = process_time()
+    began_at = process_time()
     verify(text, TEAS)
-    assert process_time() - begun < 30
+    assert process_time() - began_at < 30

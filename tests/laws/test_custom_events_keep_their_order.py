@@ -73,20 +73,20 @@ class Heard:
 
     def of(self, call_id: str) -> list[Json]:
         """The numbers of what the call told, with "result" where that came."""
-        told = list[Json]()
+        values = list[Json]()
         for event in self.events:
             match event:
                 case Delta(type="progress", text=text, call_id=who) if who == call_id:
-                    told.append(int(text))
+                    values.append(int(text))
                 case Delta(type="custom", data=number, call_id=who) if who == call_id:
-                    told.append(number)
+                    values.append(number)
                 case Block(body=CustomEvent(data=number, call_id=who)) if who == call_id:
-                    told.append(number)
+                    values.append(number)
                 case Block(body=ToolResult(call_id=who)) if who == call_id:
-                    told.append("result")
+                    values.append("result")
                 case _:
                     pass
-        return told
+        return values
 
 
 async def heard(calls: list[tuple[str, Acts]], stop_at: int | None) -> Heard:
@@ -104,8 +104,8 @@ async def heard(calls: list[tuple[str, Acts]], stop_at: int | None) -> Heard:
 
 def expected(acts: Acts) -> list[Json]:
     """The numbers of what these tell: up to a failure, and no pause."""
-    told = acts[: acts.index("fail")] if "fail" in acts else acts
-    return [number for number, one in enumerate(told) if one != "pause"]
+    reported_acts = acts[: acts.index("fail")] if "fail" in acts else acts
+    return [number for number, one in enumerate(reported_acts) if one != "pause"]
 
 
 @settings(max_examples=80, deadline=None)
@@ -123,13 +123,15 @@ def test_each_call_is_heard_in_its_order_and_before_its_result(
 def test_what_is_durable_is_a_block_and_nothing_else_is(calls: list[tuple[str, Acts]]) -> None:
     story = asyncio.run(heard(calls, None))
     for number, (_, acts) in enumerate(calls, start=1):
-        kept = [
+        datas = [
             block.body.data
             for block in story.blocks
             if isinstance(block.body, CustomEvent) and block.body.call_id == f"c{number}"
         ]
-        assert kept == [
-            one for one in expected(acts) if isinstance(one, int) and "durable" in acts[one]
+        assert datas == [
+            number
+            for number in expected(acts)
+            if isinstance(number, int) and "durable" in acts[number]
         ]
 
 

@@ -282,9 +282,9 @@ def check(
     for event in events:
         screen.take(event)
     screen.close()
-    kept = "".join(encode(block.body)[2] for block in blocks)
+    text = "".join(encode(block.body)[2] for block in blocks)
     for word in re.findall(r"\bw[0-9]+x[0-9]+|\bt[0-9]+", " ".join(model.said)):
-        assert word in kept
+        assert word in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -168,7 +168,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), limit=st.integers(0, 6))
     def somebody_lists_a_few(self, which: int, limit: int) -> None:
         async def active(log: TimelineLog) -> list[datetime]:
-            return [found.last_activity_at for found in await log.conversations(limit=limit)]
+            return [summary.last_activity_at for summary in await log.conversations(limit=limit)]
 
         self.both(which, active)
 

@@ -55,7 +55,9 @@ def test_the_rate_is_the_share_of_ok_among_what_is_in_force(
     bodies: list[tuple[int, Feedback]],
 ) -> None:
     reactions = feedback.fold(blocks(*bodies))
-    verdicts = [one.feedback.reaction for one in reactions.user_reactions.values()]
+    verdicts = [
+        user_reaction.feedback.reaction for user_reaction in reactions.user_reactions.values()
+    ]
     assert reactions.rate == (verdicts.count("ok") / len(verdicts) if verdicts else None)
 
 

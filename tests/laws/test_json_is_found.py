@@ -26,9 +26,9 @@ def written(value: JsonObject, indent: int | None) -> str:
 def test_an_object_among_words_and_fences_is_found_byte_for_byte(
     before: str, fence: str, value: JsonObject, indent: int | None, after: str
 ) -> None:
-    found = extract_json(f"{before}{fence}{written(value, indent)}\n```{after}")
-    assert found is not None
-    assert dumps(found) == dumps(value)
+    found_value = extract_json(f"{before}{fence}{written(value, indent)}\n```{after}")
+    assert found_value is not None
+    assert dumps(found_value) == dumps(value)
 
 
 @given(st.lists(json_objects, max_size=5), prose)

@@ -26,9 +26,9 @@ from tests.support.scenario_strategies import drawn_scenarios
 def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(scenario: Scenario) -> None:
     blocks = run_of(scenario).blocks
     timeline = Timeline(blocks)
-    said = [b.seq for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
+    seqs = [b.seq for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
+    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(seqs)
 
 
 @over_corpus(drawn_scenarios)
@@ -68,12 +68,12 @@ def shows(sent: Sent, block: Block) -> bool:
 @over_corpus(drawn_scenarios)
 def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(scenario: Scenario) -> None:
     run = run_of(scenario)
-    asked = "".join(
+    text = "".join(
         dumps(block.body.arguments) for block in run.blocks if isinstance(block.body, ToolCalled)
     )
     examples = "".join(sent.prompt.system for sent in run.sent[:1])
     absent = {ref for ref, (status, _) in run.first.items() if status != "ok"}
-    assert {ref for ref in absent if ref not in asked + examples} == set()
+    assert {ref for ref in absent if ref not in text + examples} == set()
     assert {ref: run.last[ref] for ref in run.first if ref not in absent} == {
         ref: read for ref, read in run.first.items() if ref not in absent
     }

@@ -111,14 +111,14 @@ def test_what_is_said_at_any_await_is_taken_by_one_round_or_left_for_the_next_tu
     story = tell(drawing)
     taken = [seq for b in story.blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
     pending = Timeline(story.blocks).pending
-    said = [receipt.seq for _, receipt in story.receipts]
-    assert Counter([*taken, *pending]) == Counter([1, *said])
-    shown = "\n".join(str(one.messages) for one in story.requests)
+    seqs = [receipt.seq for _, receipt in story.receipts]
+    assert Counter([*taken, *pending]) == Counter([1, *seqs])
+    shown = "\n".join(str(request.messages) for request in story.requests)
     if story.reason in ("complete", "max_iterations"):
         for now, receipt in story.receipts:
             assert receipt.seq in pending or now.text in shown
-        steers = [one.seq for one in story.blocks if isinstance(one.body, UserSteer)]
-        ends = [one.body.status for one in story.blocks if isinstance(one.body, ToolResult)]
+        steers = [block.seq for block in story.blocks if isinstance(block.body, UserSteer)]
+        ends = [block.body.status for block in story.blocks if isinstance(block.body, ToolResult)]
         # What no request could show has cut nothing off.
         assert "interrupted" not in ends or not pending.keys() >= set(steers)
 
@@ -151,10 +151,10 @@ def test_a_child_that_waits_for_the_user_ends_with_its_parent_which_counts_what_
 
 def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:
     story = asyncio.run(told([], Limits()))
-    asked = [block.body for block in story.blocks if isinstance(block.body, ToolPending)]
+    bodies = [block.body for block in story.blocks if isinstance(block.body, ToolPending)]
     types = {block.type for block in story.blocks}
     turn = story.turn
     assert turn.completion is not None
     assert (turn.completion.text, turn.rounds, len(story.children)) == ("So it is.", 5, 1)
     assert {"conv.range.summary", "run.child", "react.tool.start", "react.plan"} <= types
-    assert {one.kind for one in asked} == {"approval", "question"}
+    assert {one.kind for one in bodies} == {"approval", "question"}

@@ -56,7 +56,7 @@ def played(script: Sequence[tuple[str, int]]) -> list[PlanSnapshot]:
 @given(operations)
 def test_at_most_one_open_plan_is_current(script: list[tuple[str, int]]) -> None:
     plans = plan.fold(played(script))
-    current = [one for one in plans.open_plans if one.current]
+    current = [open_plan for open_plan in plans.open_plans if open_plan.current]
     assert current == ([plans.current] if plans.current else [])
 
 
@@ -73,7 +73,7 @@ def test_a_plan_that_has_ended_never_changes_again(script: list[tuple[str, int]]
 def test_the_last_snapshot_of_an_id_is_how_the_plan_stands(script: list[tuple[str, int]]) -> None:
     snapshots = played(script)
     plans = plan.fold(snapshots)
-    assert plans.latest == {one.plan_id: one for one in snapshots}
+    assert plans.latest == {snapshot.plan_id: snapshot for snapshot in snapshots}
     assert [*plans.latest.values()][-1:] == snapshots[-1:]
 
 
@@ -95,7 +95,7 @@ def test_two_changes_in_one_moment_stand_in_the_order_of_the_log() -> None:
     assert plans.current is plans.latest["a"]
     plans = after(plans, plan.activate(plans, "b", NOON))
     assert plans.current is plans.latest["b"]
-    assert [one.plan_id for one in plans.open_plans] == ["a", "b"]
+    assert [open_plan.plan_id for open_plan in plans.open_plans] == ["a", "b"]
 
 
 def test_a_plan_that_is_replaced_while_another_is_current_leaves_one_current() -> None:
@@ -106,7 +106,10 @@ def test_a_plan_that_is_replaced_while_another_is_current_leaves_one_current() -
         "superseded",
         "c",
     )
-    assert [(one.plan_id, one.current) for one in plans.open_plans] == [("b", False), ("c", True)]
+    assert [(open_plan.plan_id, open_plan.current) for open_plan in plans.open_plans] == [
+        ("b", False),
+        ("c", True),
+    ]
 
 
 def test_a_closed_plan_cannot_be_activated() -> None:
@@ -120,7 +123,7 @@ def test_when_the_current_plan_ends_no_other_takes_its_place() -> None:
     plans = after(Plans(), plan.new(Plans(), "a", ["look"], NOON))
     plans = after(plans, plan.new(plans, "b", ["look"], NOON))
     plans = after(plans, plan.close(plans, "b", NOON))
-    assert (plans.current, [one.plan_id for one in plans.open_plans]) == (None, ["a"])
+    assert (plans.current, [open_plan.plan_id for open_plan in plans.open_plans]) == (None, ["a"])
 
 
 @pytest.mark.parametrize(
@@ -260,5 +263,5 @@ def test_no_line_that_acknowledges_is_taken_before_it_may_be_one(
     assert len(marks) + len(rest) <= len(answer)
     assert answer.endswith(rest)
     assert all(plan.read_mark(line, steps) for line in marks.splitlines() if line.strip())
-    begun = marks[:size]
-    assert all(map(plan.may_lead, begun.splitlines()))
+    begun_marks = marks[:size]
+    assert all(map(plan.may_lead, begun_marks.splitlines()))

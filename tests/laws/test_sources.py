@@ -167,10 +167,10 @@ def test_a_number_that_is_taken_stays_with_its_source() -> None:
 
 
 def test_sources_without_an_address_are_told_apart_by_path_commit_and_lines() -> None:
-    one = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), text="x")
-    same = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), title="again")
-    other = Source(url="", path="a.md", commit="3f2a", lines=(2, 9), text="x")
+    source = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), text="x")
+    same_source = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), title="again")
+    other_source = Source(url="", path="a.md", commit="3f2a", lines=(2, 9), text="x")
     sids, _ = SourcePool().assign_numbers(
-        [one, same, other, Source(url="", text="x"), Source(url="", text="y")]
+        [source, same_source, other_source, Source(url="", text="x"), Source(url="", text="y")]
     )
     assert sids == [1, 1, 2, 3, 4]

@@ -303,7 +303,7 @@ def test_a_request_that_ends_early_differs_where_it_ends() -> None:
 
 def test_neither_a_new_estimate_nor_another_ref_breaks_a_prefix() -> None:
     before = sent(blocks(3), 3)
-    again = tuple(replace(one, tokens=900, ref="") for one in before.parts)
+    again = tuple(replace(part, tokens=900, ref="") for part in before.parts)
     row = last(AnthropicCache(), before, sent(again, 3))
     assert (row.read, row.held, row.misses) == (2_700, 2_700, ())
 

@@ -65,8 +65,10 @@ def test_i2_no_request_has_a_result_without_its_call_or_a_call_without_its_resul
 ) -> None:
     run = run_of(scenario)
     for prompt in [*(sent.prompt for sent in run.sent), *run.summaries]:
-        called = [call.call_id for one in prompt.messages for call in calls_in(one)]
-        given_back = [one.call_id for one in prompt.messages if isinstance(one, ToolMessage)]
+        called = [call.call_id for message in prompt.messages for call in calls_in(message)]
+        given_back = [
+            message.call_id for message in prompt.messages if isinstance(message, ToolMessage)
+        ]
         assert sorted(called) == sorted(given_back)
         assert len(called) == len(set(called))
 
@@ -93,9 +95,9 @@ def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(scenario: Sc
     blocks = run_of(scenario).blocks
     for turn in Timeline(blocks).turns.values():
         own = [block.body for block in blocks if block.turn == turn.number]
-        made = Counter(body.purpose for body in own if isinstance(body, Decision))
-        assert made["decision"] <= most
-        assert made["answer"] <= 1
+        counts = Counter(body.purpose for body in own if isinstance(body, Decision))
+        assert counts["decision"] <= most
+        assert counts["answer"] <= 1
         assert sum(isinstance(body, Completion) for body in own) <= 1
 
 
@@ -136,9 +138,9 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(
     blocks = run_of(scenario).blocks
     timeline = Timeline(blocks)
     inputs = UserPrompt | UserFollowup | UserSteer
-    said = [block.seq for block in blocks if isinstance(block.body, inputs)]
+    seqs = [block.seq for block in blocks if isinstance(block.body, inputs)]
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
+    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(seqs)
 
 
 @over_corpus(fuzzed_scenarios, 100, first=WITHOUT_CUTS)
@@ -157,8 +159,8 @@ def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_agai
     scenario: Scenario,
 ) -> None:
     run = run_of(scenario)
-    for kept in run.deaths:
-        assert run.blocks[: len(kept)] == kept
+    for death in run.deaths:
+        assert run.blocks[: len(death)] == death
     started = Counter(b.body.call_id for b in run.blocks if isinstance(b.body, ToolStarted))
     assert set(started.values()) <= {1}
     assert set(results_of(run.blocks).values()) <= {1}
@@ -172,8 +174,8 @@ def test_i9_what_is_heard_rises_and_ends_with_the_exit(scenario: Scenario) -> No
         assert seqs == sorted(set(seqs))
         exits = [place for place, event in enumerate(heard) if is_exit(event)]
         assert exits in ([], [len(heard) - 1])
-    ended = [turn for turn in Timeline(run.blocks).turns.values() if turn.exit]
-    for turn in ended:
+    turns = [turn for turn in Timeline(run.blocks).turns.values() if turn.exit]
+    for turn in turns:
         assert not turn.open_calls
         assert turn.open_round is None or turn.exit
 

@@ -92,8 +92,8 @@ class Writer:
         if any(tool.name == ANSWER_TOOL for tool in prompt.tools):
             arguments = self.value if isinstance(self.value, dict) else {}
             wrapped = prompt.tools[-1].parameters.get("required") == ["value"]
-            given = {"value": self.value} if wrapped else arguments
-            yield Reply(calls=(ToolCall(name=ANSWER_TOOL, arguments=given),))
+            record = {"value": self.value} if wrapped else arguments
+            yield Reply(calls=(ToolCall(name=ANSWER_TOOL, arguments=record),))
             return
         text = protocol(prompt.options.protocol).render_answer(self.json).text
         if prompt.options.protocol == "json" and self.plain:
@@ -124,27 +124,27 @@ async def test_the_output_is_the_value_and_the_text_reads_as_it(
     text = type_.dump(value)
     model = Writer(capabilities, _spaced(text, indent), _loaded(text), plain, size)
     growing = PartialOutput[Any](kind)
-    heard = ""
+    heard_text = ""
     async with Harness.open(Bundle(id="b"), store="memory:", model=model) as harness:
         talk = harness.conversation("c")
         async for event in talk.stream("?", output_type=kind, protocol=spoken):
             growing.feed(event)
             match event:
                 case Delta(type="delta", channel="answer", text=piece):
-                    heard += piece
+                    heard_text += piece
                 case Delta(type="reset", channel="answer"):
-                    heard = ""
+                    heard_text = ""
                 case _:
                     pass
         document = await talk.export()
     async with Harness.open(Bundle(id="b"), store="memory:", model=model) as harness:
         blocks = await (await harness.load(document)).blocks()
-    [kept] = [block.body for block in blocks if isinstance(block.body, Completion)]
+    [body] = [block.body for block in blocks if isinstance(block.body, Completion)]
     read = result(Timeline(blocks), 1, "complete", output=type_)
-    assert (kept.text, kept.schema_sha256) == (text, type_.sha256)
-    assert heard == citations.resolve(text, citations.Marks({}), newest=0)
+    assert (body.text, body.schema_sha256) == (text, type_.sha256)
+    assert heard_text == citations.resolve(text, citations.Marks({}), newest=0)
     assert (read.output, growing.output) == (value, value)
-    assert read.output == type_.read(kept.text)
+    assert read.output == type_.read(body.text)
 
 
 @given(
@@ -159,8 +159,8 @@ def test_the_text_of_a_value_is_read_off_what_is_being_written(
 ) -> None:
     whole = _spaced(dumps({"value": value} if wrapped else value), indent) + (behind or " ")
     reader = JsonText(wrapped=wrapped)
-    said = "".join(reader.feed(whole[at : at + size]) for at in range(0, len(whole), size))
-    assert (said, reader.is_over) == (dumps(value), True)
+    text = "".join(reader.feed(whole[at : at + size]) for at in range(0, len(whole), size))
+    assert (text, reader.is_over) == (dumps(value), True)
 
 
 def _loaded(text: str) -> Json:

@@ -98,12 +98,12 @@ async def test_progress_is_heard_while_the_call_runs(served: Served) -> None:
     served.declare({"calc": sdk()})
     model = ScriptedModel([Call("mcp.calc.count", to=3), Say("Done.")])
     async with served.open(model) as harness:
-        heard = [
+        texts = [
             event.text
             async for event in harness.conversation("c1").stream("Go!")
             if isinstance(event, Delta) and event.type == "progress" and event.channel == "tool"
         ]
-    assert heard[-1] == "3 of 3: at 3"
+    assert texts[-1] == "3 of 3: at 3"
 
 
 async def test_cancelling_a_call_cancels_it_on_the_server(served: Served) -> None:
@@ -198,8 +198,10 @@ async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None
 
 async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: Served) -> None:
     served.declare({"calc": sdk(), "one": plain("works")})
-    wanted = Call("react.request_tools", tool_names=["mcp.calc.add"])
-    model = ScriptedModel([wanted, Call("mcp.calc.add", a=1, b=2), Say("Done."), Say("Done.")])
+    expected_call = Call("react.request_tools", tool_names=["mcp.calc.add"])
+    model = ScriptedModel(
+        [expected_call, Call("mcp.calc.add", a=1, b=2), Say("Done."), Say("Done.")]
+    )
     async with served.open(model) as harness:
         talk = harness.conversation("c1")
         await talk.say("Go!")

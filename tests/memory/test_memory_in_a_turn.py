@@ -115,9 +115,9 @@ class Recalling(BaseWorkflow):
         recent = await self.ctx_client.recent(limit=1)
         refs = ["ar:turn_1.artifacts.summary", "ar:turn_9.artifacts.summary"]
         artifact, missing = await self.ctx_client.fetch_ctx(refs)
-        found = "; ".join(hit.text for hit in hits)
+        text = "; ".join(hit.text for hit in hits)
         newest = "".join(hit.turn_id for hit in recent)
-        return await self.answer(f"{found} | {newest} | {artifact.text} | {missing.status}")
+        return await self.answer(f"{text} | {newest} | {artifact.text} | {missing.status}")
 
 
 async def test_a_workflow_searches_past_turns_and_reads_what_they_kept() -> None:

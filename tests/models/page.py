@@ -47,14 +47,14 @@ def capabilities() -> Iterator[list[str]]:
 def facts_row(facts: ModelFacts) -> list[str]:
     json = {"object": facts.json_mode, "schema": facts.json_schema}
     sees = {"images": facts.vision, "PDF": facts.pdf}
-    asked = "" if facts.thinking_by == "nothing" else f", {facts.thinking_by}"
+    text = "" if facts.thinking_by == "nothing" else f", {facts.thinking_by}"
     return [
         f"{facts.window:,}",
         f"{facts.output_limit:,}",
         "yes" if facts.tool_choice else "no",
         ", ".join(name for name, can in json.items() if can) or "no",
         ", ".join(name for name, can in sees.items() if can) or "no",
-        f"{facts.thinking}{asked}",
+        f"{facts.thinking}{text}",
         facts.thinking_off and code(facts.thinking_off),
         span(facts.efforts),
         facts.temperature,

@@ -59,7 +59,7 @@ async def test_a_model_that_takes_a_schema_is_given_it_in_place_of_any_object() 
     result = await structured_llm_call(
         model, Prompt(system="", messages=(UserMessage(text="Tea?"),)), Tin
     )
-    asked = model.requests[0].options
+    options = model.requests[0].options
     assert result.value == Tin(name="Assam", grams=5)
-    assert asked.json_form == json_form("reply", Tin.model_json_schema())
-    assert not asked.json_object
+    assert options.json_form == json_form("reply", Tin.model_json_schema())
+    assert not options.json_object

@@ -73,12 +73,12 @@ def test_a_temperature_waits_for_the_end_of_thinking_only_where_it_has_one(row: 
 
 @every_row
 def test_the_parameter_of_the_output_is_one_that_the_api_has(row: ModelFacts) -> None:
-    known = {
+    record = {
         "chat": {"max_tokens", "max_completion_tokens"},
         "responses": {"max_output_tokens"},
         "messages": {"max_tokens"},
     }
-    assert row.output_parameter in known[row.api]
+    assert row.output_parameter in record[row.api]
 
 
 @every_row

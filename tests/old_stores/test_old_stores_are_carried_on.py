@@ -51,10 +51,10 @@ async def test_it_is_carried_on_and_whole(
     async with Harness.open(bundle, store=store, model=model) as harness:
         done = await harness.conversation("waits").resume({"c1": True})
         third = await harness.conversation("talk").say("third")
-        other = await harness.conversation("fork").say("another")
-    assert [one.answer for one in (done, third, other)] == ["Noted.", "Third.", "Another."]
-    async with Store.open(store) as kept:
-        assert [fault for one in await kept.audit() for fault in one.faults] == []
+        other_result = await harness.conversation("fork").say("another")
+    assert [one.answer for one in (done, third, other_result)] == ["Noted.", "Third.", "Another."]
+    async with Store.open(store) as kept_store:
+        assert [fault for one in await kept_store.audit() for fault in one.faults] == []
 
 
 async def test_its_document_is_imported_and_goes_on(old: str) -> None:
@@ -81,22 +81,23 @@ async def test_heads_that_were_saved_and_signed_fit_the_store_they_are_of(
     text = await asyncio.to_thread(saved.read_text, "utf-8")
     heads = read_heads(text, KEY)
     store = laid_out(saved.name.removesuffix(".heads.json"), tmp_path)
-    async with Store.open(store, read_only=True) as kept:
-        found = await kept.audit(heads)
-    assert {one.conversation: one.head for one in found} == heads
-    assert [fault for one in found for fault in one.faults] == []
+    async with Store.open(store, read_only=True) as kept_store:
+        audit = await kept_store.audit(heads)
+    assert {one.conversation: one.head for one in audit} == heads
+    assert [fault for one in audit for fault in one.faults] == []
 
 
 @pytest.mark.parametrize("cassette", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.name)
 async def test_a_cassette_answers_what_was_asked_when_it_was_recorded(cassette: Path) -> None:
     """Prompts may change from version to version, so the very requests are sent again."""
     _, lines = read_cassette(cassette)
-    asked = [line for line in lines if isinstance(line, RecordedRequest)]
+    recorded_requests = [line for line in lines if isinstance(line, RecordedRequest)]
     tape = CassettePlayer(cassette)
     await tape.begin()
     async with tape.client() as client:
         said = [
-            await client.post(one.url, content=one.content, headers=one.headers) for one in asked
+            await client.post(one.url, content=one.content, headers=one.headers)
+            for one in recorded_requests
         ]
     assert len(said) == len(SAID)
     assert [one.status_code for one in said] == [200, 200]

@@ -77,7 +77,8 @@ def assert_oldest(made: Environment) -> None:
     """Assert that what the wheel needs has the lowest versions that it admits."""
     [packages] = made.folder.glob("environment/lib/python*/site-packages")
     found = {
-        canonicalize_name(name(one)): one.version for one in distributions(path=[str(packages)])
+        canonicalize_name(name(distribution)): distribution.version
+        for distribution in distributions(path=[str(packages)])
     }
     for one in map(Requirement, PROJECT["dependencies"]):
         [bound] = one.specifier

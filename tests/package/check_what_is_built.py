@@ -60,15 +60,20 @@ def test_neither_is_large(built: Built) -> None:
 
 
 def test_the_metadata_says_what_the_project_says(built: Built) -> None:
-    told = metadata(built.wheel)
-    assert (told.name, str(told.version)) == ("loopline", PROJECT["version"])
-    assert told.summary == PROJECT["description"]
-    assert told.license_expression == "MIT"
-    assert str(told.requires_python) == PROJECT["requires-python"]
-    assert told.classifiers == sorted(PROJECT["classifiers"])
-    assert set(told.provides_extra or ()) == set(PROJECT["optional-dependencies"])
-    assert told.description_content_type == "text/markdown"
-    assert (told.description or "").strip() == (ROOT / "README.md").read_text("utf-8").strip()
+    reported_metadata = metadata(built.wheel)
+    assert (reported_metadata.name, str(reported_metadata.version)) == (
+        "loopline",
+        PROJECT["version"],
+    )
+    assert reported_metadata.summary == PROJECT["description"]
+    assert reported_metadata.license_expression == "MIT"
+    assert str(reported_metadata.requires_python) == PROJECT["requires-python"]
+    assert reported_metadata.classifiers == sorted(PROJECT["classifiers"])
+    assert set(reported_metadata.provides_extra or ()) == set(PROJECT["optional-dependencies"])
+    assert reported_metadata.description_content_type == "text/markdown"
+    assert (reported_metadata.description or "").strip() == (ROOT / "README.md").read_text(
+        "utf-8"
+    ).strip()
 
 
 def test_all_extras_resolve_together(tmp_path: Path) -> None:

@@ -69,9 +69,13 @@ class Environment:
     def __call__(self, command: str, *arguments: str | Path) -> str:
         """Run one of its commands; return what that prints."""
         home = {"HOME": str(self.folder)}
-        place = self.scripts / command
+        scripts = self.scripts / command
         return run(
-            place, *arguments, cwd=self.desk, path=self.scripts, settings={**home, **self.settings}
+            scripts,
+            *arguments,
+            cwd=self.desk,
+            path=self.scripts,
+            settings={**home, **self.settings},
         )
 
     def install(self, *arguments: str | Path) -> None:
@@ -82,18 +86,18 @@ class Environment:
 
 def make_environment(python: Path, folder: Path) -> Environment:
     """Make an empty environment of that Python."""
-    made = Environment(folder)
-    made.desk.mkdir(parents=True)
-    run(uv(), "venv", "--quiet", "--python", python, folder / "environment", cwd=made.desk)
-    return made
+    environment = Environment(folder)
+    environment.desk.mkdir(parents=True)
+    run(uv(), "venv", "--quiet", "--python", python, folder / "environment", cwd=environment.desk)
+    return environment
 
 
 def _done(
     *command: str | Path, cwd: Path, path: Path | None, settings: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     ours = Path(sys.prefix).resolve()
-    others = os.environ["PATH"].split(os.pathsep)
-    places = [place for place in others if not Path(place).resolve().is_relative_to(ours)]
+    other_parts = os.environ["PATH"].split(os.pathsep)
+    places = [place for place in other_parts if not Path(place).resolve().is_relative_to(ours)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     kept.pop("UV", None)
     kept["PATH"] = os.pathsep.join([*([str(path)] if path else []), *places])

@@ -35,8 +35,8 @@ async def ours(peer: Peer, wire: str, prompt: Prompt) -> Reply:
 
 def of_reply(reply: Reply) -> Result:
     """What it comes to."""
-    made = tuple((call.name, call.arguments) for call in reply.calls)
-    return Result(reply.text, made, reply.usage.input_tokens, reply.usage.output_tokens)
+    rows = tuple((call.name, call.arguments) for call in reply.calls)
+    return Result(reply.text, rows, reply.usage.input_tokens, reply.usage.output_tokens)
 
 
 async def theirs(peer: Peer, wire: str, prompt: Prompt) -> Result:
@@ -79,14 +79,14 @@ async def message(peer: Peer, body: JsonObject) -> Message:
 
 
 def of_chat(completion: ChatCompletion) -> Result:
-    said, usage = completion.choices[0].message, completion.usage
+    message, usage = completion.choices[0].message, completion.usage
     calls = tuple(
         (call.function.name, json.loads(call.function.arguments))
-        for call in said.tool_calls or []
+        for call in message.tool_calls or []
         if call.type == "function"
     )
     took = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-    return Result(said.content or "", calls, *took)
+    return Result(message.content or "", calls, *took)
 
 
 def of_response(response: Response) -> Result:

@@ -74,7 +74,7 @@ async def test_a_turn_makes_parallel_calls_and_answers(peer: Peer, wire: str) ->
     async with Harness.open(workbench(), store="memory:", model=MODELS[wire]) as harness:
         talk = harness.conversation("c")
         result = await talk.say("How many?")
-        results = [one.text for one in await bodies(talk, ToolResult)]
+        results = [result.text for result in await bodies(talk, ToolResult)]
     assert (result.answer, result.rounds, result.exit_reason) == ("It is 15.", 2, "complete")
     assert sorted(results) == ["7", "8"]
     assert (result.usage.input_tokens, result.usage.output_tokens) == (22, 14)
@@ -150,19 +150,21 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
         events = [event async for event in talk.stream("Tea?")]
         (decision,) = await bodies(talk, Decision)
     assert (said(events), decision.attempt) == (TEXT.strip(), 2)
-    resets = {one.attempt for one in events if isinstance(one, Delta) and one.type == "reset"}
+    resets = {
+        delta.attempt for delta in events if isinstance(delta, Delta) and delta.type == "reset"
+    }
     assert resets == ({1} if fault == "cut in the text" else set())
 
 
 @on_every_wire
 async def test_what_was_cut_had_been_told_up_to_there(peer: Peer, wire: str) -> None:
     await script(peer.url, FAULTS["cut in the text"])
-    heard = list[str]()
+    texts = list[str]()
     async with model_at(peer, wire) as model:
         with pytest.raises(ModelStreamBroken):
-            await _heard(model, heard)
-    assert len(heard) > 1
-    assert TEXT.startswith("".join(heard))
+            await _heard(model, texts)
+    assert len(texts) > 1
+    assert TEXT.startswith("".join(texts))
 
 
 async def _heard(model: Model, heard: list[str]) -> None:

@@ -66,8 +66,8 @@ async def test_text_and_usage_are_what_was_said(read: Read) -> None:
 @streamed_or_not
 async def test_calls_are_what_was_called(read: Read) -> None:
     message = await read(Says("Let me look.", calls=CALLS, pieces=5))
-    made = [block for block in message.content if block.type == "tool_use"]
-    assert [(one.id, one.name, one.input) for one in made] == [
+    contents = [block for block in message.content if block.type == "tool_use"]
+    assert [(one.id, one.name, one.input) for one in contents] == [
         ("toolu_a", "search", {"query": "größe"}),
         ("toolu_b", "read", {}),
     ]
@@ -130,8 +130,8 @@ async def test_events_come_in_their_order() -> None:
 async def test_input_may_come_in_one_delta() -> None:
     read = await events(Says(calls=CALLS[:1], whole_arguments=True))
     deltas = [event.delta for event in read if event.type == "content_block_delta"]
-    told = [delta.partial_json for delta in deltas if delta.type == "input_json_delta"]
-    assert told == ["", CALLS[0].arguments]
+    partial_jsons = [delta.partial_json for delta in deltas if delta.type == "input_json_delta"]
+    assert partial_jsons == ["", CALLS[0].arguments]
 
 
 @pytest.mark.parametrize(

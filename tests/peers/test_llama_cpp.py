@@ -113,9 +113,9 @@ async def test_one_json_object_is_one_json_object(served: Llama) -> None:
     options = Options(json_object=True)
     asked_for = [asking(f"Tea {number}?", options=options) for number in range(8)]
     replies = await told(served, *asked_for)
-    whole = [reply for reply in replies if reply.stop_reason == "stop"]
-    assert whole
-    assert all(isinstance(json.loads(reply.text), dict) for reply in whole)
+    whole_replies = [reply for reply in replies if reply.stop_reason == "stop"]
+    assert whole_replies
+    assert all(isinstance(json.loads(reply.text), dict) for reply in whole_replies)
 
 
 async def test_the_vendors_client_reads_the_same(served: Llama) -> None:
@@ -133,15 +133,15 @@ async def test_a_text_is_held_to_a_form(served: Llama) -> None:
 
 
 async def test_a_structured_call_fits_at_once(served: Llama) -> None:
-    known = ModelFacts(json_schema=True)
+    facts = ModelFacts(json_schema=True)
     model = loopline.model(
-        "openai:m", base_url=f"{served.peer.url}/v1", facts=known, timeouts=PATIENT
+        "openai:m", base_url=f"{served.peer.url}/v1", facts=facts, timeouts=PATIENT
     )
     result = await structured_llm_call(model, asking("Tea?"), SCHEMA)
     assert isinstance(model, ClosingModel)
     await model.close(failed=False)
     jsonschema.validate(result.required(), SCHEMA)
-    assert [(one.level, one.problem) for one in result.attempts] == [("json_mode", "")]
+    assert [(attempt.level, attempt.problem) for attempt in result.attempts] == [("json_mode", "")]
 
 
 async def test_a_prompt_that_is_too_long_names_the_window(served: Llama) -> None:
@@ -159,11 +159,11 @@ async def test_a_turn_makes_its_calls_reads_from_the_cache_and_ends(
     async with opened as harness:
         talk = harness.conversation("c")
         result, calls = await until(talk, ToolCalled, "Count.")
-        ended = await bodies(talk, ToolResult)
+        results = await bodies(talk, ToolResult)
         decisions = await bodies(talk, Decision)
     assert (result.exit_reason in ENDS, bool(result.answer)) == (True, True)
-    assert {one.call_id for one in ended} == {one.call_id for one in calls}
-    assert all(one.usage.cache_read_tokens > 1_000 for one in decisions[1:])
+    assert {one.call_id for one in results} == {call.call_id for call in calls}
+    assert all(decision.usage.cache_read_tokens > 1_000 for decision in decisions[1:])
 
 
 async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
@@ -175,9 +175,9 @@ async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
         talk = harness.conversation("c")
         results = [await talk.say(f"Work {n}.", max_iterations=3) for n in range(3)]
         calls = await bodies(talk, ToolCalled)
-        ended = await bodies(talk, ToolResult)
+        ended_results = await bodies(talk, ToolResult)
     assert all(result.exit_reason in {*ENDS, "error"} for result in results)
-    assert {one.call_id for one in ended} == {one.call_id for one in calls}
+    assert {one.call_id for one in ended_results} == {call.call_id for call in calls}
 
 
 async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(

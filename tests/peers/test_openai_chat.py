@@ -86,10 +86,10 @@ def heard(chunks: list[ChatCompletionChunk]) -> Heard:
 
 def named(completion: ChatCompletion) -> list[Call]:
     """The calls of a completion."""
-    made = completion.choices[0].message.tool_calls or []
+    tool_calls = completion.choices[0].message.tool_calls or []
     return [
         Call(call.function.name, call.function.arguments, call.id)
-        for call in made
+        for call in tool_calls
         if call.type == "function"
     ]
 
@@ -178,10 +178,10 @@ async def test_usage_may_come_with_the_finish_reason() -> None:
 
 async def test_usage_may_grow_from_chunk_to_chunk() -> None:
     read = await chunks(Says("Hello", usage=USAGE, odd=Odd(usage="every")))
-    told = [chunk.usage.completion_tokens for chunk in read if chunk.usage]
-    assert len(told) == len(read)
-    assert told == sorted(told)
-    assert told[-1] == 20
+    completion_tokens = [chunk.usage.completion_tokens for chunk in read if chunk.usage]
+    assert len(completion_tokens) == len(read)
+    assert completion_tokens == sorted(completion_tokens)
+    assert completion_tokens[-1] == 20
 
 
 @pytest.mark.parametrize(("role", "times"), [("first", 1), ("never", 0)])
@@ -209,8 +209,8 @@ async def test_calls_may_have_no_ids() -> None:
 
 async def test_arguments_may_come_whole() -> None:
     deltas = heard(await chunks(Says(calls=CALLS, odd=Odd(whole_arguments=True)))).calls
-    told = [delta.function.arguments for delta in deltas if delta.function]
-    assert told == [call.arguments for call in CALLS]
+    arguments = [delta.function.arguments for delta in deltas if delta.function]
+    assert arguments == [call.arguments for call in CALLS]
 
 
 async def test_the_deltas_of_two_calls_may_take_turns() -> None:

@@ -29,12 +29,12 @@ class Later(SystemClock):
 
 def block(words: str, *, ttl: str = "", marked: bool = False) -> TextBlockParam:
     """A block of text, marked or not."""
-    made: TextBlockParam = {"type": "text", "text": words}
+    record: TextBlockParam = {"type": "text", "text": words}
     if ttl == "1h":
-        made["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
+        record["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
     elif marked:
-        made["cache_control"] = {"type": "ephemeral"}
-    return made
+        record["cache_control"] = {"type": "ephemeral"}
+    return record
 
 
 async def ask(

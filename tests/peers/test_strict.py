@@ -19,8 +19,8 @@ ANSWER: JsonObject = {"role": "assistant", "content": "It is 4."}
 def calls(*ids: str) -> JsonObject:
     """A message of an assistant that calls."""
     function: JsonObject = {"name": "read", "arguments": "{}"}
-    made: list[Json] = [{"id": one, "type": "function", "function": function} for one in ids]
-    return {"role": "assistant", "content": None, "tool_calls": made}
+    records: list[Json] = [{"id": one, "type": "function", "function": function} for one in ids]
+    return {"role": "assistant", "content": None, "tool_calls": records}
 
 
 def answers(id: str, content: Json = "Two.") -> JsonObject:
@@ -113,7 +113,7 @@ async def test_a_refusal_is_a_bad_request_to_the_official_client() -> None:
                 model=GPT, messages=[{"role": "user", "content": ""}]
             )
         assert caught.value.type == "invalid_request_error"
-        taken = await client.chat.completions.create(
+        completion = await client.chat.completions.create(
             model=GPT, messages=[{"role": "user", "content": "Hello"}]
         )
-    assert taken.choices[0].message.content == "Yes."
+    assert completion.choices[0].message.content == "Yes."

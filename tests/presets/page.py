@@ -105,7 +105,7 @@ decisions, in `beakr` after 3,400 tokens.
         yield _row(
             [
                 f"`{name}`",
-                _runs([one.event for one in done.records]),
+                _runs([record.event for record in done.records]),
                 _runs(done.purposes),
                 f"`{ended.end.reason}`",
                 _FLAGS[ended.answer.flag],

@@ -113,8 +113,8 @@ async def told(name: PresetName, script: list[Entry], limits: Limits | None = No
         records += words.close()
         (answer,) = await bodies(talk, Completion)
         (end,) = await bodies(talk, Exit)
-    asked = [request.purpose for request in model.requests]
-    return Told(answer=answer, end=end, records=records, purposes=asked)
+    purposes = [request.purpose for request in model.requests]
+    return Told(answer=answer, end=end, records=records, purposes=purposes)
 
 
 async def write() -> None:

@@ -24,7 +24,7 @@ async def test_a_tool_that_declares_nothing_runs_beside_others_where_that_is_the
     model = ScriptedModel([Say("", *calls), "Done."])
     async with at_work(model, workbench(desk, unknown_effect=policy)) as talk:
         await talk.say("go")
-        started = [one.effect for one in await bodies(talk, ToolStarted)]
+        started = [start.effect for start in await bodies(talk, ToolStarted)]
     assert (desk.order == ["+a", "-a", "+b", "-b"]) == apart
     assert started == ["exclusive", "exclusive"]
 
@@ -49,7 +49,7 @@ async def test_a_steer_lets_a_tool_that_declares_nothing_end_whatever_the_policy
         await begun(talk, "react.tool.start")
         await talk.steer("the other way")
         assert (await turn).answer == "Done."
-        assert [one.status for one in await bodies(talk, ToolResult)] == ["ok"]
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["ok"]
     assert desk.order == ["+a", "-a"]
 
 
@@ -69,17 +69,17 @@ async def test_a_model_without_calls_of_its_own_is_spoken_to_in_the_text_protoco
     model = ScriptedModel(["Done."], tool_call=False, json_mode=json_mode)
     async with at_work(model, workbench(text_protocol=text)) as talk:
         await talk.say("go")
-        assert [one.protocol for one in await bodies(talk, RoundStart)] == [spoken]
+        assert [start.protocol for start in await bodies(talk, RoundStart)] == [spoken]
 
 
 async def test_of_a_result_so_many_characters_are_shown() -> None:
     model = ScriptedModel([Call("w.big", size=5_000), "Done."])
     async with at_work(model, workbench(result_characters=1_000)) as talk:
         await talk.say("go")
-        (whole,) = await talk.read("tc:turn_1.c1.result")
+        (whole_item,) = await talk.read("tc:turn_1.c1.result")
     assert len(shown(model.requests[1])) < 3_000
     assert "tc:turn_1.c1.result" in shown(model.requests[1])
-    assert len(whole.text) >= 5_000
+    assert len(whole_item.text) >= 5_000
 
 
 WARNINGS: list[tuple[Limits, list[Entry], str]] = [
@@ -102,7 +102,7 @@ async def test_a_nudge_that_a_policy_switches_on_is_heard_and_else_is_not(
         model = ScriptedModel(script, strict=False)
         async with at_work(model, workbench(**given)) as talk:
             await talk.say("go")
-            assert [one.code for one in await bodies(talk, Notice)] == said
+            assert [notice.code for notice in await bodies(talk, Notice)] == said
 
 
 @pytest.mark.parametrize(("name", "total"), [("fim", 16), ("bare", 0)])
@@ -114,5 +114,7 @@ async def test_a_listener_hears_that_tools_are_being_selected_and_of_how_many(
     )
     async with at_work(model, workbench(preset=name)) as talk:
         events = await heard(talk, "go")
-    totals = [one.total for one in events if isinstance(one, Delta) and one.type == "progress"]
+    totals = [
+        delta.total for delta in events if isinstance(delta, Delta) and delta.type == "progress"
+    ]
     assert totals == ([total] if total else [])

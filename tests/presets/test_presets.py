@@ -37,8 +37,8 @@ async def header(
     model = ScriptedModel(["Done."])
     async with at_work(model, workbench(preset=preset, **limits), properties=properties) as talk:
         await talk.say("go", **(of_turn or {}))
-        (said,) = await bodies(talk, TurnHeader)
-    return said
+        (header,) = await bodies(talk, TurnHeader)
+    return header
 
 
 def test_the_presets_are_the_engines_own_and_the_five_seeds() -> None:
@@ -136,40 +136,44 @@ async def test_a_turn_says_which_preset_it_goes_by_and_what_that_means(name: Pre
     model = ScriptedModel(["Done.", "Done."], strict=False)
     async with at_work(model, workbench(preset=name)) as talk:
         await talk.say("go")
-        (said,) = await bodies(talk, TurnHeader)
-    assert (said.preset, said.limits) == (name, SAID[name])
+        (header,) = await bodies(talk, TurnHeader)
+    assert (header.preset, header.limits) == (name, SAID[name])
 
 
 async def test_any_policy_of_a_preset_may_be_set_otherwise() -> None:
-    said = await header("nadoo", max_iterations=4, parallel_tools=3)
-    assert said.limits == {**SAID["nadoo"], "max_iterations": 4, "parallel_tools": 3}
+    sent_header = await header("nadoo", max_iterations=4, parallel_tools=3)
+    assert sent_header.limits == {**SAID["nadoo"], "max_iterations": 4, "parallel_tools": 3}
 
 
 async def test_a_limit_of_a_preset_may_be_lifted() -> None:
-    said = await header("chatcli", deadline_seconds=None)
-    assert "deadline_seconds" not in said.limits
+    sent_header = await header("chatcli", deadline_seconds=None)
+    assert "deadline_seconds" not in sent_header.limits
 
 
 async def test_the_code_gives_way_to_the_configuration_and_that_to_the_turn() -> None:
     properties: dict[str, Setting] = {"react.max_iterations": 5, "react.min_rounds": 1}
     of_code = await header("nadoo", max_iterations=4)
     configured = await header("nadoo", properties, max_iterations=4)
-    asked = await header("nadoo", properties, {"max_iterations": 6}, max_iterations=4)
-    assert [one.limits["max_iterations"] for one in (of_code, configured, asked)] == [4, 5, 6]
+    asked_header = await header("nadoo", properties, {"max_iterations": 6}, max_iterations=4)
+    assert [one.limits["max_iterations"] for one in (of_code, configured, asked_header)] == [
+        4,
+        5,
+        6,
+    ]
 
 
 async def test_a_preset_may_be_picked_by_the_configuration() -> None:
-    said = await header("nadoo", {"react.preset": "kdcube"})
-    assert (said.preset, said.protocol) == ("kdcube", "tagged")
+    sent_header = await header("nadoo", {"react.preset": "kdcube"})
+    assert (sent_header.preset, sent_header.protocol) == ("kdcube", "tagged")
 
 
 async def test_a_header_is_recorded_with_the_first_round_and_says_when_the_turn_began() -> None:
     async with at_work(["Done."]) as talk:
         events = await heard(talk, "go")
-        (said,) = await bodies(talk, TurnHeader)
+        (sent_header,) = await bodies(talk, TurnHeader)
     header, begun = (event for event in events[1:3])
     assert [one.type for one in (header, begun)] == ["turn.header", "react.round.start"]
-    assert said.began is not None
+    assert sent_header.began is not None
 
 
 async def test_a_second_loop_of_a_turn_says_what_it_goes_by_where_that_is_something_else() -> None:
@@ -184,8 +188,8 @@ async def test_a_second_loop_of_a_turn_says_what_it_goes_by_where_that_is_someth
     ) as harness:
         talk = harness.conversation("c")
         await talk.say("go")
-        assert [one.preset for one in await bodies(talk, TurnHeader)] == ["bare", "beakr"]
-        assert [one.limit for one in await bodies(talk, RoundStart)] == [15, 15, 0]
+        assert [header.preset for header in await bodies(talk, TurnHeader)] == ["bare", "beakr"]
+        assert [start.limit for start in await bodies(talk, RoundStart)] == [15, 15, 0]
 
 
 NADOO: Mapping[str, tuple[JsonObject, dict[str, LimitValue]]] = {
@@ -208,14 +212,14 @@ async def test_react_config_is_heeded_by_nadoos_names(
         properties={"agent_mode": "react", "react_config": given},
     ) as talk:
         await talk.say("go")
-        (said,) = await bodies(talk, TurnHeader)
-    assert said.limits == {**SAID["nadoo"], **set_so}
+        (header,) = await bodies(talk, TurnHeader)
+    assert header.limits == {**SAID["nadoo"], **set_so}
 
 
 async def test_the_tools_of_react_config_are_those_that_are_offered() -> None:
     model = ScriptedModel([Call("w.look"), "Done."])
-    given: dict[str, Setting] = {"react_config.tools": ["w.count"]}
-    async with at_work(model, workbench(preset="nadoo"), properties=given) as talk:
+    record: dict[str, Setting] = {"react_config.tools": ["w.count"]}
+    async with at_work(model, workbench(preset="nadoo"), properties=record) as talk:
         await talk.say("go")
     offered = model.requests[0].system
     assert ("w.count" in offered, "w.look" in offered) == (True, False)
@@ -253,9 +257,12 @@ async def test_junk_in_the_configuration_is_refused_before_any_turn(
 
 
 async def test_what_is_typed_on_a_command_line_sets_a_policy() -> None:
-    given = {"react.max_iterations": TypedValue("7"), "react.deadline_seconds": TypedValue("null")}
-    said = await header("chatcli", given)
-    assert (said.limits["max_iterations"], "deadline_seconds" in said.limits) == (7, False)
+    record = {"react.max_iterations": TypedValue("7"), "react.deadline_seconds": TypedValue("null")}
+    sent_header = await header("chatcli", record)
+    assert (sent_header.limits["max_iterations"], "deadline_seconds" in sent_header.limits) == (
+        7,
+        False,
+    )
 
 
 async def test_a_file_beside_the_bundle_sets_a_policy(tmp_path: Path) -> None:
@@ -268,8 +275,8 @@ async def test_a_file_beside_the_bundle_sets_a_policy(tmp_path: Path) -> None:
     async with Harness.open(folder, store="memory:", model=ScriptedModel(["Hi."])) as harness:
         talk = harness.conversation("c")
         await talk.say("go")
-        (said,) = await bodies(talk, TurnHeader)
-    assert (said.preset, said.limits["max_tokens"]) == ("beakr", 5000)
+        (header,) = await bodies(talk, TurnHeader)
+    assert (header.preset, header.limits["max_tokens"]) == ("beakr", 5000)
 
 
 ENVIRONMENT: Mapping[str, tuple[dict[str, str], dict[str, LimitValue]]] = {
@@ -345,7 +352,7 @@ async def test_without_a_limit_of_rounds_the_tail_says_what_is_left_of_the_token
     model = ScriptedModel([SPENT, "Done."])
     async with at_work(model, workbench(preset="beakr")) as talk:
         await talk.say("go")
-    firsts = [one.tail.splitlines()[0] for one in model.requests]
+    firsts = [request.tail.splitlines()[0] for request in model.requests]
     assert firsts == [
         "ANNOUNCE — iteration 1, 200,000 tokens left",
         "ANNOUNCE — iteration 2, 197,900 tokens left",

@@ -107,14 +107,14 @@ WHOLE: JsonObject = {
 def _served(kind: str, result: str) -> Sequence[Event]:
     """A message in which the server itself has called a tool."""
     block: JsonObject = {"type": kind, "id": "srvtoolu_1", "name": "web_search", "input": {}}
-    came: JsonObject = {"type": result, "tool_use_id": "srvtoolu_1", "content": []}
+    record: JsonObject = {"type": result, "tool_use_id": "srvtoolu_1", "content": []}
     text: JsonObject = {"type": "text", "text": ""}
     return [
         event({"type": "message_start", "message": {"usage": {"input_tokens": 11}}}),
         event({"type": "content_block_start", "index": 0, "content_block": block}),
-        *(_block(0, "input_json_delta", "partial_json", one) for one in ('{"query":', '"tea"}')),
+        *(_block(0, "input_json_delta", "partial_json", text) for text in ('{"query":', '"tea"}')),
         event({"type": "content_block_stop", "index": 0}),
-        event({"type": "content_block_start", "index": 1, "content_block": came}),
+        event({"type": "content_block_start", "index": 1, "content_block": record}),
         event({"type": "content_block_start", "index": 2, "content_block": text}),
         _block(2, "text_delta", "text", "Tea."),
         event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}),
@@ -236,7 +236,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "vllm-think-tags": Form(
         events=[
-            *(_delta({"content": one}) for one in ("\n<thi", "nk>Hm.</think>", "\n", "\nTea.")),
+            *(_delta({"content": text}) for text in ("\n<thi", "nk>Hm.</think>", "\n", "\nTea.")),
             _delta({}, "stop"),
             TOLD,
             DONE,
@@ -403,8 +403,8 @@ class _Pieces(httpx2.AsyncByteStream):
     pieces: Sequence[bytes]
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for one in self.pieces:
-            yield one
+        for piece in self.pieces:
+            yield piece
 
 
 @dataclass(slots=True)

@@ -191,8 +191,8 @@ class Server(Generic[SayT]):
     def behind(self, phase: str) -> int:
         """The number of events before the break."""
         body: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
-        asked = Request(method="POST", path=self.path, headers={}, raw=b"", body=body)
-        reply = self.vendor.reply(self.thought, asked)
+        request = Request(method="POST", path=self.path, headers={}, raw=b"", body=body)
+        reply = self.vendor.reply(self.thought, request)
         assert isinstance(reply, Stream)
         match phase:
             case "before the first delta":
@@ -260,18 +260,18 @@ class Work:
         self.model.errors.clear()
         server.script(behaviour, server.answer, server.answer)
         before = len(peer.requests)
-        heard = [event async for event in talk.stream("How long?")]
+        events = [event async for event in talk.stream("How long?")]
         errors = list(dict.fromkeys(self.model.errors))
-        asked = [one.raw for one in peer.requests[before:]]
+        raws = [request.raw for request in peer.requests[before:]]
         server.script(server.answer)
         before = len(peer.requests)
         await talk.say("And then?")
-        later = [one.raw for one in peer.requests[before:]]
+        later = [request.raw for request in peer.requests[before:]]
         return Row(
-            error=" ".join(code(one) for one in errors) or "none",
-            listener=listener(heard),
-            timeline=timeline(heard),
-            again=again(asked),
+            error=" ".join(code(error) for error in errors) or "none",
+            listener=listener(events),
+            timeline=timeline(events),
+            again=again(raws),
             later=shown(later),
         )
 
@@ -288,16 +288,16 @@ async def _at_work(peer: Peer, wire: str) -> AsyncGenerator[Work, None]:
 def listener(heard: Sequence[Event]) -> str:
     """What was heard on the way, in its order; a delta with its attempt."""
     deltas = [event for event in heard if isinstance(event, Delta)]
-    told = [f"delta {one.attempt}" if one.type == "delta" else one.type for one in deltas]
-    return ", ".join(name for name, _ in groupby(told))
+    texts = [f"delta {delta.attempt}" if delta.type == "delta" else delta.type for delta in deltas]
+    return ", ".join(name for name, _ in groupby(texts))
 
 
 def timeline(heard: Sequence[Event]) -> str:
     """The blocks behind the first round's begin, and how the turn ended."""
     blocks = [event for event in heard if isinstance(event, Block)]
     types = [block.type for block in blocks]
-    kept = blocks[types.index("react.round.start") + 1 :]
-    return ", ".join(_told(block) for block in kept)
+    kept_blocks = blocks[types.index("react.round.start") + 1 :]
+    return ", ".join(_told(block) for block in kept_blocks)
 
 
 def _told(block: Block) -> str:
@@ -342,7 +342,8 @@ async def page() -> str:
     parts = [_HEAD]
     for phase, faults in groupby(of_wires["chat"], key=lambda one: one[0]):
         lines = [
-            _cells(at[1], [one[at] for one in of_wires.values() if at in one]) for at in faults
+            _cells(at[1], [of_wire[at] for of_wire in of_wires.values() if at in of_wire])
+            for at in faults
         ]
         parts.append(f"## {phase[0].upper()}{phase[1:]}\n\n{_COLUMNS}{''.join(lines)}")
     return "\n".join(parts)

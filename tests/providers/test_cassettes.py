@@ -97,8 +97,10 @@ async def test_a_reply_comes_again_when_its_server_has_gone(wire: str, file: Pat
     async with again(peer, file, wire) as model:
         assert await asked(model) == first
     assert first[1].text == GREEN
-    (kept,) = [one for one in read_cassette(file)[1] if isinstance(one, RecordedRequest)]
-    assert kept.content == peer.requests[0].raw
+    (recorded_request,) = [
+        one for one in read_cassette(file)[1] if isinstance(one, RecordedRequest)
+    ]
+    assert recorded_request.content == peer.requests[0].raw
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -185,9 +187,11 @@ async def test_requests_at_once_each_get_their_own_reply(file: Path) -> None:
     prompts = [about(f"Tea {n}?") for n in range(20)]
     echoing = oai.Says("Tea, in many pieces.", pieces=12)
     async with openai_like(echoing) as peer, recorded(peer, file) as model:
-        first = await asyncio.gather(*(asked(model, one) for one in prompts))
+        first = await asyncio.gather(*(asked(model, prompt) for prompt in prompts))
     async with again(peer, file) as model:
-        assert await asyncio.gather(*(asked(model, one) for one in reversed(prompts))) == first
+        assert (
+            await asyncio.gather(*(asked(model, prompt) for prompt in reversed(prompts))) == first
+        )
 
 
 async def test_a_request_that_is_not_recorded_is_told_with_the_nearest_and_the_difference(

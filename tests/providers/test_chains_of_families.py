@@ -88,11 +88,11 @@ async def families(
 async def _model(family: str, peer: Peer, stack: AsyncExitStack) -> HttpModel | BridgedModel:
     match family:
         case "deepseek":
-            known = find_model_facts("deepseek:deepseek-v4-pro")
-            return wired("chat", f"{peer.url}/v1", KEPT, known, "deepseek-v4-pro")
+            facts = find_model_facts("deepseek:deepseek-v4-pro")
+            return wired("chat", f"{peer.url}/v1", KEPT, facts, "deepseek-v4-pro")
         case "anthropic":
-            known = find_model_facts("anthropic:claude-sonnet-5")
-            return wired("messages", peer.url, KEPT, known, "claude-sonnet-5")
+            facts = find_model_facts("anthropic:claude-sonnet-5")
+            return wired("messages", peer.url, KEPT, facts, "claude-sonnet-5")
         case "responses":
             return wired(
                 "responses", f"{peer.url}/v1", KEPT, find_model_facts("openai:gpt-5.5"), "gpt-5.5"
@@ -111,7 +111,7 @@ async def decided(rounds: Sequence[Round], last: str) -> list[str]:
     order = [*(one.family for one in rounds), last]
     async with families(rounds) as (models, _), at_work(Alternating(models, order)) as talk:
         await talk.say("go", max_iterations=len(order) + 1)
-        return [one.reason for one in await bodies(talk, Exit)]
+        return [end.reason for end in await bodies(talk, Exit)]
 
 
 @pytest.mark.parametrize("first", FAMILIES)
@@ -121,12 +121,12 @@ async def test_whoever_called_first_every_family_can_go_on(first: str) -> None:
 
 
 async def test_a_chain_falls_back_to_another_family_after_a_call() -> None:
-    known = find_model_facts("deepseek:deepseek-v4-pro")
+    facts = find_model_facts("deepseek:deepseek-v4-pro")
     call = Call("w__count", '{"number": 7}', "call_00_x")
     asked: list[Behaviour[oai.Says]] = [oai.Says("", (call,), "Hm."), Status(503)]
     async with pairing(*asked) as chat, signing(ant.Says("It is 7.")) as messages:
         chain = (
-            wired("chat", f"{chat.url}/v1", KEPT, known),
+            wired("chat", f"{chat.url}/v1", KEPT, facts),
             wired("messages", messages.url, KEPT, find_model_facts("anthropic:claude-haiku-4-5")),
         )
         async with at_work(chain) as talk:

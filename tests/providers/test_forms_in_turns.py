@@ -99,10 +99,10 @@ async def test_details_of_reasoning_go_back_to_the_model_that_wrote_them(
     said: list[Event], back: JsonObject
 ) -> None:
     served = Scripted([*said, _chunk(_call(index=0), "tool_calls")], ANSWER)
-    known = find_model_facts("openrouter:google/gemini-3-pro")
+    facts = find_model_facts("openrouter:google/gemini-3-pro")
     async with (
         serving(Peer(), served) as peer,
-        at_work(wired("chat", f"{peer.url}/v1", facts=known)) as talk,
+        at_work(wired("chat", f"{peer.url}/v1", facts=facts)) as talk,
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
@@ -119,7 +119,7 @@ async def test_the_signature_of_a_call_goes_back_with_the_call() -> None:
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
-    (call,) = next(one["tool_calls"] for one in body["messages"] if "tool_calls" in one)
+    (call,) = next(message["tool_calls"] for message in body["messages"] if "tool_calls" in message)
     assert (call["extra_content"], call["id"]) == (SIGNED, "tool_x1")
 
 
@@ -173,12 +173,12 @@ async def test_a_reply_of_more_bytes_than_are_read_is_given_up(wire: str) -> Non
         else openai_like(oai.Says(text, pieces=50))
     )
     async with peers as peer:
-        known = find_model_facts("anthropic:m" if wire == "messages" else "openai:gpt-5.5")
+        facts = find_model_facts("anthropic:m" if wire == "messages" else "openai:gpt-5.5")
         url = peer.url if wire == "messages" else f"{peer.url}/v1"
         made = loopline.model(
             model,
             base_url=url,
-            facts=None if wire == "chat" else known,
+            facts=None if wire == "chat" else facts,
             reply_limits=limits,
         )
         with pytest.raises(ModelReplyTooLarge):

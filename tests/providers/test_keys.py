@@ -96,9 +96,9 @@ def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
 ) -> None:
     account = Credentials("x:m", "", "", "openai", secrets_in(f"https://a.b/v1?{query}"))
     for said in (query, f"{secret} is no key", f"is this one: {secret[:-2]}"):
-        told = str(response_error(404, {}, said, account))
-        assert ("…" in told, leaks(told, secret)) == (True, [])
-        assert leaks(told, quote(secret, safe="")) == []
+        text = str(response_error(404, {}, said, account))
+        assert ("…" in text, leaks(text, secret)) == (True, [])
+        assert leaks(text, quote(secret, safe="")) == []
     assert leaks(repr(account), secret) == []
 
 

@@ -65,8 +65,8 @@ def test_of_an_unknown_model_the_least_is_promised() -> None:
     capabilities = loopline.model(
         "openai:llama-3", base_url="http://localhost:8000/v1"
     ).capabilities
-    least = ModelFacts()
-    assert (capabilities.window, capabilities.output_limit) == (least.window, least.output_limit)
+    facts = ModelFacts()
+    assert (capabilities.window, capabilities.output_limit) == (facts.window, facts.output_limit)
     able = (capabilities.tool_choice, capabilities.json_mode, capabilities.thinking)
     assert (able, capabilities.price) == ((False,) * 3, None)
 
@@ -86,8 +86,8 @@ async def test_a_refused_key_is_named_as_code_gave_it() -> None:
 
 async def test_a_query_of_a_base_url_stays_behind_the_path_and_is_not_shown() -> None:
     async with openai_like(oai.Says("Tea.")) as peer:
-        there = f"{peer.url.replace('//', '//me:pass@')}/v1?api-version=preview"
-        model = loopline.model("openai:m", base_url=there)
+        text = f"{peer.url.replace('//', '//me:pass@')}/v1?api-version=preview"
+        model = loopline.model("openai:m", base_url=text)
         await said_by(model)
     assert peer.requests[0].path == "/v1/chat/completions?api-version=preview"
     assert repr(model) == f"<openai:m at {peer.url}/v1/chat/completions>"
@@ -127,8 +127,8 @@ async def test_a_model_of_two_harnesses_finishes_for_one_when_the_other_closes()
         async with Harness.open(workbench(), store="memory:", model=model) as harness:
             saying = asyncio.ensure_future(harness.conversation("c").say("Tea?", model_retries=0))
             await peer.until(lambda it: len(it.requests) == 1)
-            async with Harness.open(workbench(), store="memory:", model=model) as other:
-                assert (await other.conversation("c").say("Tea?")).ok
+            async with Harness.open(workbench(), store="memory:", model=model) as other_harness:
+                assert (await other_harness.conversation("c").say("Tea?")).ok
             assert (await saying).answer == "Tea, and more of it."
         await peer.until(lambda it: it.connections.open == 0)
 

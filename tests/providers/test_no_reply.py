@@ -36,8 +36,8 @@ async def refused(answer: Status) -> tuple[Peer, ModelError]:
 
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed_and_says_from_where_to_where(code: int) -> None:
-    there = f"https://elsewhere.example/v1?key={KEY}"
-    peer, error = await refused(Status(code, b"", {"Location": there}))
+    text = f"https://elsewhere.example/v1?key={KEY}"
+    peer, error = await refused(Status(code, b"", {"Location": text}))
     place = f"chat:m: {peer.url}/v1/chat/completions"
     assert str(error) == (
         f"{place} redirects to https://elsewhere.example/v1?key=…: change the base URL ({code})"
@@ -57,8 +57,8 @@ async def test_what_is_no_stream_is_told_with_its_place_and_its_kind(
     answer: Status, kind: str
 ) -> None:
     peer, error = await refused(answer)
-    place = f"chat:m: {peer.url}/v1/chat/completions"
-    assert str(error) == f"{place} answers with {kind}, not with a stream of events (200)"
+    text = f"chat:m: {peer.url}/v1/chat/completions"
+    assert str(error) == f"{text} answers with {kind}, not with a stream of events (200)"
     assert isinstance(error, ModelRequestError)
 
 
@@ -94,20 +94,20 @@ async def test_an_error_may_come_with_a_status_of_200(
 
 
 async def test_what_does_not_say_what_it_is_is_read_as_a_stream_of_events() -> None:
-    told = b'data: {"choices": [{"delta": {"content": "T\xc3\xa9"}, "finish_reason": "stop"}]}\n\n'
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told)
-    async with saying(Send(head + told, "body")) as peer, model_at(peer, "chat") as model:
+    data = b'data: {"choices": [{"delta": {"content": "T\xc3\xa9"}, "finish_reason": "stop"}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
+    async with saying(Send(head + data, "body")) as peer, model_at(peer, "chat") as model:
         _, reply = await asked(model)
     assert reply.text == "Té"
 
 
 async def test_an_event_without_data_is_none() -> None:
-    told = (
+    data = (
         b"retry: 3000\n\nid: 7\nevent: ping\n\n"
         b'data: {"choices": [{"delta": {"content": "Tea."}, "finish_reason": "stop"}]}\n\n'
     )
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told)
-    async with saying(Send(head + told, "body")) as peer, model_at(peer, "chat") as model:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
+    async with saying(Send(head + data, "body")) as peer, model_at(peer, "chat") as model:
         assert (await asked(model))[1].text == "Tea."
 
 

@@ -30,14 +30,14 @@ async def came_of(
 ) -> tuple[Reply | ModelError, dict[str, str]]:
     """The reply or the error that comes of a response, and what was heard on the way by channel."""
     http = replaying(response, pieces)
-    heard = {"answer": "", "thinking": ""}
+    record = {"answer": "", "thinking": ""}
     try:
         async for piece in _model(response.wire, http).stream(PROMPT):
             if isinstance(piece, Reply):
-                return piece, heard
-            heard[piece.channel] += piece.text
+                return piece, record
+            record[piece.channel] += piece.text
     except ModelError as error:
-        return error, heard
+        return error, record
     finally:
         await http.close()
     raise AssertionError("no reply came, and no error")
@@ -59,7 +59,7 @@ def _expected(form: Form, reply: Reply) -> dict[str, object]:
     """What there is of a reply, under the names by which a form asks for it."""
     parts = () if reply.echo is None else reply.echo.parts
     details = cast("list[Json]", parts[0].get("reasoning_details", [])) if parts else []
-    there: dict[str, object] = {
+    record: dict[str, object] = {
         "text": reply.text,
         "thinking": reply.thinking,
         "stop_reason": reply.stop_reason,
@@ -71,7 +71,7 @@ def _expected(form: Form, reply: Reply) -> dict[str, object]:
         "unreported": reply.usage.unreported,
         "reasoning_tokens": reply.usage.reasoning_tokens,
     }
-    return {name: there[name] for name in form.gives}
+    return {name: record[name] for name in form.gives}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,9 +96,9 @@ def _goes_back(wire: str, reply: Reply) -> None:
     """The reply can be stored, and be part of the next request."""
     wire_of_echo = reply.echo.wire if reply.echo else ""
     calls = tuple(replace(call, call_id="c1", echoed_on=wire_of_echo) for call in reply.calls)
-    said = AssistantMessage(text=reply.text, calls=calls, echo=reply.echo)
+    message = AssistantMessage(text=reply.text, calls=calls, echo=reply.echo)
     http = replaying(recorded("proxy-document"))
-    json.loads(_model(wire, http).body(replace(PROMPT, messages=(*PROMPT.messages, said))))
+    json.loads(_model(wire, http).body(replace(PROMPT, messages=(*PROMPT.messages, message))))
 
 
 def _told(came: Reply | ModelError) -> object:
@@ -108,8 +108,8 @@ def _told(came: Reply | ModelError) -> object:
 @given(data=st.data())
 def test_where_the_bytes_are_cut_makes_no_difference(data: st.DataObject) -> None:
     response = recorded(data.draw(st.sampled_from(NAMES)))
-    places = st.lists(st.integers(0, len(response.body)), max_size=12)
-    cuts = [0, *sorted(data.draw(places)), len(response.body)]
+    lists = st.lists(st.integers(0, len(response.body)), max_size=12)
+    cuts = [0, *sorted(data.draw(lists)), len(response.body)]
     pieces = [response.body[a:b] for a, b in pairwise(cuts)]
 
     async def both() -> None:

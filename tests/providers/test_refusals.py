@@ -121,8 +121,8 @@ def test_a_wrong_request_names_the_part() -> None:
 
 
 def test_what_the_provider_behind_openrouter_says_is_told() -> None:
-    behind: JsonObject = {"provider_name": "Other", "raw": "The context is gone."}
-    wrong: JsonObject = {"code": 400, "message": "Provider returned error", "metadata": behind}
+    record: JsonObject = {"provider_name": "Other", "raw": "The context is gone."}
+    wrong: JsonObject = {"code": 400, "message": "Provider returned error", "metadata": record}
     error = stream_error({"error": wrong}, account("openai"))
     assert str(error) == "x:m: Provider returned error: The context is gone. (400)"
 

@@ -40,22 +40,22 @@ ODD = {
 async def test_a_chat_completion_is_what_was_said_whatever_the_habits(
     odd: oai.Odd, pieces: int
 ) -> None:
-    said = oai.Says("I look.", CALLS, "Hm, tea.", pieces=pieces, odd=odd)
-    async with openai_like(said) as peer, model_at(peer, "chat") as model:
+    sent_reply = oai.Says("I look.", CALLS, "Hm, tea.", pieces=pieces, odd=odd)
+    async with openai_like(sent_reply) as peer, model_at(peer, "chat") as model:
         deltas, reply = await asked(model)
     assert (reply.text, reply.thinking, reply.stop_reason) == ("I look.", "Hm, tea.", "tool_use")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED
     assert reply.usage == Usage(input_tokens=11, output_tokens=7)
-    assert "".join(one.text for one in deltas if one.channel == "answer") == "I look."
-    assert "".join(one.text for one in deltas if one.channel == "thinking") == "Hm, tea."
+    assert "".join(delta.text for delta in deltas if delta.channel == "answer") == "I look."
+    assert "".join(delta.text for delta in deltas if delta.channel == "thinking") == "Hm, tea."
 
 
 async def test_a_response_is_what_was_said() -> None:
-    said = oai.Says("I look.", CALLS, "Hm, tea.", usage=oai.Usage(cached=5))
-    async with openai_like(said) as peer, model_at(peer, "responses") as model:
+    sent_reply = oai.Says("I look.", CALLS, "Hm, tea.", usage=oai.Usage(cached=5))
+    async with openai_like(sent_reply) as peer, model_at(peer, "responses") as model:
         deltas, reply = await asked(model)
     assert (reply.text, reply.thinking, reply.stop_reason) == ("I look.", "Hm, tea.", "tool_use")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED
     assert reply.usage == Usage(input_tokens=11, output_tokens=7, cache_read_tokens=5)
     assert len(deltas) > 2
 
@@ -64,15 +64,15 @@ async def test_a_response_is_what_was_said() -> None:
 async def test_a_message_is_what_was_said(pieces: int) -> None:
     usage = ant.Usage(read=100, written=20)
     thoughts = (ant.Thinking("Hm, tea."), ant.Redacted())
-    said = ant.Says("I look.", CALLS, thoughts, usage=usage, pieces=pieces)
-    async with anthropic_like(said) as peer, model_at(peer, "messages") as model:
+    sent_reply = ant.Says("I look.", CALLS, thoughts, usage=usage, pieces=pieces)
+    async with anthropic_like(sent_reply) as peer, model_at(peer, "messages") as model:
         deltas, reply = await asked(model)
     assert (reply.text, reply.thinking, reply.stop_reason) == ("I look.", "Hm, tea.", "tool_use")
-    assert [(one.name, one.arguments) for one in reply.calls] == WANTED
+    assert [(call.name, call.arguments) for call in reply.calls] == WANTED
     assert reply.usage == Usage(
         input_tokens=131, output_tokens=7, cache_read_tokens=100, cache_write_tokens=20
     )
-    assert {one.channel for one in deltas} == {"answer", "thinking"}
+    assert {delta.channel for delta in deltas} == {"answer", "thinking"}
 
 
 ENDS = [
@@ -105,16 +105,16 @@ STOPS: list[tuple[ant.Stop, str]] = [
 
 @pytest.mark.parametrize(("stop", "told"), STOPS)
 async def test_why_a_message_ended_is_told(stop: ant.Stop, told: str) -> None:
-    said = ant.Says("Tea.", stop=stop)
-    async with anthropic_like(said) as peer, model_at(peer, "messages") as model:
+    sent_reply = ant.Says("Tea.", stop=stop)
+    async with anthropic_like(sent_reply) as peer, model_at(peer, "messages") as model:
         _, reply = await asked(model)
     assert reply.stop_reason == told
 
 
 async def test_half_a_call_is_a_problem_unless_the_output_limit_cut_it_off() -> None:
     half = (Call("shop__find", '{"name": "te', "call_1"),)
-    said = (oai.Says(calls=half), oai.Says(calls=half, finish="length"))
-    async with openai_like(*said) as peer, model_at(peer, "chat") as model:
+    replies = (oai.Says(calls=half), oai.Says(calls=half, finish="length"))
+    async with openai_like(*replies) as peer, model_at(peer, "chat") as model:
         (_, broken), (_, cut) = await asked(model), await asked(model)
     assert ("cannot be read" in broken.problem, broken.calls) == (True, ())
     assert (cut.problem, cut.stop_reason) == ("", "length")
@@ -122,11 +122,11 @@ async def test_half_a_call_is_a_problem_unless_the_output_limit_cut_it_off() -> 
 
 async def test_a_call_whose_arguments_the_output_limit_cut_off_whole_is_none() -> None:
     named = (Call("shop__find", '{"name": "tea"}', "call_1"), Call("shop__find", "", "call_2"))
-    said = (oai.Says(calls=named), oai.Says(calls=named, finish="length"))
-    async with openai_like(*said) as peer, model_at(peer, "chat") as model:
+    replies = (oai.Says(calls=named), oai.Says(calls=named, finish="length"))
+    async with openai_like(*replies) as peer, model_at(peer, "chat") as model:
         (_, ended), (_, cut) = await asked(model), await asked(model)
-    assert [one.arguments for one in ended.calls] == [{"name": "tea"}, {}]
-    assert [one.arguments for one in cut.calls] == [{"name": "tea"}]
+    assert [call.arguments for call in ended.calls] == [{"name": "tea"}, {}]
+    assert [call.arguments for call in cut.calls] == [{"name": "tea"}]
 
 
 async def test_the_key_goes_in_the_header_of_its_wire_and_nowhere_else() -> None:

@@ -66,7 +66,7 @@ def read(pieces: Sequence[Piece]) -> ToolCallParser:
 @pytest.mark.parametrize("pieces", HABITS.values(), ids=HABITS)
 def test_f33_calls_are_put_together_whatever_the_habits_of_the_server(pieces: list[Piece]) -> None:
     calls, problem = read(pieces).finish()
-    assert [(one.name, one.arguments) for one in calls] == WANTED
+    assert [(call.name, call.arguments) for call in calls] == WANTED
     assert problem == ""
 
 
@@ -91,17 +91,17 @@ def test_f34_thoughts_and_text_are_told_apart_however_they_are_cut(
     thought: str, text: str, data: st.DataObject
 ) -> None:
     thought = thought.replace("<", "")
-    whole = f"<think>{thought}</think>{text}"
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    tags, heard = ThinkTagParser(), {"thinking": "", "answer": ""}
-    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    whole_text = f"<think>{thought}</think>{text}"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole_text)), max_size=8)))
+    tags, record = ThinkTagParser(), {"thinking": "", "answer": ""}
+    pieces = [whole_text[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole_text)], strict=True)]
     for piece in pieces:
         for delta in tags.feed(piece):
-            heard[delta.channel] += delta.text
+            record[delta.channel] += delta.text
     for delta in tags.close():
-        heard[delta.channel] += delta.text
-    assert heard["thinking"] == thought
-    assert heard["answer"] == text.lstrip("\n")
+        record[delta.channel] += delta.text
+    assert record["thinking"] == thought
+    assert record["answer"] == text.lstrip("\n")
 
 
 def test_a_tag_within_the_text_is_text() -> None:

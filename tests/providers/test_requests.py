@@ -68,13 +68,13 @@ def sent(wire: str, prompt: Prompt) -> Any:
 
 def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() -> None:
     body = sent("chat", PROMPT)
-    assert [one["role"] for one in body["messages"]] == [
+    assert [message["role"] for message in body["messages"]] == [
         *["system", "user", "assistant", "tool", "tool", "user", "user"]
     ]
-    asked = body["messages"][2]["tool_calls"]
-    assert [one["id"] for one in asked] == ["c1", "c2"]
-    assert [one["tool_call_id"] for one in body["messages"][3:5]] == ["c1", "c2"]
-    assert json.loads(asked[0]["function"]["arguments"]) == {"name": "tea"}
+    tool_calls = body["messages"][2]["tool_calls"]
+    assert [one["id"] for one in tool_calls] == ["c1", "c2"]
+    assert [message["tool_call_id"] for message in body["messages"][3:5]] == ["c1", "c2"]
+    assert json.loads(tool_calls[0]["function"]["arguments"]) == {"name": "tea"}
     assert body["messages"][-1] == {"role": "user", "content": "ANNOUNCE"}
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
     assert body["max_tokens"] == 500
@@ -82,7 +82,7 @@ def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() ->
 
 def test_messages_have_one_user_message_behind_calls_with_the_results_first() -> None:
     body = sent("messages", PROMPT)
-    assert [one["role"] for one in body["messages"]] == ["user", "assistant", "user"]
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     kinds = [block["type"] for block in body["messages"][-1]["content"]]
     assert kinds == ["tool_result", "tool_result", "text", "text"]
     assert body["messages"][-1]["content"][1]["is_error"] is True
@@ -92,8 +92,8 @@ def test_messages_have_one_user_message_behind_calls_with_the_results_first() ->
 
 def test_markers_stand_at_the_points_and_behind_the_system_text_and_never_on_the_tail() -> None:
     body = sent("messages", PROMPT)
-    told = [json.loads(part) for part in parts(body)]
-    at = [told[place] for place in markers(body)]
+    values = [json.loads(part) for part in parts(body)]
+    at = [values[marker] for marker in markers(body)]
     assert at[0]["text"] == "You keep a shop."
     assert [one[1].get("text") or one[1]["content"] for one in at[1:]] == [
         *["Is there tea?", "no", "And pie?"]
@@ -214,13 +214,14 @@ async def test_each_request_begins_with_all_stable_parts_of_the_one_before(
     model = ScriptedModel(script, tail=tail)
     async with at_work(model) as talk:
         await talk.say("go", max_iterations=60)
-        begun = await bodies(talk, RoundStart)
-    assert len({one.epoch for one in begun}) == 1
-    whole = [parts(sent(wire, request)) for request in model.requests]
-    stable = [one[:-1] if tail in ("dropped", "inside") else one for one in whole]
+        starts = await bodies(talk, RoundStart)
+    assert len({one.epoch for one in starts}) == 1
+    whole_parts = [parts(sent(wire, request)) for request in model.requests]
+    stable = [one[:-1] if tail in ("dropped", "inside") else one for one in whole_parts]
     assert len(stable) == 50
     assert all(
-        after[: len(before)] == before for before, after in zip(stable, whole[1:], strict=False)
+        after[: len(before)] == before
+        for before, after in zip(stable, whole_parts[1:], strict=False)
     )
 
 
@@ -229,8 +230,8 @@ async def test_the_places_of_the_markers_are_those_of_the_log() -> None:
     model = ScriptedModel(script)
     async with at_work(model) as talk:
         await talk.say("go")
-        begun = await bodies(talk, RoundStart)
-    for request, one in zip(model.requests, begun, strict=True):
+        starts = await bodies(talk, RoundStart)
+    for request, one in zip(model.requests, starts, strict=True):
         body = sent("messages", request)
         assert len(markers(body)) == len(one.points) + 1 <= 4
         assert markers(body)[-1] == len(parts(body)) - 2  # directly before the tail

@@ -65,10 +65,12 @@ def replies(drawn: Random, *, thinks: bool) -> list[Behaviour[ant.Says]]:
     for turn in range(TURNS):
         for _ in range(drawn.randint(4, 10)):
             number += 1
-            made = calls(drawn, number if turn else 0)
-            made = tuple(Call(one.name, one.arguments, f"toolu_{number}_{one.id}") for one in made)
+            new_calls = calls(drawn, number if turn else 0)
+            new_calls = tuple(
+                Call(one.name, one.arguments, f"toolu_{number}_{one.id}") for one in new_calls
+            )
             before = thoughts(drawn, number) if thinks else ()
-            between = (*(thoughts(drawn, number) if thinks else ()), *made)
+            between = (*(thoughts(drawn, number) if thinks else ()), *new_calls)
             said.append(
                 ant.Says(drawn.choice(["", f"note {number} "]), thinking=before, more=between)
             )
@@ -81,8 +83,8 @@ def replies(drawn: Random, *, thinks: bool) -> list[Behaviour[ant.Says]]:
 async def talked(talk: Conversation, drawn: Random, clock: FakeClock) -> None:
     """Some turns, with more said into them and long pauses between."""
     for turn in range(TURNS):
-        more = ["And quickly."] if drawn.random() < 0.5 else []
-        await interrupted(talk, f"go {turn}", *more, at=ToolResult, max_iterations=60)
+        texts = ["And quickly."] if drawn.random() < 0.5 else []
+        await interrupted(talk, f"go {turn}", *texts, at=ToolResult, max_iterations=60)
         if drawn.random() < 0.4:
             clock.advance(3_600.0)
 
@@ -91,7 +93,7 @@ def extend_one_another(
     requests: Sequence[Request], begun: Sequence[RoundStart], tails: int
 ) -> None:
     """Each request begins with the stable parts of the one before, unless an epoch was opened."""
-    flat = [parts(one.body) for one in requests]
+    flat = [parts(request.body) for request in requests]
     for (before, after), (_, opened) in zip(pairwise(flat), pairwise(begun), strict=True):
         if not opened.opened_by:
             stable = before[: len(before) - tails]
@@ -126,14 +128,14 @@ async def test_fifty_rounds_are_never_refused_and_each_cache_miss_has_a_recorded
             await talked(talk, drawn, clock)
             blocks = await talk.blocks()
     rounds = [block.body for block in blocks]
-    ended = [body.reason for body in rounds if isinstance(body, Exit)]
-    assert set(ended) <= {"complete", "refused"}, ended
-    begun = [body for body in rounds if isinstance(body, RoundStart)]
-    assert len(begun) >= 30
-    assert any(body.opened_by for body in begun[1:])
-    assert any(b'"signature"' in one.raw for one in peer.requests) == thinks
-    if len(begun) == len(peer.requests):
-        extend_one_another(peer.requests, begun, tails=tail == "dropped")
+    reasons = [body.reason for body in rounds if isinstance(body, Exit)]
+    assert set(reasons) <= {"complete", "refused"}, reasons
+    starts = [body for body in rounds if isinstance(body, RoundStart)]
+    assert len(starts) >= 30
+    assert any(body.opened_by for body in starts[1:])
+    assert any(b'"signature"' in request.raw for request in peer.requests) == thinks
+    if len(starts) == len(peer.requests):
+        extend_one_another(peer.requests, starts, tails=tail == "dropped")
     assert all(after >= before for before, after in read_again(blocks))
 
 
@@ -152,12 +154,12 @@ async def test_a_server_that_takes_no_user_behind_a_result_gets_all_of_it_inside
         async with at_work(model, clock=FakeClock()) as talk:
             await talked(talk, drawn, FakeClock())
             ends = await bodies(talk, Exit)
-            begun = await bodies(talk, RoundStart)
-            made = await bodies(talk, ToolCalled)
-    assert {one.reason for one in ends} == {"complete"}
-    assert len(begun) == len(peer.requests) == TURNS * 9
-    assert made
-    extend_one_another(peer.requests, begun, tails=1)
+            starts = await bodies(talk, RoundStart)
+            new_calls = await bodies(talk, ToolCalled)
+    assert {end.reason for end in ends} == {"complete"}
+    assert len(starts) == len(peer.requests) == TURNS * 9
+    assert new_calls
+    extend_one_another(peer.requests, starts, tails=1)
 
 
 HELD = workbench(min_rounds=2)
@@ -165,12 +167,12 @@ HELD = workbench(min_rounds=2)
 
 @pytest.mark.parametrize("tail", ["kept", "cleared"])
 async def test_an_answer_that_is_held_leaves_a_prompt_that_is_taken(tail: TailKind) -> None:
-    said: list[Behaviour[ant.Says]] = [
+    replies: list[Behaviour[ant.Says]] = [
         ant.Says("Brief.", thinking=(ant.Thinking("Hm."),)),
         ant.Says("Done.", thinking=(ant.Thinking("So."),)),
         ant.Says("Yes."),
     ]
-    async with signing(*said, minimum=0) as peer:
+    async with signing(*replies, minimum=0) as peer:
         model = claude(peer.url, "claude-a", tail)
         async with at_work(model, HELD) as talk:
             answers = [(await talk.say(text)).answer for text in ("go", "And?")]
@@ -180,12 +182,12 @@ async def test_an_answer_that_is_held_leaves_a_prompt_that_is_taken(tail: TailKi
 
 @pytest.mark.parametrize("stop", ["end_turn", "max_tokens"])
 async def test_a_reply_of_white_space_leaves_a_prompt_that_is_taken(stop: ant.Stop) -> None:
-    said: list[Behaviour[ant.Says]] = [
+    replies: list[Behaviour[ant.Says]] = [
         ant.Says(" \n", thinking=(ant.Thinking("Hm."),), stop=stop),
         ant.Says("Done."),
         ant.Says("Yes."),
     ]
-    async with signing(*said, minimum=0) as peer:
+    async with signing(*replies, minimum=0) as peer:
         model = claude(peer.url, "claude-a", "cleared")
         async with at_work(model) as talk:
             answers = [(await talk.say(text)).answer for text in ("go", "And?")]
@@ -195,16 +197,16 @@ async def test_a_reply_of_white_space_leaves_a_prompt_that_is_taken(stop: ant.St
 @pytest.mark.parametrize("ids", [("t1", "t1"), ("", "")])
 async def test_calls_whose_ids_are_not_their_own_go_back_under_ours(ids: tuple[str, str]) -> None:
     twice = tuple(Call("w__count", f'{{"number": {n}}}', one) for n, one in enumerate(ids))
-    said: list[Behaviour[ant.Says]] = [
+    replies: list[Behaviour[ant.Says]] = [
         ant.Says("", twice, thinking=(ant.Thinking("Hm."),)),
         ant.Says("Done."),
     ]
-    async with signing(*said, minimum=0) as peer:
+    async with signing(*replies, minimum=0) as peer:
         model = claude(peer.url, "claude-a", "cleared")
         async with at_work(model) as talk:
             result = await talk.say("go")
     assert (result.answer, len(peer.requests)) == ("Done.", 2)
-    assert [one in peer.requests[1].raw for one in (b'"c1"', b'"c2"', b'"t1"')] == [
+    assert [data in peer.requests[1].raw for data in (b'"c1"', b'"c2"', b'"t1"')] == [
         True,
         True,
         False,

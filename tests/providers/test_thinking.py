@@ -63,11 +63,11 @@ async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_tex
 
 
 async def test_reasoning_of_openai_goes_back_encrypted_and_the_tail_lies_in_the_result() -> None:
-    known = find_model_facts("openai:gpt-5.5")
+    facts = find_model_facts("openai:gpt-5.5")
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:
         model = wired(
-            "responses", f"{peer.url}/v1", Capabilities(tail=known.tail), known, "gpt-5.5"
+            "responses", f"{peer.url}/v1", Capabilities(tail=facts.tail), facts, "gpt-5.5"
         )
         async with at_work(model) as talk:
             await talk.say("go")
@@ -81,68 +81,76 @@ async def test_reasoning_of_openai_goes_back_encrypted_and_the_tail_lies_in_the_
     assert json.loads(call["arguments"]) == {"number": 7}
     assert [part["text"][:8] for part in output["output"]] == ["[tc:turn", "ANNOUNCE"]
     assert body["include"] == ["reasoning.encrypted_content"]
-    keys = {str(one.body["prompt_cache_key"]) for one in peer.requests}
+    keys = {str(request.body["prompt_cache_key"]) for request in peer.requests}
     assert len(keys) == 1
 
 
 async def test_reasoning_that_only_its_server_could_read_is_not_sent_back() -> None:
-    known = ModelFacts(api="responses")  # nothing asks for the encrypted content
+    facts = ModelFacts(api="responses")  # nothing asks for the encrypted content
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:
-        model = wired("responses", f"{peer.url}/v1", facts=known)
+        model = wired("responses", f"{peer.url}/v1", facts=facts)
         async with at_work(model) as talk:
             await talk.say("go")
             decisions = await bodies(talk, Decision)
-    assert [one.echo for one in decisions] == [None, None]
+    assert [decision.echo for decision in decisions] == [None, None]
     assert b"reasoning" not in peer.requests[1].raw
 
 
 @pytest.mark.parametrize("family", ["deepseek:deepseek-v4-pro", "groq:openai/gpt-oss-20b"])
 async def test_row_35_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
-    known = find_model_facts(family)
+    facts = find_model_facts(family)
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:
-        model = wired("chat", f"{peer.url}/v1", facts=known)
+        model = wired("chat", f"{peer.url}/v1", facts=facts)
         async with at_work(model) as talk:
             await talk.say("go")
     body: Any = peer.requests[1].body
-    back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
-    assert back == (["Hm."] if known.thinking_field else [None])
+    back = [
+        message.get("reasoning_content")
+        for message in body["messages"]
+        if message["role"] == "assistant"
+    ]
+    assert back == (["Hm."] if facts.thinking_field else [None])
 
 
 async def test_plain_thinking_outlives_an_epoch_for_it_is_bound_to_nothing() -> None:
-    known = find_model_facts("deepseek:deepseek-v4-pro")
-    said: list[Behaviour[oai.Says]] = [
+    facts = find_model_facts("deepseek:deepseek-v4-pro")
+    replies: list[Behaviour[oai.Says]] = [
         oai.Says("I look.", (COUNT,), reasoning="Hm."),
         oai.Says(
             "", (Call("react__hide", _hide("tc:turn_1.c1.result"), "call_2"),), reasoning="So."
         ),
         oai.Says("It is 7."),
     ]
-    async with openai_like(*said) as peer:
-        model = wired("chat", f"{peer.url}/v1", facts=known)
+    async with openai_like(*replies) as peer:
+        model = wired("chat", f"{peer.url}/v1", facts=facts)
         async with at_work(model) as talk:
             await talk.say("go")
-            epochs = {one.epoch for one in await bodies(talk, RoundStart)}
+            epochs = {start.epoch for start in await bodies(talk, RoundStart)}
     body: Any = peer.requests[2].body
-    back = [one["reasoning_content"] for one in body["messages"] if one["role"] == "assistant"]
+    back = [
+        message["reasoning_content"]
+        for message in body["messages"]
+        if message["role"] == "assistant"
+    ]
     assert (back, epochs) == (["Hm.", "So."], {1, 2})
 
 
 async def test_the_first_that_goes_to_make_room_is_thinking() -> None:
     deep = ant.Thinking("Hm. " * 1_500)
-    said = [
+    replies = [
         ant.Says("", (Call("w__count", '{"number": 1}', f"toolu_{n}"),), (deep,)) for n in range(9)
     ]
-    async with anthropic_like(*said, ant.Says("Done.")) as peer:
+    async with anthropic_like(*replies, ant.Says("Done.")) as peer:
         capabilities = Capabilities(tail=OPUS.tail, window=12_000, output_limit=1_000)
         async with at_work(wired("messages", peer.url, capabilities, OPUS)) as talk:
             result = await talk.say("go")
-            told = await bodies(talk, SystemMessage)
+            notices = await bodies(talk, SystemMessage)
             summed = await bodies(talk, RangeSummary)
     assert (result.answer, len(peer.requests), summed) == ("Done.", 10, [])
-    assert told
-    assert all("thought in earlier rounds is no longer shown" in one.text for one in told)
+    assert notices
+    assert all("thought in earlier rounds is no longer shown" in one.text for one in notices)
 
 
 def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
@@ -166,8 +174,8 @@ def test_plain_thinking_of_one_model_is_not_for_another_that_takes_none() -> Non
         (find_model_facts("deepseek:deepseek-v4-pro"), "Hm."),
         (ModelFacts(), None),
     ]:
-        (said,) = json.loads(wired("chat", facts=known).body(prompt))["messages"]
-        assert said.get("reasoning_content") == thought
+        (message,) = json.loads(wired("chat", facts=known).body(prompt))["messages"]
+        assert message.get("reasoning_content") == thought
 
 
 @pytest.mark.parametrize("tail", ["dropped", "inside"])
@@ -216,19 +224,19 @@ async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_h
 
 
 async def test_an_epoch_drops_the_thinking_before_it() -> None:
-    said: list[Behaviour[ant.Says]] = [
+    replies: list[Behaviour[ant.Says]] = [
         ant.Says("", (COUNT,), thinking=(ant.Thinking("First."),)),
         ant.Says("", (Call("react__hide", _hide("tc:turn_1.c1.result"), "toolu_2"),)),
         ant.Says("Done.", thinking=(ant.Thinking("Then."),)),
         ant.Says("Again."),
     ]
-    async with anthropic_like(*said) as peer:
+    async with anthropic_like(*replies) as peer:
         model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS)
         async with at_work(model, workbench()) as talk:
             await talk.say("go")
             await talk.say("and then?")
-    assert [b"First." in one.raw for one in peer.requests] == [False, True, False, False]
-    assert [b"Then." in one.raw for one in peer.requests] == [False, False, False, True]
+    assert [b"First." in request.raw for request in peer.requests] == [False, True, False, False]
+    assert [b"Then." in request.raw for request in peer.requests] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ async def test_a_turn_over_anthropics_wire_has_its_price(monkeypatch: pytest.Mon
         async with opened as harness:
             talk = harness.conversation("c")
             result = await talk.say("How many?")
-            prices = [one.cost for one in await bodies(talk, Decision)]
+            prices = [decision.cost for decision in await bodies(talk, Decision)]
     assert result.answer == "It is 7."
     assert result.usage.cache_read_tokens == 1_000
     assert result.cost == pytest.approx(sum(price or 0 for price in prices))
@@ -131,8 +131,8 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
             events = [event async for event in talk.stream("How many?")]
             (decision,) = await bodies(talk, Decision)
     assert (said(events), decision.attempt) == ("It is 7.", 2)
-    heard = {one.type for one in events if isinstance(one, Delta) and one.attempt == 1}
-    assert heard == ({"delta", "reset", "progress"} if fault is CUT else {"progress"})
+    types = {delta.type for delta in events if isinstance(delta, Delta) and delta.attempt == 1}
+    assert types == ({"delta", "reset", "progress"} if fault is CUT else {"progress"})
 
 
 async def test_what_is_void_is_named_by_the_attempt_that_was_heard(
@@ -144,8 +144,8 @@ async def test_what_is_void_is_named_by_the_attempt_that_was_heard(
             workbench(), store="memory:", model="openai:m", clock=FakeClock()
         ) as harness:
             events = [event async for event in harness.conversation("c").stream("How many?")]
-    told = [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
-    assert [attempt for kind, attempt in told if kind == "reset"] == [1, 2]
+    rows = [(delta.type, delta.attempt) for delta in events if isinstance(delta, Delta)]
+    assert [attempt for kind, attempt in rows if kind == "reset"] == [1, 2]
 
 
 async def test_an_overflow_is_made_smaller_and_never_sent_the_same_again(
@@ -183,7 +183,7 @@ async def test_fifty_rounds_are_taken_by_a_server_that_checks_all_of_them(
             talk = harness.conversation("c")
             result = await talk.say("go", max_iterations=60)
             decisions = await bodies(talk, Decision)
-            epochs = {one.epoch for one in await bodies(talk, RoundStart)}
+            epochs = {start.epoch for start in await bodies(talk, RoundStart)}
     assert (result.answer, len(peer.requests), epochs) == ("Done.", 50, {1})
-    later = [one.usage for one in decisions[5:]]
+    later = [decision.usage for decision in decisions[5:]]
     assert all(one.cache_read_tokens > 0 for one in later)

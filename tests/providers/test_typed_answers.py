@@ -86,9 +86,11 @@ async def test_a_tool_takes_the_answer_where_a_provider_does_not_hold_the_text(w
         result = await talk.say("Green?", output_type=Advice)
         after = await talk.say("And now?")
     assert (result.output, result.rounds, after.answer) == (ADVICE, 2, "Bye.")
-    offered = ["react__answer" in str(json.loads(one.raw)["tools"]) for one in peer.requests]
+    offered = [
+        "react__answer" in str(json.loads(request.raw)["tools"]) for request in peer.requests
+    ]
     assert offered == [True, True, False]
-    assert all(form_in(wire, json.loads(one.raw)) is None for one in peer.requests)
+    assert all(form_in(wire, json.loads(request.raw)) is None for request in peer.requests)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -105,12 +107,12 @@ async def test_the_last_answer_is_forced_by_the_tool_that_takes_it(wire: str) ->
 
 
 def test_only_models_whose_makers_say_so_are_held_to_a_schema_beside_tools() -> None:
-    held = ["openai:gpt-5.5", "openai:gpt-4o", "anthropic:claude-opus-5", "openai-chat:gpt-4.1"]
+    texts = ["openai:gpt-5.5", "openai:gpt-4o", "anthropic:claude-opus-5", "openai-chat:gpt-4.1"]
     not_held = [
         "ollama:qwen3",
         "groq:openai/gpt-oss-120b",
         "openai:unheard",
         "deepseek:deepseek-v4-pro",
     ]
-    assert all(find_model_facts(name).schema_beside_tools for name in held)
+    assert all(find_model_facts(name).schema_beside_tools for name in texts)
     assert not any(find_model_facts(name).schema_beside_tools for name in not_held)

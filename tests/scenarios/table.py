@@ -131,7 +131,7 @@ def page() -> str:
     parts = [_HEAD]
     for title, rows in sections().items():
         lines = ["| row | seeds | what it is | covered by |", "|---|---|---|---|"]
-        lines += [_line(one, held.get(one.name, [])) for one in rows]
+        lines += [_line(row, held.get(row.name, [])) for row in rows]
         parts.append("\n".join([f"## {title}\n", *lines]) + "\n")
     parts.append(_TABLES)
     for title, table in tables().items():

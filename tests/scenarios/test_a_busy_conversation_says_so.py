@@ -18,12 +18,12 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 @asynccontextmanager
 async def busy(clock: FakeClock) -> AsyncGenerator[tuple[Conversation, asyncio.Event], None]:
     """A conversation whose first turn runs until the event is set."""
-    begun, free = asyncio.Event(), asyncio.Event()
+    event, free = asyncio.Event(), asyncio.Event()
 
     @tool
     async def hold() -> str:
         """Wait until it is over."""
-        begun.set()
+        event.set()
         await free.wait()
         return "over"
 
@@ -33,7 +33,7 @@ async def busy(clock: FakeClock) -> AsyncGenerator[tuple[Conversation, asyncio.E
     ) as harness:
         talk = harness.conversation("c")
         first = asyncio.create_task(talk.say("hold"))
-        await begun.wait()
+        await event.wait()
         yield talk, free
         free.set()
         assert (await first).answer == "First."
@@ -60,9 +60,11 @@ async def test_a_stream_hears_which_turn_it_waits_for_and_then_its_own() -> None
             text="turn_1 has been running since 00:00:00 UTC",
         )
         free.set()
-        rest = [event async for event in events]
-    assert not isinstance(rest[0], Delta)
-    assert {event.turn_id for event in rest if not isinstance(event, Delta)} == {"turn_2"}
+        remaining_events = [event async for event in events]
+    assert not isinstance(remaining_events[0], Delta)
+    assert {event.turn_id for event in remaining_events if not isinstance(event, Delta)} == {
+        "turn_2"
+    }
 
 
 async def test_a_turn_that_waits_for_a_moment_is_told_of_nothing() -> None:

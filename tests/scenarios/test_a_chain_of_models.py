@@ -39,11 +39,11 @@ async def test_after_a_refusal_the_next_model_is_asked_the_same_and_stays_for_th
         result = await talk.say("go")
         (switched,) = await bodies(talk, ModelSwitched)
         later = await talk.say("and now?")
-        asked = [begun.model for begun in await bodies(talk, RoundStart)]
+        models = [start.model for start in await bodies(talk, RoundStart)]
     assert (result.answer, result.rounds, later.answer) == ("Tea.", 2, "Mine again.")
     assert (switched.model, switched.to, switched.why) == ("one", "two", "refusal")
     assert first.requests[0].messages == second.requests[0].messages
-    assert asked == ["one", "two", "two", "one"]
+    assert models == ["one", "two", "two", "one"]
 
 
 async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
@@ -52,7 +52,7 @@ async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
     async with at_work((first, second)) as talk:
         result = await talk.say("go")
         switched = await bodies(talk, ModelSwitched)
-        deciders = [one.model for one in await bodies(talk, Decision)]
+        deciders = [decision.model for decision in await bodies(talk, Decision)]
     assert (result.answer, deciders) == ("Done.", ["two", "one"])
     assert [(one.why, one.text) for one in switched] == [("unavailable", "busy")]
 
@@ -65,10 +65,10 @@ async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_r
     async with at_work((first, second, third)) as talk:
         answers = [(await talk.say("go")).answer, (await talk.say("and now?")).answer]
         switched = await bodies(talk, ModelSwitched)
-        asked = [begun.model for begun in await bodies(talk, RoundStart)]
+        models = [start.model for start in await bodies(talk, RoundStart)]
     assert answers == ["Tea.", "Mine."]
     assert [(one.why, one.place) for one in switched] == [("unavailable", 1), ("refusal", 2)]
-    assert asked == ["one", "two", "three", "three", "one"]
+    assert models == ["one", "two", "three", "three", "one"]
 
 
 async def test_no_model_reads_that_another_refused() -> None:
@@ -111,13 +111,13 @@ async def test_another_model_is_an_epoch_of_its_own_and_speaks_its_own_protocol(
     second = two([Call("w.look"), "Tea."], tool_call=False)
     async with at_work((one([Refuse()]), second)) as talk:
         assert (await talk.say("go")).answer == "Tea."
-        begun = await bodies(talk, RoundStart)
-    assert [(one.model, one.protocol) for one in begun] == [
+        starts = await bodies(talk, RoundStart)
+    assert [(one.model, one.protocol) for one in starts] == [
         ("one", "native"),
         ("two", "tagged"),
         ("two", "tagged"),
     ]
-    assert [one.opened_by for one in begun] == ["start", "model,protocol,instructions", ""]
+    assert [one.opened_by for one in starts] == ["start", "model,protocol,instructions", ""]
 
 
 async def test_the_answer_of_a_synthesis_comes_from_the_next_model_too() -> None:
@@ -156,10 +156,10 @@ async def test_a_turn_that_is_carried_on_stays_with_the_model_that_a_refusal_led
     first, second = one(["Not I."]), two(["Tea."])
     async with at_work((first, second), store=log) as talk:
         assert (await talk.resume()).answer == "Tea."
-        begun = [one.model for one in await bodies(talk, RoundStart)]
+        models = [start.model for start in await bodies(talk, RoundStart)]
     assert first.requests == []
-    assert begun[0] == "one"
-    assert set(begun[1:]) == {"two"}
+    assert models[0] == "one"
+    assert set(models[1:]) == {"two"}
 
 
 async def test_a_workflow_may_bring_a_chain_of_its_own() -> None:

@@ -185,8 +185,8 @@ def test_an_answer_that_uses_a_source_nobody_added_is_refused_by_the_import(
     without_digests(document)
     at = place(rows(document), "assistant.completion")
     cast("JsonObject", rows(document)[at]["body"])["sources_used"] = [7]
-    said = rf"blocks\[{at}\]\.body\.sources_used: there is no source 7"
-    with pytest.raises(DocumentError, match=said):
+    text = rf"blocks\[{at}\]\.body\.sources_used: there is no source 7"
+    with pytest.raises(DocumentError, match=text):
         read_document(document)
 
 
@@ -195,10 +195,10 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
 ) -> None:
     """It was imported once, and the process hung as it counted through 2**53 turns."""
     without_digests(document)
-    found = rows(document)
+    found_rows = rows(document)
     body = RangeSummary(covers=1, first_turn=1, last_turn=2**53, text="all of it")
     summary = Block(
-        seq=len(found) + 1,
+        seq=len(found_rows) + 1,
         turn=2,
         round=0,
         n=1,
@@ -207,16 +207,16 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
         body=body,
     )
     row: JsonObject = {
-        **found[-1],
+        **found_rows[-1],
         "seq": summary.seq,
         "type": summary.type,
         "n": 1,
         "ref": summary.ref,
         "body": json.loads(encode_full(body)),
     }
-    found.append(row)
-    said = rf"blocks\[{len(found) - 1}\]\.body\.last_turn: {2**53} is not from 1 to 2"
-    with pytest.raises(DocumentError, match=said):
+    found_rows.append(row)
+    text = rf"blocks\[{len(found_rows) - 1}\]\.body\.last_turn: {2**53} is not from 1 to 2"
+    with pytest.raises(DocumentError, match=text):
         read_document(document)
 
 
@@ -249,14 +249,14 @@ async def test_what_nobody_here_knows_is_carried_through_byte_for_byte(
     ]
     async with await SqlLog.open(f"sqlite:///{tmp_path}/one.db") as one, one.lease(HERE) as term:
         prompt = Entry(body=UserPrompt(text="hello"), turn=0)
-        kept = await one.append(HERE, [prompt, *later], seen=0, term=term)
+        blocks = await one.append(HERE, [prompt, *later], seen=0, term=term)
     async with Store.open(f"sqlite:///{tmp_path}/one.db", read_only=True) as store:
         written = dumps(await store.conversation("c").export())
     document = cast("JsonObject", json.loads(written))
     if to == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/other.db")
     await log.restore(HERE, read_document(document))
-    assert list(await log.read(HERE)) == list(kept)
+    assert list(await log.read(HERE)) == list(blocks)
     await log.close()
 
 
@@ -264,20 +264,20 @@ async def test_an_import_that_is_cancelled_leaves_nothing(
     tmp_path: Path, document: JsonObject
 ) -> None:
     store = tmp_path / "talk.db"
-    async with Store.open(f"sqlite:///{store}") as kept:
-        await kept.conversation("other").blocks()
+    async with Store.open(f"sqlite:///{store}") as kept_store:
+        await kept_store.conversation("other").blocks()
         with closing(sqlite3.connect(store, isolation_level=None)) as busy:
             busy.execute("BEGIN IMMEDIATE")
-            loading = asyncio.create_task(kept.load(document))
+            loading = asyncio.create_task(kept_store.load(document))
             await asyncio.sleep(0.2)
             loading.cancel()
             await asyncio.sleep(0.05)
             busy.execute("ROLLBACK")
             with pytest.raises(asyncio.CancelledError):
                 await loading
-        assert [summary async for summary in kept.conversations()] == []
-        await kept.load(document)
-        again = await kept.conversation("c").export()
+        assert [summary async for summary in kept_store.conversations()] == []
+        await kept_store.load(document)
+        again = await kept_store.conversation("c").export()
     assert rows(again)[:-1] == document["blocks"]
 
 
@@ -285,12 +285,12 @@ async def test_an_import_that_is_cancelled_leaves_nothing(
 async def test_an_import_that_is_cancelled_anywhere_keeps_all_or_nothing(
     tmp_path: Path, document: JsonObject, steps: int
 ) -> None:
-    async with Store.open(f"sqlite:///{tmp_path}/talk.db") as kept:
-        loading = asyncio.create_task(kept.load(document))
+    async with Store.open(f"sqlite:///{tmp_path}/talk.db") as store:
+        loading = asyncio.create_task(store.load(document))
         for _ in range(steps):
             await asyncio.sleep(0.0005)
         loading.cancel()
         await asyncio.wait([loading])
-        found = await kept.conversation("c").blocks()
-        assert len(found) in (0, len(rows(document)) + 1)
-        assert len(found) > 0 or loading.cancelled()
+        blocks = await store.conversation("c").blocks()
+        assert len(blocks) in (0, len(rows(document)) + 1)
+        assert len(blocks) > 0 or loading.cancelled()

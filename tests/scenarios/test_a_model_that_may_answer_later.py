@@ -77,7 +77,7 @@ async def test_text_that_was_shown_is_never_doubled() -> None:
     cut = ModelStreamBroken("cut")
     async with at_work([Fail(cut, after="Half"), Fail(cut, after="Half a"), "Whole."]) as talk:
         events = await heard(talk, "go")
-    deltas = [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
+    deltas = [(delta.type, delta.attempt) for delta in events if isinstance(delta, Delta)]
     assert said(events) == "Whole."
     assert deltas == [
         *[("delta", 1), ("reset", 1), ("progress", 1)],

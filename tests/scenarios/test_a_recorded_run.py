@@ -97,7 +97,7 @@ async def test_a_clock_that_is_given_is_gone_by_in_both(tmp_path: Path) -> None:
                 async with opened as harness:
                     talk = harness.conversation("c")
                     await talk.say("How many?")
-                    times.append({one.ts for one in await talk.blocks()})
+                    times.append({block.ts for block in await talk.blocks()})
     assert times == [{FakeClock().now()}] * 2
 
 

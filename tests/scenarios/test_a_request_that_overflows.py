@@ -28,13 +28,13 @@ async def test_row_119_it_is_asked_once_more_in_a_smaller_form() -> None:
     async with at_work(model) as talk:
         result = await talk.say("go")
         (learned,) = await bodies(talk, ModelOverflowed)
-        begun = await bodies(talk, RoundStart)
+        starts = await bodies(talk, RoundStart)
     refused, asked = model.requests[-2:]
     assert (result.answer, result.rounds) == ("Done.", 7)
     assert size(asked) < size(refused)
     assert (learned.window, learned.model, learned.text) == (4_000, "scripted", "too long")
-    assert begun[-1].opened_by == "compaction,overflow"
-    assert begun[-1].tokens <= 3_000 < learned.tokens
+    assert starts[-1].opened_by == "compaction,overflow"
+    assert starts[-1].tokens <= 3_000 < learned.tokens
 
 
 async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_smaller_one() -> None:
@@ -49,11 +49,11 @@ async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_sma
     async with at_work(ScriptedModel(["Done."], output_limit=1_000), store=log) as talk:
         before = [block.type for block in await talk.blocks()]
         result = await talk.resume()
-        begun = await bodies(talk, RoundStart)
+        starts = await bodies(talk, RoundStart)
     assert before[-1] == "react.overflow"
     assert (result.answer, result.rounds) == ("Done.", 7)
-    assert begun[-1].opened_by == "compaction,overflow"
-    assert begun[-1].tokens <= 3_000 < begun[-2].tokens
+    assert starts[-1].opened_by == "compaction,overflow"
+    assert starts[-1].tokens <= 3_000 < starts[-2].tokens
 
 
 async def test_without_a_number_it_is_taken_to_be_half() -> None:
@@ -77,8 +77,8 @@ async def test_a_window_no_longer_than_a_reply_was_thought_to_be_has_room_for_bo
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Done."
         (learned,) = await bodies(talk, ModelOverflowed)
-        begun = await bodies(talk, RoundStart)
-    assert 0 < begun[-1].tokens <= learned.window * 3 // 4
+        starts = await bodies(talk, RoundStart)
+    assert 0 < starts[-1].tokens <= learned.window * 3 // 4
     assert model.requests[-1].options.output_limit == learned.window // 4
 
 
@@ -98,8 +98,8 @@ async def test_later_requests_fit_the_window_too_also_in_another_process(tmp_pat
     later = ScriptedModel([*LOOKS, "More."], output_limit=1_000)
     async with at_work(later, store=store) as talk:
         assert (await talk.say("and")).answer == "More."
-        begun = await bodies(talk, RoundStart)
-    assert max(one.tokens for one in begun[-7:]) <= 3_000
+        starts = await bodies(talk, RoundStart)
+    assert max(one.tokens for one in starts[-7:]) <= 3_000
 
 
 async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own_window() -> None:
@@ -107,8 +107,8 @@ async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own
     first = ScriptedModel([overflow, overflow], name="one", strict=False, output_limit=1_000)
     async with at_work((first, ScriptedModel(["Tea."], name="two"))) as talk:
         assert (await talk.say("go")).answer == "Tea."
-        begun = await bodies(talk, RoundStart)
-    assert (begun[0].model, begun[-1].model) == ("one", "two")
+        starts = await bodies(talk, RoundStart)
+    assert (starts[0].model, starts[-1].model) == ("one", "two")
 
 
 async def test_each_model_of_a_chain_is_asked_once_more_in_a_smaller_form() -> None:
@@ -120,7 +120,9 @@ async def test_each_model_of_a_chain_is_asked_once_more_in_a_smaller_form() -> N
     second = ScriptedModel([overflow(), "Done."], name="two", output_limit=1_000)
     async with at_work((first, second)) as talk:
         assert (await talk.say("go")).answer == "Done."
-        learned = [one.model for one in await bodies(talk, ModelOverflowed)]
+        learned = [
+            model_overflowed.model for model_overflowed in await bodies(talk, ModelOverflowed)
+        ]
     assert learned == ["one", "two"]
 
 
@@ -131,6 +133,6 @@ async def test_a_trace_that_overflows_is_shown_in_shorter_pieces() -> None:
     )
     async with at_work(model, workbench(answer_mode="synthesize")) as talk:
         assert (await talk.say("go")).answer == "Written."
-        epochs = [one.epoch for one in await bodies(talk, RoundStart)]
+        epochs = [start.epoch for start in await bodies(talk, RoundStart)]
     assert size(model.requests[-1]) < size(model.requests[-2])
     assert len(set(epochs)) == 1

@@ -43,9 +43,9 @@ async def test_a_turn_ends_while_nobody_takes_what_it_tells() -> None:
         late = [first, *[event async for event in sleeping]]
         blocks = await talk.blocks()
 
-    heard = [event for event in late if isinstance(event, Block)]
+    heard_blocks = [event for event in late if isinstance(event, Block)]
     [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
-    unheard = [block for block in blocks if block not in heard]
+    unheard = [block for block in blocks if block not in heard_blocks]
     assert blocks[-1] == late[-1]
     assert len(late) <= HELD_EVENTS + 1
     assert len(blocks) > HELD_EVENTS
@@ -86,8 +86,8 @@ async def test_a_listener_from_a_place_on_hears_every_block_once_however_slow() 
             while not events or events[-1] != blocks[-2]:
                 events.append(await anext(heard))
     assert len(before) > HELD_EVENTS
-    assert [one for one in events if isinstance(one, Block)] == list(blocks[7:-1])
-    assert not [one for one in events if isinstance(one, Delta) and one.type == "missed"]
+    assert [block for block in events if isinstance(block, Block)] == list(blocks[7:-1])
+    assert not [delta for delta in events if isinstance(delta, Delta) and delta.type == "missed"]
 
 
 async def test_what_it_was_too_slow_for_is_read_from_the_log_in_its_place() -> None:
@@ -102,7 +102,7 @@ async def test_what_it_was_too_slow_for_is_read_from_the_log_in_its_place() -> N
             events.append(await anext(sleeping))
         await sleeping.aclose()
     assert len(blocks) > HELD_EVENTS
-    assert [one for one in events if isinstance(one, Block)] == list(blocks)
+    assert [block for block in events if isinstance(block, Block)] == list(blocks)
 
 
 class LateLog(MemoryLog):
@@ -147,5 +147,5 @@ async def test_no_text_is_heard_behind_the_block_that_stands_for_it() -> None:
             second = list[Event]()
             await ending(heard, second)
         blocks = await talk.blocks()
-    assert [*first, *(one for one in second if isinstance(one, Block))] == list(blocks)
-    assert "".join(one.text for one in second if isinstance(one, Delta)) == "Two."
+    assert [*first, *(block for block in second if isinstance(block, Block))] == list(blocks)
+    assert "".join(delta.text for delta in second if isinstance(delta, Delta)) == "Two."

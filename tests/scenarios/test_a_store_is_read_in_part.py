@@ -35,15 +35,17 @@ async def url(tmp_path: Path) -> str:
 async def test_blocks_are_read_by_type_and_turn_and_page_by_page(url: str) -> None:
     async with Store.open(url, read_only=True) as store:
         talk = store.conversation("c")
-        whole = await talk.blocks()
+        whole_blocks = await talk.blocks()
         calls = await talk.blocks(types="react.tool.call")
         second = await talk.blocks(turn="turn_2")
         answers = await talk.blocks(types=["user", "assistant"], turn="turn_1")
-        pages = [await talk.blocks(after=after, limit=5) for after in range(0, len(whole), 5)]
+        pages = [
+            await talk.blocks(after=after, limit=5) for after in range(0, len(whole_blocks), 5)
+        ]
     assert [block.ref for block in calls] == ["tc:turn_1.c1.call", "tc:turn_1.c2.call"]
-    assert list(second) == [block for block in whole if block.turn == 2]
+    assert list(second) == [block for block in whole_blocks if block.turn == 2]
     assert [block.type for block in answers] == ["user.prompt", "assistant.completion"]
-    assert [block for page in pages for block in page] == whole
+    assert [block for page in pages for block in page] == whole_blocks
 
 
 @pytest.mark.parametrize(
@@ -64,10 +66,10 @@ async def test_a_type_that_there_is_not_names_the_nearest(url: str, kind: str, n
 
 
 async def test_a_type_of_a_newer_loopline_can_be_asked_for(url: str) -> None:
-    here = ConversationKey(name="c")
+    key = ConversationKey(name="c")
     later = Entry(body=Unknown(stored_type="react.dream", version=3, stored="{}"), turn=1)
-    async with await SqlLog.open(url) as log, log.lease(here) as term:
-        *_, dreamt = await log.append(here, [later], seen=0, term=term)
+    async with await SqlLog.open(url) as log, log.lease(key) as term:
+        *_, dreamt = await log.append(key, [later], seen=0, term=term)
     async with Store.open(url, read_only=True) as store:
         assert await store.conversation("c").blocks(types="react.dream") == [dreamt]
 
@@ -101,9 +103,12 @@ async def test_conversations_are_listed_page_by_page_and_by_owner(tmp_path: Path
                 await talk.say("hello")
                 document = await talk.export()
             await store.load(document, user=user, project=project)
-        everything = {one.conversation.name async for one in store.conversations()}
-        anns = {one.conversation.name async for one in store.conversations(user="ann", project="p")}
-        few = [one async for one in store.conversations(limit=3)]
+        everything = {summary.conversation.name async for summary in store.conversations()}
+        anns = {
+            summary.conversation.name
+            async for summary in store.conversations(user="ann", project="p")
+        }
+        few = [summary async for summary in store.conversations(limit=3)]
     assert everything == {"a", "b", "c", "d"}
     assert anns == {"a", "d"}
     assert len(few) == 3

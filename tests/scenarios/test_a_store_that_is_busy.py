@@ -92,8 +92,10 @@ async def test_a_steer_of_another_process_is_seen_although_the_store_was_busy_on
         turn = asyncio.ensure_future(talk.say("this way"))
         await desk.hanging.wait()
         await log.looked.wait()
-        other = Harness.open(workbench(), store=log, model=ScriptedModel([]), clock=FakeClock())
-        async with other as elsewhere:
+        other_harness = Harness.open(
+            workbench(), store=log, model=ScriptedModel([]), clock=FakeClock()
+        )
+        async with other_harness as elsewhere:
             await elsewhere.conversation("c").steer("the other way")
         assert (await turn).answer == "The other way."
         (cut,) = await bodies(talk, ToolResult)

@@ -30,18 +30,20 @@ async def test_a_tool_that_blocks_is_named_with_its_place_and_what_to_do(
     bundle = Bundle(id="mill", tools=[grind])
     async with Harness.open(bundle, store="memory:", model=script) as harness:
         assert (await harness.conversation("c").say("go")).ok
-    (told,) = [one.getMessage() for one in caplog.records if "blocked" in one.getMessage()]
-    assert told.startswith("mill.grind blocked the event loop for ")
-    assert "write it with def instead of async def" in told
-    assert told.endswith(f"({__file__}:16)")
+    (message,) = [
+        record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
+    ]
+    assert message.startswith("mill.grind blocked the event loop for ")
+    assert "write it with def instead of async def" in message
+    assert message.endswith(f"({__file__}:16)")
 
 
 def steps(*seconds: float) -> Iterator[float]:
     """The readings of a clock before and after steps that take so long."""
     now = 0.0
-    for taken in seconds:
+    for second in seconds:
         yield now
-        now += taken
+        now += second
         yield now
 
 
@@ -59,8 +61,8 @@ async def test_a_tool_is_told_of_once_and_not_for_the_sum_of_its_steps(
     assert (await coroutine, caplog.text) == ("done", "")
     long = steps(0.1, 2.0, 3.0)
     await WatchedSteps(waits_long(), name="a.b", location="f:1", elapsed=lambda: next(long))
-    (told,) = [one.getMessage() for one in caplog.records]
-    assert told.startswith("a.b blocked the event loop for 2.0 s")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("a.b blocked the event loop for 2.0 s")
 
 
 async def test_a_cancellation_reaches_the_tool_and_what_it_raises_its_caller() -> None:

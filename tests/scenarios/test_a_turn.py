@@ -89,11 +89,11 @@ async def test_a_tool_that_refuses_is_told_to_the_model_and_not_to_the_user() ->
     async with talking(script) as talk:
         result = await talk.say("try")
     assert result.answer == "Sorry."
-    told = [m.text for m in script.requests[-1].messages if isinstance(m, ToolMessage)]
-    assert "not today" in told[0]
-    assert "broken" in told[1]
-    assert "no tool 'play.nowhere'" in told[2]
-    assert "txt" in told[3]
+    texts = [m.text for m in script.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert "not today" in texts[0]
+    assert "broken" in texts[1]
+    assert "no tool 'play.nowhere'" in texts[2]
+    assert "txt" in texts[3]
 
 
 async def test_results_are_shown_in_the_order_of_their_calls() -> None:
@@ -251,7 +251,7 @@ async def test_a_source_keeps_its_number_when_it_is_found_again() -> None:
     async with talking(script) as talk:
         await talk.say("go")
         results = await left(talk, ToolResult)
-    assert ["[[S:1]]" in one.text for one in results] == [True, True, False]
+    assert ["[[S:1]]" in result.text for result in results] == [True, True, False]
     assert "[[S:2]]" in results[2].text
 
 
@@ -363,7 +363,8 @@ async def test_feedback_is_announced_in_every_turn_while_the_providers_cache_is_
         await talk.say("second")
         await talk.say("third")
     told = [
-        "[NEW FEEDBACK]\nturn_1 not_ok (user): too short" in one.tail for one in script.requests
+        "[NEW FEEDBACK]\nturn_1 not_ok (user): too short" in request.tail
+        for request in script.requests
     ]
     assert told == [False, True, True]
 
@@ -377,7 +378,7 @@ async def test_stopping_leaves_a_turn_that_the_next_one_continues_from() -> None
         (end,) = await left(talk, Exit)
         results = await left(talk, ToolResult)
         assert end.reason == "stopped"
-        assert {one.status for one in results} <= {"stopped", "ok"}
+        assert {result.status for result in results} <= {"stopped", "ok"}
         assert len(results) == 2
         result = await talk.say("go on")
     assert result.answer == "Continued."

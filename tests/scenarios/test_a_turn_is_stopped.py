@@ -47,8 +47,8 @@ async def test_a_stop_ends_a_turn_that_waits_for_the_user() -> None:
     async with at_work([Call("w.ask"), "Another."]) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
         assert await talk.stop()
-        assert [one.reason for one in await bodies(talk, Exit)] == ["stopped"]
-        assert [one.status for one in await bodies(talk, ToolResult)] == ["stopped"]
+        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
         with pytest.raises(LooplineError, match="nothing to carry on"):
             await talk.resume({})
         assert (await talk.say("on")).answer == "Another."
@@ -69,11 +69,13 @@ async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Pat
     async with at_work([Call("w.hang")], workbench(desk), store=log) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await desk.hanging.wait()
-        other = Harness.open(workbench(), store=log, model=ScriptedModel([]), clock=FakeClock())
-        async with other as elsewhere:
+        other_harness = Harness.open(
+            workbench(), store=log, model=ScriptedModel([]), clock=FakeClock()
+        )
+        async with other_harness as elsewhere:
             assert await elsewhere.conversation("c").stop()
         assert (await turn).exit_reason == "stopped"
-        assert [one.status for one in await bodies(talk, ToolResult)] == ["stopped"]
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
 
 
 async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_it() -> None:
@@ -82,4 +84,4 @@ async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_i
         await talk.say("go")
         await log.append(talk.conversation, [Entry(body=UserStop(), turn=1)], seen=0)
         assert (await talk.resume({"c1": "this"})).exit_reason == "stopped"
-        assert [one.reason for one in await bodies(talk, Exit)] == ["stopped"]
+        assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]

@@ -23,28 +23,28 @@ async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
 ) -> None:
     script: list[Entry] = [Say("I look.", Call("play.look", text="x")), "A draft.", "The answer."]
     model = ScriptedModel(script, json_mode=True)
-    heard = list[str]()
+    texts = list[str]()
     async with talking(model) as talk:
         async for event in talk.stream("go", protocol=protocol, answer_mode="synthesize"):
             match event:
                 case Delta(type="delta", channel="answer", text=text):
-                    heard.append(text)
+                    texts.append(text)
                 case _:
                     pass
         (answer,) = await talk.read(["ar:turn_1.assistant.completion"])
-    asked = model.requests[-1].options
-    assert (asked.protocol, asked.json_object) == ("native", False)
+    options = model.requests[-1].options
+    assert (options.protocol, options.json_object) == ("native", False)
     assert model.requests[0].options.protocol == protocol
-    assert ("".join(heard), answer.text) == ("The answer.", "The answer.")
+    assert ("".join(texts), answer.text) == ("The answer.", "The answer.")
 
 
 async def test_when_the_model_refuses_to_write_it_the_draft_is_the_answer() -> None:
     model = ScriptedModel([Call("w.look"), "A draft.", Refuse()])
     async with at_work(model, workbench(answer_mode="synthesize")) as talk:
         result = await talk.say("go")
-        (said,) = await bodies(talk, Completion)
+        (answer,) = await bodies(talk, Completion)
         refused = (await bodies(talk, Decision))[-1]
-    assert (result.answer, result.exit_reason, said.flag) == ("A draft.", "complete", "draft")
+    assert (result.answer, result.exit_reason, answer.flag) == ("A draft.", "complete", "draft")
     assert (refused.stop_reason, refused.purpose, result.rounds) == ("refusal", "answer", 2)
 
 

@@ -108,9 +108,9 @@ async def test_a_prompt_that_was_never_answered_is_not_answered_for_its_import()
             await talk.resume()
         result = await talk.say("third")
         assert await talk.interrupts.pending() == []
-    said = [m.text for m in model.requests[-1].messages if isinstance(m, UserMessage)]
+    texts = [m.text for m in model.requests[-1].messages if isinstance(m, UserMessage)]
     assert (result.turn_id, result.answer, len(model.requests)) == ("turn_3", "Mine.", 1)
-    assert not any("delete everything" in text for text in said)
+    assert not any("delete everything" in text for text in texts)
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ NOTES = Attachment("notes.md", b"# Notes\nGreen tea, 12 tins.\n")
 
 def attached(prompt: Prompt) -> list[Attached]:
     """The files of a request, in order."""
-    users = [one for one in prompt.messages if isinstance(one, UserMessage)]
-    return [one for message in users for one in message.attachments]
+    users = [message for message in prompt.messages if isinstance(message, UserMessage)]
+    return [attachment for message in users for attachment in message.attachments]
 
 
 def given(prompt: Prompt) -> list[str]:
@@ -72,10 +72,10 @@ async def test_k11_a_model_that_sees_is_given_the_file_and_any_other_its_text_fo
             await talk.say("Look.", attachments=[PHOTO, PLAN, NOTES])
     assert given(seeing.requests[0]) == ["photo.png", "plan.pdf"]
     assert given(reading.requests[0]) == []
-    told = str(reading.requests[0])
-    assert "photo.png] image/png, 640×480 pixels" in told
-    assert "Not shown: this model is given no images." in told
-    assert "[page 1]\nThe tea is 4711.\n\n[page 2]\nPie is later." in told
+    text = str(reading.requests[0])
+    assert "photo.png] image/png, 640×480 pixels" in text
+    assert "Not shown: this model is given no images." in text
+    assert "[page 1]\nThe tea is 4711.\n\n[page 2]\nPie is later." in text
     for request in (seeing.requests[0], reading.requests[0]):
         assert "Green tea, 12 tins." in str(request)
     assert "4711" not in str(seeing.requests[0])
@@ -142,7 +142,7 @@ async def test_the_model_reads_a_file_by_its_ref_and_may_cite_it() -> None:
     async with at_work(model) as talk:
         await talk.say("Look.", attachments=[PLAN])
         result = await talk.say("What was in it?")
-    assert [(one.url, one.source_type) for one in result.sources] == [(ref, "attachment")]
+    assert [(source.url, source.source_type) for source in result.sources] == [(ref, "attachment")]
     assert "The tea is 4711." in str(model.requests[-1].messages[-1])
 
 
@@ -162,7 +162,7 @@ async def test_a_followup_brings_its_files_with_it() -> None:
         await talk.followup("And that.", attachments=[NOTES])
         await talk.say("On.")
     assert given(model.requests[-1]) == ["photo.png"]
-    (message,) = [one for one in model.requests[-1].messages if "INTERRUPT" in str(one)]
+    (message,) = [message for message in model.requests[-1].messages if "INTERRUPT" in str(message)]
     assert str(message).count("[ATTACHED ") == 2
 
 
@@ -177,16 +177,16 @@ async def test_what_was_recalled_takes_its_files_with_it() -> None:
 
 
 async def test_a_workflow_has_the_files_of_its_turn() -> None:
-    seen = list[Attachment]()
+    attachments = list[Attachment]()
 
     class Looking(BaseWorkflow):
         async def process(self, payload: TurnPayload) -> TurnResult:
-            seen.extend(payload.attachments)
+            attachments.extend(payload.attachments)
             return await self.answer("Seen.")
 
     async with at_work([], Bundle(id="looking", workflow=Looking)) as talk:
         await talk.say("Look.", attachments=[PHOTO, NOTES])
-    assert [(one.name, one.data) for one in seen] == [
+    assert [(one.name, one.data) for one in attachments] == [
         (PHOTO.name, PHOTO.data),
         (NOTES.name, NOTES.data),
     ]
@@ -208,7 +208,7 @@ async def test_the_next_model_of_a_chain_is_given_what_it_can_take() -> None:
     seeing = ScriptedModel(["A photo."], name="seeing", vision=True)
     async with at_work((blind, seeing)) as talk:
         result = await talk.say("Look.", attachments=[PHOTO])
-        opened = [one.opened_by for one in await bodies(talk, RoundStart)]
+        opened = [start.opened_by for start in await bodies(talk, RoundStart)]
     assert result.answer == "A photo."
     assert (given(blind.requests[0]), given(seeing.requests[0])) == ([], ["photo.png"])
     assert opened == ["start", "model"]
@@ -216,33 +216,33 @@ async def test_the_next_model_of_a_chain_is_given_what_it_can_take() -> None:
 
 async def test_row_87_images_of_old_turns_are_only_named_once_an_epoch_opens() -> None:
     model = ScriptedModel(["So."] * 4, vision=True)
-    other = ScriptedModel(["So."], vision=True, name="other")
+    other_model = ScriptedModel(["So."], vision=True, name="other")
     chosen = [model]
     async with Harness.open(workbench(), store="memory:", model=lambda: chosen[0]) as harness:
         talk = harness.conversation("c")
         for number in range(4):
             await talk.say("Look.", attachments=[Attachment(f"{number}.png", png(40))])
         assert given(model.requests[-1]) == ["0.png", "1.png", "2.png", "3.png"]
-        chosen[0] = other
+        chosen[0] = other_model
         await talk.say("On.", attachments=[Attachment("4.png", png(40))])
-    assert given(other.requests[0]) == ["3.png", "4.png"]
-    assert "Not shown any more: it came some turns ago" in str(other.requests[0])
+    assert given(other_model.requests[0]) == ["3.png", "4.png"]
+    assert "Not shown any more: it came some turns ago" in str(other_model.requests[0])
 
 
 async def test_what_one_request_may_carry_is_given_in_order_and_the_rest_is_told() -> None:
     model = ScriptedModel(["So.", "So."], vision=True, pdf=True, attachments=FEW_PAGES)
     wide = Attachment("wide.png", png(2_400, 2))
-    many = [Attachment(f"{number}.png", png(20)) for number in range(20)]
+    attachments = [Attachment(f"{number}.png", png(20)) for number in range(20)]
     long = Attachment("long.pdf", pdf(*["Tea."] * 20))
     async with at_work(model) as talk:
-        await talk.say("Look.", attachments=[wide, *many, long, PLAN])
+        await talk.say("Look.", attachments=[wide, *attachments, long, PLAN])
         await talk.say("On.", attachments=[wide, *[long] * 3, PLAN])
     first, then = given(model.requests[0]), given(model.requests[1])
     assert first == ["wide.png", *[f"{number}.png" for number in range(19)], "long.pdf", "plan.pdf"]
     assert then == [*first, "long.pdf", "plan.pdf"]
-    told = str(model.requests[1])
-    assert told.count("with so many images each has at most 2000 pixels a side") == 2
-    assert told.count("the PDFs of a request have at most 50 pages") == 2
+    text = str(model.requests[1])
+    assert text.count("with so many images each has at most 2000 pixels a side") == 2
+    assert text.count("the PDFs of a request have at most 50 pages") == 2
 
 
 async def test_a_file_that_would_fill_the_window_is_shown_by_its_text() -> None:
@@ -270,7 +270,7 @@ async def test_an_answer_from_the_trace_sees_the_files_too() -> None:
     model = ScriptedModel(["Draft.", "A photo."], vision=True)
     async with at_work(model) as talk:
         await talk.say("Look.", attachments=[PHOTO], answer_mode="synthesize")
-    assert [one.purpose for one in model.requests] == ["decision", "answer"]
+    assert [request.purpose for request in model.requests] == ["decision", "answer"]
     assert given(model.requests[1]) == ["photo.png"]
 
 
@@ -320,9 +320,9 @@ async def test_what_cannot_be_attached_is_refused_before_anything_is_recorded(
         for one, words in wrong:
             with pytest.raises(AttachmentError, match=re.escape(words)):
                 await talk.say("Look.", attachments=[NOTES, one])
-        whole = [Attachment(f"{number}.txt", b"x" * 50_000) for number in range(3)]
+        whole_attachments = [Attachment(f"{number}.txt", b"x" * 50_000) for number in range(3)]
         with pytest.raises(AttachmentError, match=r"2\.txt: with it the message has 150,005 bytes"):
-            await talk.say("Look.", attachments=whole)
+            await talk.say("Look.", attachments=whole_attachments)
         assert await talk.blocks() == []
 
 

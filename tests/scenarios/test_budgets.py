@@ -44,7 +44,7 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
         talk = harness.conversation("c")
         result = await talk.say("go", **limits)
         links = await bodies(talk, RunChild)
-    assert len({one.conversation for one in links}) == 4
+    assert len({link.conversation for link in links}) == 4
     assert model.tokens <= (limits.get("max_tokens") or 10**9)
     assert model.cost <= (limits.get("max_cost") or 10.0)
     assert result.answer
@@ -54,15 +54,15 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
 async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_used(
     left: int,
 ) -> None:
-    kept, clock = MemoryLog(FakeClock()), FakeClock()
-    dying, model = CrashingLog(kept), BillingModel(four_at_once)
+    log, clock = MemoryLog(FakeClock()), FakeClock()
+    dying, model = CrashingLog(log), BillingModel(four_at_once)
     dying.left = left
     with pytest.raises(Crashed):
         async with Harness.open(
             child_runs.bundle, store=dying, model=model, clock=clock
         ) as harness:
             await harness.conversation("c").say("go", max_tokens=14_000)
-    async with Harness.open(child_runs.bundle, store=kept, model=model, clock=clock) as harness:
+    async with Harness.open(child_runs.bundle, store=log, model=model, clock=clock) as harness:
         talk = harness.conversation("c")
         result = await talk.resume()
         turn = Timeline(await talk.blocks()).turn(1)
@@ -131,22 +131,22 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
 
     async with at_work(BillingModel(play), workbench(max_calls_per_reply=7)) as talk:
         result = await talk.say("go")
-        made = await bodies(talk, ToolCalled)
+        new_calls = await bodies(talk, ToolCalled)
         notices = await bodies(talk, Notice)
-    assert (result.answer, len(made)) == ("So.", 2)
+    assert (result.answer, len(new_calls)) == ("So.", 2)
     assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
 
 
 async def test_a_request_that_a_steer_cut_off_counts_by_its_estimate() -> None:
-    asked = asyncio.Event()
+    event = asyncio.Event()
 
     def play(prompt: Prompt) -> Move:
-        asked.set()
+        event.set()
         return Move(text="So.") if "the other way" in str(prompt) else Move(hangs=True)
 
     async with at_work(BillingModel(play)) as talk:
         turn = asyncio.create_task(talk.say("go", max_tokens=100_000))
-        await asked.wait()
+        await event.wait()
         await talk.steer("the other way")
         result = await turn
         (decision,) = await bodies(talk, Decision)

@@ -276,26 +276,30 @@ async def test_only_the_named_spaces_are_searched() -> None:
 
 
 def test_scores_that_do_not_compare_count_by_their_share_of_the_best() -> None:
-    found = merge_passages(
+    passages = merge_passages(
         {"bm25": [passage("a", 12.0), passage("b", 3.0)], "cosine": [passage("c", 0.5)]}, 9
     )
-    assert [(one.passage.title, one.score) for one in found] == [("A", 1), ("C", 0.5), ("B", 0.25)]
+    assert [(one.passage.title, one.score) for one in passages] == [
+        ("A", 1),
+        ("C", 0.5),
+        ("B", 0.25),
+    ]
 
 
 def test_passages_without_a_score_count_by_their_place() -> None:
     answers = {"plain": [passage("a"), passage("b")], "scored": [passage("c", 0.7)]}
-    assert [one.passage.title for one in merge_passages(answers, 9)] == ["A", "C", "B"]
-    assert [one.passage.title for one in merge_passages(answers, 9, 0.1)] == ["C"]
+    assert [passage.passage.title for passage in merge_passages(answers, 9)] == ["A", "C", "B"]
+    assert [passage.passage.title for passage in merge_passages(answers, 9, 0.1)] == ["C"]
 
 
 def test_a_passage_that_two_spaces_have_stands_once_with_its_better_score() -> None:
-    (found,) = merge_passages({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
-    assert (found.space, found.score) == ("two", 0.8)
+    (found_passage,) = merge_passages({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
+    assert (found_passage.space, found_passage.score) == ("two", 0.8)
 
 
 def test_of_equals_the_earlier_place_and_then_the_earlier_space_comes_first() -> None:
     answers = {"one": [passage("a", 0.5), passage("b", 0.5)], "two": [passage("c", 0.5)]}
-    assert [one.passage.title for one in merge_passages(answers, 9)] == ["A", "C", "B"]
+    assert [passage.passage.title for passage in merge_passages(answers, 9)] == ["A", "C", "B"]
 
 
 PORTS = """
@@ -351,8 +355,8 @@ def test_a_wrong_choice_is_told_with_its_line(tmp_path: Path, spec: str, said: s
     loaded = load(guide(tmp_path, {"tools_descriptor.py": descriptor}))
     with pytest.raises(BundleError) as raised:
         load_tools("guide.tools_descriptor", loaded)
-    place = line_of(tmp_path / "guide" / "tools_descriptor.py", "builtin")
-    assert str(raised.value).startswith(f"{place}: ")
+    location = line_of(tmp_path / "guide" / "tools_descriptor.py", "builtin")
+    assert str(raised.value).startswith(f"{location}: ")
     assert said in str(raised.value)
 
 
@@ -386,7 +390,7 @@ async def test_in_a_turn_built_in_tools_are_called_and_cited() -> None:
         bodies = [block.body for block in await talk.blocks()]
         (source,) = await talk.read(["so:sources_pool[1]"])
     results = [body for body in bodies if isinstance(body, ToolResult)]
-    assert [(one.tool, one.status) for one in results] == [
+    assert [(result.tool, result.status) for result in results] == [
         ("calculator", "error"),
         ("calculator", "ok"),
         ("web_search", "ok"),
@@ -396,5 +400,5 @@ async def test_in_a_turn_built_in_tools_are_called_and_cited() -> None:
     assert "divides by zero (at character 7" in results[0].text
     assert results[1].text == "72"
     assert "[[S:1]] Green tea — https://tea.example/green" in results[3].text
-    assert [one.url for one in result.sources] == ["https://tea.example/green", "ks:tea@abc"]
+    assert [source.url for source in result.sources] == ["https://tea.example/green", "ks:tea@abc"]
     assert "Brew it at 70 °C." in source.text

@@ -47,8 +47,8 @@ async def test_what_conflicts_with_a_call_that_waits_for_leave_runs_after_it(
 
 
 async def test_with_one_of_two_approved_the_rest_still_waits_for_the_other() -> None:
-    other = Call("life.write", name="dear", text="y")
-    async with talking([Say("", DEAR, other, ALONE), "Done."], bundle=bundle) as talk:
+    other_call = Call("life.write", name="dear", text="y")
+    async with talking([Say("", DEAR, other_call, ALONE), "Done."], bundle=bundle) as talk:
         await talk.say("go")
         paused = await talk.resume({"c1": True})
         assert [one.call_id for one in paused.pending] == ["c2"]

@@ -21,11 +21,19 @@ async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:
         blocks = await talk.blocks()
     after_call = [block for block in blocks if block.seq <= 5]
     waiting = channels(Timeline(after_call), 1)
-    ended = channels(Timeline(blocks), 1)
+    ended_channels = channels(Timeline(blocks), 1)
     assert (waiting.turn, waiting.pending_tools) == (1, ("c1",))
-    assert (ended.turn, ended.pending_tools, ended.llm_response) == (2, (), "Done.")
-    assert (ended.input_tokens, ended.output_tokens, ended.stop_reason) == (30, 15, "stop")
-    assert ended.messages[: len(waiting.messages)] == waiting.messages
+    assert (ended_channels.turn, ended_channels.pending_tools, ended_channels.llm_response) == (
+        2,
+        (),
+        "Done.",
+    )
+    assert (
+        ended_channels.input_tokens,
+        ended_channels.output_tokens,
+        ended_channels.stop_reason,
+    ) == (30, 15, "stop")
+    assert ended_channels.messages[: len(waiting.messages)] == waiting.messages
 
 
 async def test_every_step_of_a_turn_belongs_to_a_node() -> None:

@@ -65,9 +65,9 @@ async def test_the_parent_sees_one_call_and_one_result_and_nothing_of_the_childs
         result = await talk.say("Who?")
         assert (result.answer, result.ok) == ("It was Ann.", True)
         assert await results(talk) == [("ok", "complete: Ann, by the lake.")]
-    asked = "".join(str(request) for request in model.requests["Who?"])
-    assert "Ann, by the lake." in asked
-    assert "hidden footprints" not in asked
+    text = "".join(str(request) for request in model.requests["Who?"])
+    assert "Ann, by the lake." in text
+    assert "hidden footprints" not in text
     assert "Who?" not in str(model.requests["find her"][0].messages)
 
 
@@ -94,11 +94,11 @@ async def test_the_link_is_kept_before_the_child_begins() -> None:
     clock = FakeClock()
     async with kin(model, clock=clock) as harness:
         talk = harness.conversation("c")
-        seen = list[int]()
+        numbers = list[int]()
         async for event in talk.stream("go"):
             if isinstance(event, Block) and isinstance(event.body, RunChild):
-                seen.append(len(await harness.conversation("c~c1").blocks()))
-    assert seen[0] < seen[1]
+                numbers.append(len(await harness.conversation("c~c1").blocks()))
+    assert numbers[0] < numbers[1]
 
 
 async def test_calls_with_different_keys_have_their_children_at_once() -> None:
@@ -260,15 +260,15 @@ async def test_who_listens_to_the_parent_hears_of_the_child_and_not_what_it_says
         }
     )
     async with kin(model) as harness:
-        heard = [event async for event in harness.conversation("c").stream("go")]
-    deltas = [event for event in heard if isinstance(event, Delta)]
-    assert [one.text for one in deltas if one.type == "progress"] == [
+        events = [event async for event in harness.conversation("c").stream("go")]
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert [delta.text for delta in deltas if delta.type == "progress"] == [
         "c~c1: play.look",
         "c~c1: complete",
     ]
-    assert not any("secret" in one.text for one in deltas)
-    said = [block.body for block in heard if isinstance(block, Block)]
-    assert [body.text for body in said if isinstance(body, Completion)] == ["Done."]
+    assert not any("secret" in delta.text for delta in deltas)
+    bodies = [block.body for block in events if isinstance(block, Block)]
+    assert [body.text for body in bodies if isinstance(body, Completion)] == ["Done."]
 
 
 async def test_stopping_the_parent_stops_the_child_and_its_tools() -> None:
@@ -322,15 +322,15 @@ async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
 
 async def test_a_child_is_run_by_the_very_model_of_its_parent() -> None:
     scripts: dict[str, list[Line]] = {"go": [Call("kin.ask", task="look"), "Done."], "look": ["!"]}
-    made = list[Cast]()
+    casts = list[Cast]()
 
     def make() -> Cast:
-        made.append(Cast(scripts))
-        return made[-1]
+        casts.append(Cast(scripts))
+        return casts[-1]
 
     async with Harness.open(bundle, store="memory:", model=make) as harness:
         await harness.conversation("c").say("go")
-    assert [len(model.requests["look"]) for model in made] == [1]
+    assert [len(model.requests["look"]) for model in casts] == [1]
 
 
 async def test_the_parents_deadline_is_the_childs() -> None:
@@ -520,8 +520,8 @@ async def test_children_are_listed_by_their_parent_alone(tmp_path: Path) -> None
     url = f"sqlite:///{tmp_path}/talk.db"
     await made(url)
     async with Store.open(url) as store:
-        assert {one.conversation.name async for one in store.conversations()} == {"c", "f"}
-        (newest,) = [one async for one in store.conversations(limit=1)]
+        assert {summary.conversation.name async for summary in store.conversations()} == {"c", "f"}
+        (newest,) = [summary async for summary in store.conversations(limit=1)]
         assert newest.conversation.name == "f"
         children = await store.conversation("c").children()
         assert [child.conversation.name for child in children] == ["c~c1"]
@@ -545,16 +545,16 @@ async def test_a_forgotten_conversation_takes_its_children_with_it(tmp_path: Pat
 async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/talk.db"
     await made(url)
-    async with Store.open(url) as store, Store.open("memory:") as other:
+    async with Store.open(url) as store, Store.open("memory:") as other_store:
         document = await store.conversation("c").export()
         assert document["children_not_included"] == ["c~c1"]
-        talk = await other.load(document)
+        talk = await other_store.load(document)
         assert await begun(talk) == ["c~c1"]
         (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
         assert item.status == "missing"
         child = await store.conversation("c~c1").export()
         with pytest.raises(LooplineError, match="confirm child:c~c1"):
-            await other.load(child)
-        await other.load(child, confirm=["child:c~c1"])
+            await other_store.load(child)
+        await other_store.load(child, confirm=["child:c~c1"])
         (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
         assert item.text == "middle"

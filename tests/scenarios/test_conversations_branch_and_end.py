@@ -20,10 +20,10 @@ async def test_a_fork_goes_on_from_its_place_and_leaves_its_parent_alone() -> No
     script = ScriptedModel(["One.", "Two.", "Another two."])
     async with talking(script) as talk:
         await talk.say("first")
-        place = len(await talk.blocks())
+        count = len(await talk.blocks())
         await talk.say("second")
         before = await talk.blocks()
-        fork = await talk.fork(seq=place)
+        fork = await talk.fork(seq=count)
         result = await fork.say("another second")
         assert await talk.blocks() == before
         (shared,) = await fork.read("ar:turn_1.assistant.completion.1")
@@ -33,8 +33,8 @@ async def test_a_fork_goes_on_from_its_place_and_leaves_its_parent_alone() -> No
         "Another two.",
     )
     assert shared.text == "One."
-    said = [m.text for m in script.requests[-1].messages if isinstance(m, UserMessage)]
-    assert not any(text.endswith("\nsecond") for text in said)
+    texts = [m.text for m in script.requests[-1].messages if isinstance(m, UserMessage)]
+    assert not any(text.endswith("\nsecond") for text in texts)
 
 
 async def test_a_fork_never_runs_a_call_that_was_open_in_its_parent(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ async def test_a_fork_never_runs_a_call_that_was_open_in_its_parent(tmp_path: Pa
     async with talking([note, "Done.", "Gone on."]) as talk:
         await talk.say("go")
         blocks = await talk.blocks()
-        begun = next(b.seq for b in blocks if isinstance(b.body, ToolStarted))
-        fork = await talk.fork(seq=begun, name="branch")
+        seq = next(b.seq for b in blocks if isinstance(b.body, ToolStarted))
+        fork = await talk.fork(seq=seq, name="branch")
         await fork.say("go on")
         bodies = [block.body for block in await fork.blocks()]
     assert [b.status for b in bodies if isinstance(b, ToolResult)] == ["interrupted"]
@@ -98,9 +98,9 @@ async def test_a_fork_without_a_name_passes_over_those_that_were_forgotten(
 async def exported(tmp_path: Path) -> JsonObject:
     """A conversation of two turns, as a document."""
     note = Call("play.note", name="n", ledger=str(tmp_path / "ledger"))
-    found = Call("play.find", url="https://example.com")
+    call = Call("play.find", url="https://example.com")
     plan = Call("react.plan", mode="new", steps=["one"])
-    async with talking([plan, Say("", note, found), "Done [[S:1]].", "And again."]) as talk:
+    async with talking([plan, Say("", note, call), "Done [[S:1]].", "And again."]) as talk:
         await talk.say("first")
         await talk.say("second")
         return await talk.export()
@@ -124,8 +124,8 @@ async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
         result = await talk.say("third")
         with pytest.raises(ConflictError, match="begun already"):
             await harness.load(document)
-        other = await harness.load(document, name="copy")
-        (item,) = await other.read("so:sources_pool[1]")
+        other_loaded = await harness.load(document, name="copy")
+        (item,) = await other_loaded.read("so:sources_pool[1]")
     assert (result.turn_id, result.answer) == ("turn_3", "Gone on.")
     assert "example.com" in item.text
 
@@ -186,8 +186,8 @@ async def test_a_forgotten_conversation_is_gone_and_its_name_stays_taken(tmp_pat
         with pytest.raises(StoreError, match="was forgotten"):
             await harness.conversation("c").say("again")
     async with Store.open(f"sqlite:///{tmp_path}/copy.db", read_only=True) as copy:
-        (kept,) = await copy.conversation("c").read("ar:turn_1.user.prompt")
-    assert kept.text == "first"
+        (kept_item,) = await copy.conversation("c").read("ar:turn_1.user.prompt")
+    assert kept_item.text == "first"
 
 
 async def test_what_a_fork_still_shows_is_forgotten_only_together_with_it(tmp_path: Path) -> None:

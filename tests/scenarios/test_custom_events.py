@@ -104,22 +104,22 @@ AS_EMITTED = [
 
 def of_the_call(events: Sequence[Event]) -> list[object]:
     """What was heard between a call and its result."""
-    heard = list[object]()
+    values = list[object]()
     for event in events:
         match event:
             case Delta(type="progress", channel="tool", text=text, call_id="c1"):
-                heard.append(f"progress {text}")
+                values.append(f"progress {text}")
             case Delta(type="custom", channel="tool", name=name, data=data, call_id=call_id):
-                heard.append((name, data, call_id))
+                values.append((name, data, call_id))
             case Block(body=CustomEvent(name=name, data=data, call_id=call_id)):
-                heard += ["block", (name, data, call_id)]
+                values += ["block", (name, data, call_id)]
             case Block(body=ToolCalled()):
-                heard.append("call")
+                values.append("call")
             case Block(body=ToolResult(text=text)):
-                heard.append(f"result {text}")
+                values.append(f"result {text}")
             case _:
                 pass
-    return heard
+    return values
 
 
 @pytest.mark.parametrize("name", [one.name for one in TOOLS])
@@ -171,12 +171,12 @@ async def test_a_workflow_emits_too_from_its_hooks_on() -> None:
     bundle = Bundle(id="narrator", workflow=Narrator)
     async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Hi."])) as harness:
         events = [event async for event in harness.conversation("c").stream("Hello.")]
-    told = [
+    types = [
         (event.channel, event.name, event.data) if isinstance(event, Delta) else event.type
         for event in events
         if not isinstance(event, Delta) or event.type == "custom"
     ]
-    assert told == [
+    assert types == [
         *("user.prompt", "turn.header", ("workflow", "before", "turn_1"), "event.custom"),
         *("react.round.start", "react.decision", "assistant.completion"),
         *(("workflow", "ends", {"ok": True}), "react.exit"),
@@ -239,8 +239,8 @@ async def test_an_event_beyond_32_kb_is_kept_and_read_whole(tmp_path: Path) -> N
     store = f"sqlite:///{tmp_path}/talk.db"
     async with Harness.open(BROKEN, store=store, model=model) as harness:
         await harness.conversation("c").say("Emit.")
-    async with Store.open(store, read_only=True) as kept:
-        (block,) = await of_type(kept.conversation("c"))
+    async with Store.open(store, read_only=True) as kept_store:
+        (block,) = await of_type(kept_store.conversation("c"))
     assert block.body == CustomEvent(name="big", data="x" * 100_000, call_id="c1")
 
 
@@ -285,18 +285,18 @@ async def test_after_its_end_a_call_emits_nothing(durable: bool) -> None:
 
 
 async def test_after_its_end_a_turn_has_no_events_of_its_workflow() -> None:
-    kept = list[BaseWorkflow]()
+    base_workflows = list[BaseWorkflow]()
 
     class Kept(BaseWorkflow):
         async def pre_run_hook(self, payload: TurnPayload) -> None:
-            kept.append(self)
+            base_workflows.append(self)
 
     bundle = Bundle(id="w", workflow=Kept)
     async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Hi."])) as harness:
         await harness.conversation("c").say("Hello.")
         for durable in (False, True):
             with pytest.raises(LooplineError, match="turn_1 is over"):
-                await kept[0].emit("late", durable=durable)
+                await base_workflows[0].emit("late", durable=durable)
 
 
 async def test_a_wrong_name_in_a_workflow_ends_the_turn() -> None:
@@ -391,12 +391,12 @@ async def test_what_a_child_emits_passes_by_its_parents_listeners_under_their_ca
         events = [event async for event in harness.conversation("c").stream("Draw.")]
         own = await of_type(harness.conversation("c"))
         its = await of_type(harness.conversation("c~c1"))
-    heard = [
+    rows = [
         (event.name, event.call_id)
         for event in events
         if isinstance(event, Delta) and event.type == "custom"
     ]
-    assert heard == [("chart", "c1"), ("chart.done", "c1"), ("chart.shown", "c1")]
+    assert rows == [("chart", "c1"), ("chart.done", "c1"), ("chart.shown", "c1")]
     assert (own, len(its)) == ([], 1)
 
 
@@ -411,7 +411,7 @@ async def test_a_question_names_its_call_to_listeners() -> None:
     async with Harness.open(bundle, store="memory:", model=model) as harness:
         events = [event async for event in harness.conversation("c").stream("Choose.")]
     asks = [event for event in events if isinstance(event, Delta) and event.type == "pending"]
-    assert [(one.call_id, one.text) for one in asks] == [("c1", "Which?")]
+    assert [(ask.call_id, ask.text) for ask in asks] == [("c1", "Which?")]
 
 
 def test_an_event_need_not_be_awaited_and_may_be_more_than_once() -> None:

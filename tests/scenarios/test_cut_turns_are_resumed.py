@@ -52,10 +52,12 @@ async def carried_on(
     """Conversation, turn and status of each that is taken up by another process."""
     model = ScriptedModel(["Done."] * answers, strict=False)
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
-        told = list[Recovery]()
-        outcomes = await harness.carry_on(at_once=at_once, on_outcome=told.append)
-    assert told == outcomes
-    return sorted((one.conversation.name, one.turn_id, one.status) for one in outcomes)
+        recoveries = list[Recovery]()
+        outcomes = await harness.carry_on(at_once=at_once, on_outcome=recoveries.append)
+    assert recoveries == outcomes
+    return sorted(
+        (outcome.conversation.name, outcome.turn_id, outcome.status) for outcome in outcomes
+    )
 
 
 async def reasons(log: TimelineLog, name: str) -> list[tuple[int, str]]:
@@ -79,8 +81,8 @@ async def test_every_cut_turn_of_a_store_is_carried_on_and_those_that_ended_are_
 async def test_a_prompt_that_nobody_began_is_run_behind_the_cut_turn() -> None:
     log = MemoryLog(FakeClock())
     await cut(log, "c")
-    said = Entry(body=UserPrompt(text="And then?"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [said], seen=0)
+    entry = Entry(body=UserPrompt(text="And then?"), turn=NEW_TURN)
+    await log.append(ConversationKey(name="c"), [entry], seen=0)
     assert await carried_on(log) == [("c", "turn_1", "resumed"), ("c", "turn_2", "resumed")]
     assert await reasons(log, "c") == [(1, "complete"), (2, "complete")]
 
@@ -166,8 +168,8 @@ async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_gi
 async def test_a_turn_of_another_bundle_is_not_touched() -> None:
     log = MemoryLog(FakeClock())
     await cut(log, "c")
-    other = Bundle(id="other", workflow=BaseWorkflow)
-    assert await carried_on(log, bundle=other) == [("c", "turn_1", "skipped")]
+    other_bundle = Bundle(id="other", workflow=BaseWorkflow)
+    assert await carried_on(log, bundle=other_bundle) == [("c", "turn_1", "skipped")]
     assert await carried_on(log) == [("c", "turn_1", "resumed")]
 
 
@@ -182,32 +184,32 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
     await cut(log, "c")
-    here = ConversationKey(name="c")
-    blocks = await log.read(here)
-    await log.fork(here, ConversationKey(name="fork"), blocks[-1].seq)
+    key = ConversationKey(name="c")
+    blocks = await log.read(key)
+    await log.fork(key, ConversationKey(name="fork"), blocks[-1].seq)
     await log.restore(ConversationKey(name="import"), blocks)
-    found = [summary.conversation.name for summary in await log.unfinished()]
+    names = [summary.conversation.name for summary in await log.unfinished()]
     outcomes = await carried_on(log)
-    assert (found, outcomes) == (["c"], [("c", "turn_1", "resumed")])
+    assert (names, outcomes) == (["c"], [("c", "turn_1", "resumed")])
     assert await log.unfinished() == []
     await log.close()
 
 
 async def test_at_most_so_many_run_at_once() -> None:
-    log, running, most = MemoryLog(), 0, 0
+    log, running, count = MemoryLog(), 0, 0
     for name in "abcdef":
         await cut(log, name)
 
     class Counting(BaseWorkflow):
         async def pre_run_hook(self, payload: TurnPayload) -> None:
-            nonlocal running, most
+            nonlocal running, count
             running += 1
-            most = max(most, running)
+            count = max(count, running)
             await asyncio.sleep(0.01)
             running -= 1
 
     counting = Bundle(id="playground", workflow=Counting)
     assert len(await carried_on(log, bundle=counting, at_once=2)) == 6
-    assert most == 2
+    assert count == 2
     with pytest.raises(LooplineError, match="at_once is 0"):
         await carried_on(log, at_once=0)

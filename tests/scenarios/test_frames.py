@@ -132,7 +132,7 @@ async def test_what_the_dialect_has_no_word_for_does_not_keep_a_connection_alive
 
 
 async def test_whoever_closes_the_frames_closes_the_events() -> None:
-    waiting, begun = Source(), Source()
+    waiting, source = Source(), Source()
     frames = streamed(waiting, FakeClock())
     await anext(frames)
     frame = await coming(frames)
@@ -141,13 +141,13 @@ async def test_whoever_closes_the_frames_closes_the_events() -> None:
         await frame
     assert waiting.closed
 
-    begun.mailbox.put(said("a"))
-    events = begun.events()
+    source.mailbox.put(said("a"))
+    events = source.events()
     await anext(events)
     frames = sse.frames(events, Spoken(), clock=FakeClock())
     await anext(frames)
     await frames.aclose()
-    assert begun.closed
+    assert source.closed
 
 
 async def test_what_fails_in_the_events_fails_in_the_frames() -> None:

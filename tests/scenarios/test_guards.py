@@ -252,7 +252,7 @@ async def test_in_a_turn_the_model_reads_why_a_call_did_not_run() -> None:
         await talk.say("Go.")
         blocks = await talk.blocks()
     results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
-    assert [(one.tool, one.status) for one in results] == [
+    assert [(result.tool, result.status) for result in results] == [
         ("play.alone", "denied"),
         ("play.look", "ok"),
         ("play.look", "denied"),
@@ -288,10 +288,10 @@ async def test_what_a_guard_leaves_out_is_in_no_error_either(way: str) -> None:
     model = ScriptedModel([Call("w.fail", message="the key is s3cret"), Call(way), "Done."])
     async with at_work(model, workbench(guards=[Redacting()])) as talk:
         await talk.say("go")
-        ends = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+        ends = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
     assert ends[0] == ("error", "the key is ***")
     assert ends[1][0] == "error"
-    assert not any("s3cret" in str(one.messages[-1]) for one in model.requests)
+    assert not any("s3cret" in str(request.messages[-1]) for request in model.requests)
 
 
 class Breaking(Redacting):

@@ -32,14 +32,14 @@ async def watched(
     deadline: float | None = None,
 ) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
     """An interrupter of a turn, its clock, and the interruptions that reached calls."""
-    clock, cut, here = FakeClock(), list[InterruptCause](), ConversationKey(name="c")
+    clock, cut, key = FakeClock(), list[InterruptCause](), ConversationKey(name="c")
     log = MemoryLog(clock)
-    await log.append(here, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
-    async with log.lease(here) as term:
+    await log.append(key, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(key) as term:
         pen = Recorder(
             log,
             Timeline(),
-            conversation=here,
+            conversation=key,
             uid="u",
             turn=1,
             term=term,
@@ -145,17 +145,17 @@ async def test_what_cannot_show_a_steer_is_not_interrupted_by_it_but_by_the_dead
 
 
 async def test_past_the_deadline_no_step_is_begun() -> None:
-    begun = list[str]()
+    texts = list[str]()
 
     async def step() -> None:
-        begun.append("step")
+        texts.append("step")
 
     async with watched(5) as (interrupter, clock, cut):
         await interrupter.run(step)
         clock.advance(6)
         with pytest.raises(Interrupted, match="deadline"):
             await interrupter.run(step)
-    assert (begun, cut) == (["step"], ["deadline"])
+    assert (texts, cut) == (["step"], ["deadline"])
 
 
 async def test_between_steps_an_interruption_goes_to_the_calls() -> None:

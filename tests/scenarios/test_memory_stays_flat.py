@@ -47,22 +47,22 @@ class Closed(ScriptedModel):
 
 
 async def test_a_model_that_was_made_for_a_run_is_closed_once_no_run_uses_it() -> None:
-    made = list[Closed]()
+    closeds = list[Closed]()
 
     def make() -> Closed:
-        made.append(Closed(["Done."]))
-        return made[-1]
+        closeds.append(Closed(["Done."]))
+        return closeds[-1]
 
     async with Harness.open(playground, store="memory:", model=make) as harness:
         for _ in range(5):
             await harness.conversation("c").say("go")
-        assert [model.closed for model in made] == [1, 1, 1, 1, 0]
-    assert [model.closed for model in made] == [1] * 5
+        assert [model.closed for model in closeds] == [1, 1, 1, 1, 0]
+    assert [model.closed for model in closeds] == [1] * 5
 
 
 async def test_models_that_are_given_again_stay_open_until_the_harness_closes() -> None:
-    kept = Closed(["One.", "Two.", "Three."])
-    registry = ModelRegistry({"general": (kept,), "fast": (Closed([]),)})
+    closed = Closed(["One.", "Two.", "Three."])
+    registry = ModelRegistry({"general": (closed,), "fast": (Closed([]),)})
     async with Harness.open(playground, store="memory:", model=lambda: registry) as harness:
         for _ in range(3):
             await harness.conversation("c").say("go")

@@ -325,14 +325,14 @@ async def test_alone_a_timeout_is_an_error() -> None:
 
 
 async def test_a_turn_that_is_cancelled_takes_its_arounds_with_it() -> None:
-    ended = list[str]()
+    texts = list[str]()
 
     async def hangs(payload: TurnPayload, run: Run) -> TurnResult:
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
-            ended.append("cleaned up")
+            texts.append("cleaned up")
         return said("late")
 
     clock = FakeClock()
@@ -342,7 +342,7 @@ async def test_a_turn_that_is_cancelled_takes_its_arounds_with_it() -> None:
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
-    assert ended == ["cleaned up"]
+    assert texts == ["cleaned up"]
 
 
 async def test_an_around_that_cancels_itself_does_not_cancel_the_turn() -> None:

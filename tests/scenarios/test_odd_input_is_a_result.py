@@ -173,9 +173,9 @@ async def test_a_very_long_result_is_shown_in_part_and_named_for_the_rest() -> N
     async with talking(script, bundle=odd) as talk:
         await talk.say("go")
         shown = str(script.requests[-1].messages[-1])
-        (rest,) = await talk.read(shown.rpartition("the rest is ")[2])
+        (remaining_item,) = await talk.read(shown.rpartition("the rest is ")[2])
     assert len(shown) < 65_000
-    assert len(rest.text) == 36_000
+    assert len(remaining_item.text) == 36_000
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ async def test_every_call_of_a_json_reply_is_run() -> None:
         ScriptedModel([Raw(two), Say("Done.")], tool_call=False, json_mode=True)
     ) as talk:
         await talk.say("go")
-        seen = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
-    assert seen == ["seen a", "seen b"]
+        texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+    assert texts == ["seen a", "seen b"]
 
 
 async def test_numbers_that_json_has_not_are_kept_as_text() -> None:
@@ -370,8 +370,8 @@ async def test_stopping_takes_back_what_waits_behind_the_running_turn() -> None:
         assert [(await one).exit_reason for one in waiting] == ["stopped"]
         result = await talk.say("third")
     assert result.answer == "Later."
-    said = [m.text for m in script.requests[-1].messages if isinstance(m, UserMessage)]
-    assert not any("second" in text for text in said)
+    texts = [m.text for m in script.requests[-1].messages if isinstance(m, UserMessage)]
+    assert not any("second" in text for text in texts)
 
 
 @pytest.mark.parametrize("steps", range(1, 60, 3))
@@ -404,16 +404,16 @@ async def test_a_turn_cut_in_a_round_of_another_model_begins_a_round_of_its_own(
             turn = NEW_TURN if isinstance(block.body, UserPrompt) else block.turn
             entry = Entry(body=block.body, turn=turn, round=block.round)
             await again.append(HERE, [entry], seen=0, term=term)
-    other = ScriptedModel(["Done."], tool_call=False, json_mode=True)
-    other.name = "other"
-    async with Harness.open(playground, store=again, model=other) as harness:
+    other_model = ScriptedModel(["Done."], tool_call=False, json_mode=True)
+    other_model.name = "other"
+    async with Harness.open(playground, store=again, model=other_model) as harness:
         await harness.conversation("c").resume()
-    begun = [b.body for b in await again.read(HERE) if isinstance(b.body, RoundStart)]
-    assert [(one.model, one.protocol, one.takes) for one in begun] == [
+    bodies = [b.body for b in await again.read(HERE) if isinstance(b.body, RoundStart)]
+    assert [(one.model, one.protocol, one.takes) for one in bodies] == [
         ("scripted", "native", (1,)),
         ("other", "json", ()),
     ]
-    assert (begun[1].epoch, begun[1].opened_by) == (2, "model,protocol,instructions")
+    assert (bodies[1].epoch, bodies[1].opened_by) == (2, "model,protocol,instructions")
 
 
 async def test_a_script_that_is_read_beyond_its_end_is_told_of_when_the_harness_closes() -> None:

@@ -29,5 +29,5 @@ async def test_a_name_that_cannot_be_stored_is_refused_or_not_found(tmp_path: Pa
             harness.conversation("a\udcff")
         conversation = harness.conversation("a\0b")
         await conversation.say("go")
-        (found,) = await conversation.read("cv:\udcff/ar:turn_1.user.prompt")
-    assert (found.readable, "no conversation" in found.message) == (False, True)
+        (item,) = await conversation.read("cv:\udcff/ar:turn_1.user.prompt")
+    assert (item.readable, "no conversation" in item.message) == (False, True)

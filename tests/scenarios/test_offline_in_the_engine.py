@@ -119,9 +119,9 @@ async def test_it_decides_by_native_calls_whatever_protocol_is_asked_for(reposit
     async with guide(repository) as harness:
         talk = harness.conversation("c")
         result = await talk.say("When is the session saved?", protocol="json")
-        begun = [block.body for block in await talk.blocks(types="react.round.start")]
+        bodies = [block.body for block in await talk.blocks(types="react.round.start")]
     assert result.ok
-    assert {one.protocol for one in begun if isinstance(one, RoundStart)} == {"native"}
+    assert {start.protocol for start in bodies if isinstance(start, RoundStart)} == {"native"}
 
 
 @pytest.mark.parametrize("preset", [*PRESETS])

@@ -82,8 +82,8 @@ def test_only_sources_that_were_given_are_cited(text: str) -> None:
 
 @given(text=TEXTS)
 def test_a_sentence_holds_only_words_of_its_text(text: str) -> None:
-    for found in sentences(text) + code_sentences(text):
-        assert set(re.findall(r"\w+", found.text)) <= set(re.findall(r"\w+", text))
+    for sentence in sentences(text) + code_sentences(text):
+        assert set(re.findall(r"\w+", sentence.text)) <= set(re.findall(r"\w+", text))
 
 
 def test_a_document_is_cut_where_its_sentences_end() -> None:
@@ -105,9 +105,9 @@ A term
     Its definition. More of it.
 """
 
-    found = sentences(text)
+    found_sentences = sentences(text)
 
-    assert [(one.text, one.form) for one in found] == [
+    assert [(one.text, one.form) for one in found_sentences] == [
         ("The first, e.g. this one, is wrapped.", "prose"),
         ("The second ends!", "prose"),
         ("``a.b.C`` begins the third.", "prose"),
@@ -117,8 +117,8 @@ A term
         ("Its definition.", "prose"),
         ("More of it.", "prose"),
     ]
-    assert found[0].heading == "Title"
-    assert found[-1].heading == "Title / A term"
+    assert found_sentences[0].heading == "Title"
+    assert found_sentences[-1].heading == "Title / A term"
 
 
 def test_rows_of_tables_are_sentences_of_their_own() -> None:
@@ -133,7 +133,7 @@ code  meaning
 ====  =======
 """
 
-    assert [one.text for one in sentences(text) if one.form == "row"] == [
+    assert [sentence.text for sentence in sentences(text) if sentence.form == "row"] == [
         "name | default",
         "wait | 5 s",
         "code | meaning",
@@ -152,7 +152,7 @@ def test_docstrings_and_comments_of_code_are_prose() -> None:
     )
 '''
 
-    assert [(one.text, one.form) for one in code_sentences(text)] == [
+    assert [(code_sentence.text, code_sentence.form) for code_sentence in code_sentences(text)] == [
         ("class Cache:", "code"),
         ("Keeps values.", "prose"),
         ("They expire.", "prose"),
@@ -167,7 +167,7 @@ def test_a_passage_that_begins_inside_a_docstring_is_read_as_one() -> None:
     return value
 '''
 
-    assert [(one.text, one.form) for one in code_sentences(text)] == [
+    assert [(code_sentence.text, code_sentence.form) for code_sentence in code_sentences(text)] == [
         ("and it expires after an hour.", "prose"),
         ("return value", "code"),
     ]

@@ -131,17 +131,19 @@ class Desk:
         match call.name:
             case "react.search_knowledge":
                 query = str(call.arguments["query"])
-                found = [section for section in self.space if shares_a_word(query, section[1])]
+                spaces = [section for section in self.space if shares_a_word(query, section[1])]
                 return sections(
-                    f'{len(found)} passages for "{query}"{self.doubts}'
-                    if found
+                    f'{len(spaces)} passages for "{query}"{self.doubts}'
+                    if spaces
                     else f'no passage for "{query}"',
-                    found,
+                    spaces,
                 )
             case "react.read":
                 paths = json.dumps(call.arguments["paths"])
-                asked = [one for one in self.space if one[0].split("ks:")[1].split("@")[0] in paths]
-                return sections(READ_STATUS, asked)
+                asked_spaces = [
+                    one for one in self.space if one[0].split("ks:")[1].split("@")[0] in paths
+                ]
+                return sections(READ_STATUS, asked_spaces)
             case _:
                 return "mode=new: plan_id=plan:turn_1:c1 is current"
 
@@ -314,13 +316,13 @@ async def test_it_says_so_when_it_must_answer_before_it_could_search() -> None:
 
 
 async def test_another_process_carries_on_where_the_messages_end() -> None:
-    whole = Desk()
-    expected = await whole.say(QUESTION)
-    for end in range(1, len(whole.messages)):
-        if isinstance(whole.messages[end], ToolMessage):
+    whole_desk = Desk()
+    expected = await whole_desk.say(QUESTION)
+    for end in range(1, len(whole_desk.messages)):
+        if isinstance(whole_desk.messages[end], ToolMessage):
             continue
         cut = Desk()
-        cut.messages = whole.messages[:end]
+        cut.messages = whole_desk.messages[:end]
         cut.made = sum(isinstance(message, ToolMessage) for message in cut.messages)
 
         assert await cut.carry_on() == expected

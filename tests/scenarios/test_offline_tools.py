@@ -45,9 +45,9 @@ async def arguments(**properties: Json) -> JsonObject:
         "required": list(properties),
     }
     tool = ToolSpec(name="a.b", description="", parameters=schema)
-    found = extract_json(commands(await said(tool))[0][-1])
-    assert found is not None
-    return found
+    value = extract_json(commands(await said(tool))[0][-1])
+    assert value is not None
+    return value
 
 
 async def test_each_tool_of_the_bundle_has_its_purpose_and_a_line_to_try() -> None:

@@ -34,7 +34,9 @@ async def kept() -> list[Block]:
 def changed(blocks: list[Block], change: Callable[[Body], Body]) -> list[ReplayedRound]:
     """The rounds of a conversation in whose log the bodies were changed."""
     return list(
-        replayed_rounds(Timeline([structs.replace(one, body=change(one.body)) for one in blocks]))
+        replayed_rounds(
+            Timeline([structs.replace(block, body=change(block.body)) for block in blocks])
+        )
     )
 
 

@@ -281,8 +281,8 @@ def test_a_manual_names_every_tool_with_its_schema(name: ProtocolName) -> None:
 
 
 def test_an_observation_is_marked_as_one() -> None:
-    seen = ToolMessage(call_id="c1", name="a", text="seen")
-    assert str(protocol("thought_action").render_result(seen)) == "user: Observation: seen"
+    message = ToolMessage(call_id="c1", name="a", text="seen")
+    assert str(protocol("thought_action").render_result(message)) == "user: Observation: seen"
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ async def test_reading_as_a_tool_gives_the_status_first_and_caps_with_a_ref_that
         assert list(status) == ["paths", "missing", "total_tokens", "exists_in_visible_context"]
         rest = first.text.rpartition("the rest is ")[2].strip()
         (item,) = await talk.read([rest])
-        whole = 60_000 + len("\nend\n")
+        whole_count = 60_000 + len("\nend\n")
         shown = first.text.count("x" * 1000) * 1000
-        assert len(item.text) == whole - (48_000 - len(PAGE))
+        assert len(item.text) == whole_count - (48_000 - len(PAGE))
         assert shown <= 48_000
     assert json.loads(again.text.splitlines()[1])["exists_in_visible_context"] == [
         status["paths"][0]["path"]
@@ -131,8 +131,8 @@ async def test_a_passage_that_was_shown_reads_the_same_when_the_repository_has_g
         result = await talk.say("How hot?")
         (before,) = await talk.read([result.sources[0].url])
     shutil.rmtree(repo)
-    async with Store.open(store, read_only=True) as kept:
-        other = kept.conversation("c")
+    async with Store.open(store, read_only=True) as kept_store:
+        other = kept_store.conversation("c")
         same, gone = await other.read([result.sources[0].url, "ks:long.txt"])
     assert (same.status, same.text) == ("ok", before.text)
     assert gone.status == "gone"
@@ -143,13 +143,13 @@ async def test_lines_asked_for_beyond_the_end_read_the_same_when_the_repository_
     repo: Path, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
-    asked = f"ks:docs/tea.md@{git(repo, 'rev-parse', 'HEAD')[:7]}#L9-L90"
-    script: list[Entry] = [Call("react.read", paths=[asked]), "Dry and dark."]
+    text = f"ks:docs/tea.md@{git(repo, 'rev-parse', 'HEAD')[:7]}#L9-L90"
+    script: list[Entry] = [Call("react.read", paths=[text]), "Dry and dark."]
     async with talking(script, bundle=guide(repo), store=store) as talk:
         await talk.say("How to store it?")
     shutil.rmtree(repo)
-    async with Store.open(store, read_only=True) as kept:
-        (item,) = await kept.conversation("c").read(asked)
+    async with Store.open(store, read_only=True) as kept_store:
+        (item,) = await kept_store.conversation("c").read(text)
     assert (item.status, item.text) == ("ok", "\nKeep it dry and dark.\n")
 
 
@@ -177,8 +177,8 @@ async def test_another_process_reads_every_ref_of_the_log(repo: Path, tmp_path: 
     async with talking(script, bundle=guide(repo), store=store) as talk:
         await talk.say("How to store it?")
         refs = [block.ref for block in await talk.blocks()]
-    async with Store.open(store, read_only=True) as kept:
-        reading = await kept.conversation("c").read(refs)
+    async with Store.open(store, read_only=True) as kept_store:
+        reading = await kept_store.conversation("c").read(refs)
     assert {item.status for item in reading} == {"ok"}
 
 

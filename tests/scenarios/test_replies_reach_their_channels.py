@@ -122,10 +122,10 @@ async def test_an_answer_is_heard_while_it_is_written(name: ProtocolName) -> Non
     async with Harness.open(bundle, store="memory:", model=Letters(text)) as harness:
         talk = harness.conversation("c")
         events = [event async for event in talk.stream("go", protocol=name)]
-    heard = [event for event in events if isinstance(event, Delta)]
-    assert [delta.type for delta in heard].count("reset") == 0
-    assert "".join(delta.text for delta in heard) == text
-    assert len(heard) > 10
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert [delta.type for delta in deltas].count("reset") == 0
+    assert "".join(delta.text for delta in deltas) == text
+    assert len(deltas) > 10
 
 
 async def test_an_answer_of_thought_and_action_that_was_made_up_is_never_heard() -> None:
@@ -175,9 +175,9 @@ async def test_what_looks_like_a_call_is_asked_for_again_in_its_form_and_never_s
 ) -> None:
     async with talking([Raw(text), Call("play.look", text="tea"), "Tea."]) as talk:
         events = [event async for event in talk.stream("go", protocol="tagged")]
-    heard = [event for event in events if isinstance(event, Delta) and event.channel == "answer"]
+    deltas = [event for event in events if isinstance(event, Delta) and event.channel == "answer"]
     notices = [str(e.body) for e in events if isinstance(e, Block) and e.type == "react.notice"]
-    assert told(heard) == [("delta", "answer", "Tea.")]
+    assert told(deltas) == [("delta", "answer", "Tea.")]
     assert len(notices) == 1
     assert '<tool_call name="…">{…}</tool_call>' in notices[0]
 

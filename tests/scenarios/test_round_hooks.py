@@ -34,14 +34,14 @@ Round = Sequence[tuple[str, ResultStatus]]
 
 
 def batch(number: int, calls: Round) -> Batch:
-    found = Batch()
+    batch = Batch()
     for at, (text, status) in enumerate(calls):
         call_id = f"c{number}.{at}"
-        found.calls.append(ToolCalled(call_id=call_id, tool="shop.find", arguments={"text": text}))
-        found.results[call_id] = ToolResult(
+        batch.calls.append(ToolCalled(call_id=call_id, tool="shop.find", arguments={"text": text}))
+        batch.results[call_id] = ToolResult(
             call_id=call_id, tool="shop.find", text="", status=status
         )
-    return found
+    return batch
 
 
 def test_a_round_without_calls_repeats_nothing() -> None:
@@ -83,16 +83,16 @@ NOTHING: Round = []
 
 def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int]:
     """The rounds after which it speaks, each of its notices being recorded."""
-    told = Counter[str]()
-    said = list[int]()
+    counts = Counter[str]()
+    numbers = list[int]()
     for number in range(len(rounds) + 1):
-        match hook(state(rounds[:number], notices=told, most=most)):
+        match hook(state(rounds[:number], notices=counts, most=most)):
             case Reminder(code=code):
-                told[code] += 1
-                said.append(number)
+                counts[code] += 1
+                numbers.append(number)
             case _:
                 pass
-    return said
+    return numbers
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_an_answer_after_three_rounds_with_calls_is_checked(
 
 
 def test_only_one_answer_of_a_turn_is_held_for_the_checklist() -> None:
-    told = {COMPLETION_CHECK: 1}
-    assert completion_check("?", after=0)(state([], notices=told, answer="Yes.")) is None
+    record = {COMPLETION_CHECK: 1}
+    assert completion_check("?", after=0)(state([], notices=record, answer="Yes.")) is None
 
 
 def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
@@ -256,14 +256,14 @@ def test_a_turn_that_is_carried_on_hears_nothing_twice(
         "self": self_check(count),
         "failure": failure_reflection(),
     }
-    told = Counter[str]()
+    counts = Counter[str]()
     for number in range(len(rounds) + 1):
-        match round_hooks[kind](state(rounds[:number], notices=told)):
+        match round_hooks[kind](state(rounds[:number], notices=counts)):
             case Reminder(code=code):
-                told[code] += 1
+                counts[code] += 1
             case _:
                 pass
-        assert round_hooks[kind](state(rounds[:number], notices=told)) is None
+        assert round_hooks[kind](state(rounds[:number], notices=counts)) is None
 
 
 class Hooked(BaseWorkflow):
@@ -288,10 +288,10 @@ async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
     async with talking([look, look, fail, "Seven.", "Eight."], bundle=HOOKED) as talk:
         result = await talk.say("How many?")
         bodies = [block.body for block in await talk.blocks()]
-    assert [one.code for one in bodies if isinstance(one, Notice)] == [
+    assert [notice.code for notice in bodies if isinstance(notice, Notice)] == [
         CYCLE,
         FAILURE_REFLECTION,
         COMPLETION_CHECK,
     ]
-    assert [one.text for one in bodies if isinstance(one, Draft)] == ["Seven."]
+    assert [draft.text for draft in bodies if isinstance(draft, Draft)] == ["Seven."]
     assert result.answer == "Eight."

@@ -178,5 +178,5 @@ async def test_an_event_source_comes_back_by_itself_to_where_it_was_cut() -> Non
             finally:
                 if client.returncode is None:
                     client.kill()
-        heard = cast("list[tuple[str, str, str]]", json.loads(printed))
-        check([told(record) for record in heard], await talk.blocks(), served)
+        value = cast("list[tuple[str, str, str]]", json.loads(printed))
+        check([told(record) for record in value], await talk.blocks(), served)

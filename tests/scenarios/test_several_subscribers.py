@@ -47,11 +47,11 @@ async def heard(talk: Conversation, turns: int, begun: asyncio.Event) -> list[Ev
 async def test_all_who_listen_hear_what_the_sender_hears() -> None:
     async with talking([Call("play.look"), "One.", "Two."]) as talk:
         ready = [asyncio.Event(), asyncio.Event()]
-        others = [asyncio.ensure_future(heard(talk, 2, event)) for event in ready]
+        other_tasks = [asyncio.ensure_future(heard(talk, 2, event)) for event in ready]
         await asyncio.gather(*(event.wait() for event in ready))
         own = [event async for event in talk.stream("first")]
         own += [event async for event in talk.stream("second")]
-        assert [await one for one in others] == [own, own]
+        assert [await one for one in other_tasks] == [own, own]
 
 
 async def test_who_leaves_is_told_no_more_and_the_turn_goes_on() -> None:
@@ -131,9 +131,9 @@ async def test_a_turn_that_was_begun_elsewhere_is_heard_from_its_first_block(
 async def test_a_sender_hears_what_was_said_while_a_turn_before_theirs_was_run_for_another() -> (
     None
 ):
-    log, here = MemoryLog(FakeClock()), ConversationKey(name="c")
-    left = UserPrompt(text="left", limits={"max_iterations": 1})
-    await log.append(here, [Entry(body=left, turn=NEW_TURN)], seen=0)
+    log, key = MemoryLog(FakeClock()), ConversationKey(name="c")
+    remaining_prompt = UserPrompt(text="left", limits={"max_iterations": 1})
+    await log.append(key, [Entry(body=remaining_prompt, turn=NEW_TURN)], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
     async with Harness.open(playground, store=log, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")

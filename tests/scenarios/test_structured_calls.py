@@ -84,7 +84,7 @@ async def test_a_model_is_asked_as_often_as_its_abilities_allow(
 ) -> None:
     model = scripted(*[Raw("no data")] * 5, **capabilities)
     result = await ask(model)
-    assert [one.level for one in result.attempts] == levels
+    assert [attempt.level for attempt in result.attempts] == levels
     assert (result.ok, result.value, result.raw, result.level) == (False, None, {}, "plain_text")
     assert len(model.requests) == len(levels)
 
@@ -96,7 +96,7 @@ async def test_nothing_to_correct_is_not_asked_for_again(
 ) -> None:
     model = scripted(*[entry] * 5, **capabilities)
     result = await ask(model)
-    assert [one.level for one in result.attempts] == list(dict.fromkeys(levels))
+    assert [attempt.level for attempt in result.attempts] == list(dict.fromkeys(levels))
     assert not result.ok
 
 
@@ -132,7 +132,7 @@ async def test_looser_forms_say_the_schema_and_name_what_was_wrong() -> None:
     first, second = model.requests
     assert (first.options.json_object, first.tools, first.options.force_tool) == (True, (), "")
     assert '"required":["answer"]' in first.system
-    assert [str(said) for said in second.messages[1:]] == [
+    assert [str(message) for message in second.messages[1:]] == [
         'assistant: {"answer": 4}',
         "user: Your last reply cannot be used: answer: 4 is not of type 'string'. "
         "Give the whole JSON object again.",
@@ -224,11 +224,11 @@ async def test_the_error_names_all_that_was_tried_and_quotes_a_little() -> None:
     )
     with pytest.raises(ValueError, match="native: no calls here") as caught:
         result.required()
-    said = str(caught.value)
+    text = str(caught.value)
     assert isinstance(caught.value, StructuredCallError)
-    assert "json_mode: it holds no JSON object; json_mode: the model refused; plain_text: " in said
-    assert "x" * 200 in said
-    assert "x" * 201 not in said
+    assert "json_mode: it holds no JSON object; json_mode: the model refused; plain_text: " in text
+    assert "x" * 200 in text
+    assert "x" * 201 not in text
 
 
 async def test_a_fallback_reads_plain_text_alone_and_what_it_reads_must_fit() -> None:
@@ -248,7 +248,7 @@ async def test_a_fallback_that_fails_is_a_reply_that_does_not_fit() -> None:
         raise KeyError(text)
 
     result = await ask(scripted(Raw("a"), Raw("b")), regex_fallback=fallback)
-    assert [one.problem for one in result.attempts] == [
+    assert [attempt.problem for attempt in result.attempts] == [
         "the fallback failed: KeyError: 'a'",
         "the fallback failed: KeyError: 'b'",
     ]
@@ -326,7 +326,10 @@ async def test_a_tail_is_said_before_what_is_corrected() -> None:
     model = scripted(*texts(["no", GOOD]))
     prompt = Prompt(system="", tail="Now.", purpose="title")
     assert (await structured_llm_call(model, prompt, SCHEMA)).ok
-    assert [str(said) for said in model.requests[1].messages[:2]] == ["user: Now.", "assistant: no"]
+    assert [str(message) for message in model.requests[1].messages[:2]] == [
+        "user: Now.",
+        "assistant: no",
+    ]
 
 
 async def test_what_a_refused_request_used_is_counted() -> None:

@@ -80,20 +80,20 @@ async def test_what_is_stored_keeps_its_tokens_and_the_marks_are_places_in_the_s
 
 
 def pool(newest: int) -> SourcePool:
-    made = SourcePool()
+    source_pool = SourcePool()
     for sid in range(1, newest + 1):
-        made.take(SourceAdded(sid=sid, source=Source(url=f"https://{sid}.example")))
-    return made
+        source_pool.take(SourceAdded(sid=sid, source=Source(url=f"https://{sid}.example")))
+    return source_pool
 
 
 def listened(*events: Event) -> list[Event]:
     """What is heard of these events of a reply."""
-    told = list[Event]()
-    listen = CitationFilter(told.append, pool(3))
+    reported_events = list[Event]()
+    listen = CitationFilter(reported_events.append, pool(3))
     for event in events:
         listen(event)
     listen.close()
-    return told
+    return reported_events
 
 
 def answer(text: str, attempt: int = 1) -> Delta:
@@ -103,14 +103,14 @@ def answer(text: str, attempt: int = 1) -> Delta:
 def test_only_the_answer_is_resolved() -> None:
     notes = Delta(type="delta", channel="notes", text="[[S:1]]")
     progress = Delta(type="progress", channel="tool", text="[[S:1]]")
-    told = listened(answer("[[S"), notes, progress, answer(":3]]"))
-    assert told == [notes, progress, answer("[1]")]
+    text = listened(answer("[[S"), notes, progress, answer(":3]]"))
+    assert text == [notes, progress, answer("[1]")]
 
 
 def test_a_reset_drops_what_was_held_back_and_the_numbers_begin_again() -> None:
     reset = Delta(type="reset", channel="answer")
-    told = listened(answer("[[S:3]] [[S:"), reset, answer("[[S:2]]", attempt=2))
-    assert told == [answer("[1] "), reset, answer("[1]", attempt=2)]
+    text = listened(answer("[[S:3]] [[S:"), reset, answer("[[S:2]]", attempt=2))
+    assert text == [answer("[1] "), reset, answer("[1]", attempt=2)]
 
 
 def test_nothing_is_told_of_a_piece_that_is_held_back_whole() -> None:
@@ -125,8 +125,8 @@ def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -
     text = "".join(atoms)
     ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     whole = citations.resolve(text, citations.Marks({1, 2, 3}), newest=3)
-    told = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
-    assert "".join(said(told)) == whole
+    reported_text = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
+    assert "".join(said(reported_text)) == whole
 
 
 class Unending(InPieces):

@@ -67,4 +67,6 @@ async def test_how_long_the_turn_has_run_and_which_prompts_wait_is_told() -> Non
         "[WAITING] ar:turn_2.user.prompt",
     ]
     assert "[WAITING]" not in model.tails[2]
-    assert [one.divergence for one in replayed_rounds(Timeline(blocks))] == [None] * 3
+    assert [replayed_round.divergence for replayed_round in replayed_rounds(Timeline(blocks))] == [
+        None
+    ] * 3

@@ -132,13 +132,15 @@ async def test_a_plan_that_began_between_call_and_result_stays_on_the_tail() -> 
     for request in decisions(model)[1:]:
         assert "[OPEN PLANS]" in request.tail
         assert "[1] weigh heron.py" in request.tail
-        made = [
+        call_ids = [
             call.call_id
-            for one in request.messages
-            if isinstance(one, AssistantMessage)
-            for call in one.calls
+            for message in request.messages
+            if isinstance(message, AssistantMessage)
+            for call in message.calls
         ]
-        assert made == [one.call_id for one in request.messages if isinstance(one, ToolMessage)]
+        assert call_ids == [
+            message.call_id for message in request.messages if isinstance(message, ToolMessage)
+        ]
 
 
 async def six_turns(talk: Conversation) -> None:
@@ -161,8 +163,8 @@ async def test_a_second_summary_stands_for_what_the_first_stood_for() -> None:
     assert one.first_turn == two.first_turn == 1
     assert two.last_turn > one.last_turn
     assert {line.ref for line in one.ledger} <= {line.ref for line in two.ledger}
-    asked = asked_for_summaries(model)[1]
-    assert "Goal: the first." in str(asked.messages[0])
+    asked_for_summary = asked_for_summaries(model)[1]
+    assert "Goal: the first." in str(asked_for_summary.messages[0])
 
 
 @pytest.mark.parametrize(
@@ -248,8 +250,8 @@ async def test_what_old_turns_looked_up_is_cut_to_400_characters_once_the_cache_
 ) -> None:
     limits: Limits = {} if ttl is None else {"cache_ttl_seconds": ttl}
     clock = FakeClock()
-    more: list[Entry] = ["More."] * (turns - 1)
-    model = ScriptedModel([Call("life.look", size=2_000, seed=1), "One.", *more])
+    texts: list[Entry] = ["More."] * (turns - 1)
+    model = ScriptedModel([Call("life.look", size=2_000, seed=1), "One.", *texts])
     async with talking(model, clock) as talk:
         for number in range(turns):
             if number == turns - 1:
@@ -257,9 +259,9 @@ async def test_what_old_turns_looked_up_is_cut_to_400_characters_once_the_cache_
                 if pause < 0:
                     clock.set(clock.now())
             await talk.say("go on", **limits)
-        told = [one.code for one in await of_kind(talk, SystemMessage)]
+        codes = [notice.code for notice in await of_kind(talk, SystemMessage)]
         starts = await of_kind(talk, RoundStart)
-    assert told == (["prune"] if pruned else [])
+    assert codes == (["prune"] if pruned else [])
     assert starts[-1].opened_by == ("prune" if pruned else "")
     assert (f"the rest is {REF}#C401" in shown(model.requests[-1])) == pruned
 
@@ -351,7 +353,7 @@ async def test_feedback_stands_in_its_turn_once_the_cache_is_cold() -> None:
         clock.advance(300)
         await talk.say("third")
         await talk.say("fourth")
-        told = await of_kind(talk, SystemMessage)
+        notices = await of_kind(talk, SystemMessage)
     line = "turn_1 not_ok (user): too short"
     assert [line in request.tail for request in model.requests] == [False, True, False, False]
     places = [
@@ -359,7 +361,7 @@ async def test_feedback_stands_in_its_turn_once_the_cache_is_cold() -> None:
         for request in model.requests
     ]
     assert places == [[], [], [2], [2]]
-    assert told == []
+    assert notices == []
 
 
 async def test_feedback_about_a_turn_that_is_summed_up_follows_the_summary() -> None:

@@ -79,15 +79,15 @@ async def test_the_time_of_two_runs_is_added_up() -> None:
         await talk.say("go")
         desk.clock.advance(DAY)
         result = await talk.resume({"c2": "this one"})
-        ends = [one.status for one in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, ToolResult)]
     assert (result.exit_reason, ends) == ("deadline", ["ok", "ok", "stopped"])
 
 
 async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> None:
     desk = Desk()
     asks = workbench(desk, guards=[ask_before("w.write")], deadline_seconds=60)
-    both = Say("", Call("w.write", path="x"), Call("w.hang"))
-    async with at_work([both], asks, clock=desk.clock) as talk:
+    reply = Say("", Call("w.write", path="x"), Call("w.hang"))
+    async with at_work([reply], asks, clock=desk.clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await desk.hanging.wait()
         for _ in range(20):  # until it awaits approval
@@ -95,6 +95,6 @@ async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> Non
         desk.clock.advance(90)
         assert (await turn).exit_reason == "paused"
         assert (await talk.resume({"c1": True})).exit_reason == "deadline"
-        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
         assert await bodies(talk, ToolStarted) == []
     assert (desk.order, ends) == ([], {"c1": "stopped", "c2": "stopped"})

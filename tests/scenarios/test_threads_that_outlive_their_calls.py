@@ -79,7 +79,7 @@ async def test_two_writes_of_one_key_never_overlap_though_the_first_was_cut_off(
         assert door.names == ["first"]
         door.opened.set()
         await turn
-        ends = [one.status for one in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, ToolResult)]
     assert (door.most, door.names, ends) == (1, ["first", "second"], ["error", "ok"])
 
 
@@ -94,7 +94,7 @@ async def test_the_second_does_not_wait_for_ever_and_is_told_why_it_was_not_begu
             await asyncio.sleep(0)
         clock.advance(6)
         await turn
-        ends = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+        ends = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
     assert (door.names, [status for status, _ in ends]) == (["first"], ["error", "error"])
     assert "not begun: an earlier one" in ends[1][1]
 

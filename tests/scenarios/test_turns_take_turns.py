@@ -56,8 +56,8 @@ async def waiting_at_the_lease(
 
 async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_stays_cut() -> None:
     log = MemoryLog(FakeClock())
-    left = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [left], seen=0)
+    remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
+    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         talk = harness.conversation("c")
         async with log.lease(ConversationKey(name="c")):
@@ -81,13 +81,13 @@ async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_resul
 
 
 async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
-    log, here = MemoryLog(FakeClock()), ConversationKey(name="c")
+    log, key = MemoryLog(FakeClock()), ConversationKey(name="c")
     async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
         talk = harness.conversation("c")
-        async with log.lease(here) as term:
-            said = asyncio.create_task(talk.say("go"))
+        async with log.lease(key) as term:
+            task = asyncio.create_task(talk.say("go"))
             await asyncio.sleep(0.05)
-            taken = RoundStart(
+            start = RoundStart(
                 saw=1,
                 limit=15,
                 takes=(1,),
@@ -100,11 +100,11 @@ async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_
                 tools_sha256="",
                 stable_sha256="",
             )
-            await log.append(here, [Entry(body=taken, turn=1, round=1)], seen=1, term=term)
+            await log.append(key, [Entry(body=start, turn=1, round=1)], seen=1, term=term)
             await talk.stop()
-            stopped = await said
+            stopped = await task
     assert (stopped.exit_reason, stopped.turn_id) == ("stopped", "turn_1")
-    assert "user.recalled" in [block.type for block in await log.read(here)]
+    assert "user.recalled" in [block.type for block in await log.read(key)]
 
 
 SURROGATE = "caf\udce9"
@@ -126,15 +126,15 @@ async def test_turns_run_in_the_order_in_which_they_were_asked_for(
     assert {(r.turn_id, r.answer) for r in results} == {
         (f"turn_{n}", f"answer {n}") for n in range(1, 9)
     }
-    taken = [(b.turn, b.body.takes) for b in blocks if isinstance(b.body, RoundStart)]
+    rows = [(b.turn, b.body.takes) for b in blocks if isinstance(b.body, RoundStart)]
     prompts = {b.turn: b.seq for b in blocks if isinstance(b.body, UserPrompt)}
-    assert taken == [(turn, (prompts[turn],)) for turn in range(1, 9)]
+    assert rows == [(turn, (prompts[turn],)) for turn in range(1, 9)]
 
 
 async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
     log = MemoryLog(FakeClock())
-    left = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [left], seen=0)
+    remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
+    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
     async with Harness.open(playground, store=log, model=model) as harness:
         result = await harness.conversation("c").say("second")
@@ -145,8 +145,10 @@ async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
 
 async def test_a_prompt_that_nobody_ran_is_begun_by_carrying_on() -> None:
     log = MemoryLog(FakeClock())
-    left = Entry(body=UserPrompt(text="left behind", limits={"max_iterations": 1}), turn=NEW_TURN)
-    await log.append(ConversationKey(name="c"), [left], seen=0)
+    remaining_entry = Entry(
+        body=UserPrompt(text="left behind", limits={"max_iterations": 1}), turn=NEW_TURN
+    )
+    await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         result = await harness.conversation("c").resume()
         blocks = await harness.conversation("c").blocks()
@@ -313,9 +315,9 @@ async def test_what_comes_too_late_is_reported_and_taken_by_the_next_turn() -> N
         HELD.append(talk)
         result = await talk.say("go")
         await talk.say("again")
-        begun = [b.body.takes for b in await talk.blocks() if isinstance(b.body, RoundStart)]
+        takes = [b.body.takes for b in await talk.blocks() if isinstance(b.body, RoundStart)]
     assert result.late_input == ["ar:turn_1.user.followup.1"]
-    assert len(begun[1]) == 2
+    assert len(takes[1]) == 2
 
 
 async def test_unknown_limits_are_refused_by_name() -> None:
@@ -341,8 +343,8 @@ def slowly(context: ToolContext) -> str:
 
 async def test_progress_of_a_tool_in_a_thread_is_heard() -> None:
     async with talking([Call("own.slowly"), "Done."], bundle=own) as talk:
-        heard = [event async for event in talk.stream("go")]
-    assert [e.text for e in heard if isinstance(e, Delta) and e.type == "progress"] == ["half way"]
+        events = [event async for event in talk.stream("go")]
+    assert [e.text for e in events if isinstance(e, Delta) and e.type == "progress"] == ["half way"]
 
 
 class Fatal(BaseException):

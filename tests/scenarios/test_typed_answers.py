@@ -122,7 +122,7 @@ async def test_an_answer_is_a_value_whatever_the_way(way: str) -> None:
         result = await talk.say("Green?", output_type=Advice)
         blocks = await talk.blocks()
     assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
-    assert {one.answer_by for one in bodies(blocks, RoundStart)} == {way.partition(",")[0]}
+    assert {start.answer_by for start in bodies(blocks, RoundStart)} == {way.partition(",")[0]}
     assert bodies(blocks, TurnHeader)[-1].output is not None
 
 
@@ -145,19 +145,19 @@ async def test_a_turn_whose_answers_never_fit_ends_without_one(way: str) -> None
         blocks = await talk.blocks()
     assert (result.ok, result.output, result.exit_reason) == (False, None, "error")
     assert "The answer is no Advice: minutes: Input should be a valid integer" in result.error
-    assert ["three" in one.raw for one in bodies(blocks, Decision)] == [True, True]
+    assert ["three" in decision.raw for decision in bodies(blocks, Decision)] == [True, True]
 
 
 @pytest.mark.parametrize("way", ["schema", "tool", "words, tagged"])
 async def test_words_about_an_answer_are_kept_and_are_none_of_it(way: str) -> None:
-    said = f"Here it is:\n```json\n{TEXT}\n```\nEnjoy."
-    model = ScriptedModel([Raw(said)], **WAYS[way])
+    text = f"Here it is:\n```json\n{TEXT}\n```\nEnjoy."
+    model = ScriptedModel([Raw(text)], **WAYS[way])
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         talk = harness.conversation("c1")
         result = await talk.say("Green?", output_type=Advice)
         blocks = await talk.blocks()
     assert (result.output, result.answer) == (GREEN, TEXT)
-    assert bodies(blocks, Decision)[-1].discarded == said
+    assert bodies(blocks, Decision)[-1].discarded == text
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -186,7 +186,7 @@ async def test_a_value_that_is_no_object_stands_in_one_where_that_is_asked_for()
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         answer, events = await heard(harness, "?", list[int])
     assert answer == "[1,2]"
-    assert [one for one in events if isinstance(one, Delta) and one.type == "reset"] == []
+    assert [delta for delta in events if isinstance(delta, Delta) and delta.type == "reset"] == []
 
 
 async def test_a_call_of_the_answer_beside_others_comes_too_early() -> None:
@@ -201,8 +201,8 @@ async def test_a_call_of_the_answer_beside_others_comes_too_early() -> None:
 
 
 async def test_a_tool_ends_the_turn_with_its_answer() -> None:
-    both = Say("", Call("tea.decide", minutes=3), Call("tea.steep", kind="green"))
-    model = ScriptedModel([both])
+    reply = Say("", Call("tea.decide", minutes=3), Call("tea.steep", kind="green"))
+    model = ScriptedModel([reply])
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         talk = harness.conversation("c1")
         result = await talk.say("Green?", output_type=Advice)
@@ -214,7 +214,7 @@ async def test_a_tool_ends_the_turn_with_its_answer() -> None:
 async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_asked_for_again() -> (
     None
 ):
-    appends, given = 0, 0
+    appends, count = 0, 0
     while True:
         log = CrashingLog(MemoryLog(FakeClock()))
         log.left = appends
@@ -229,16 +229,16 @@ async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_as
         log.left = None
         blocks = await log.read(C1)
         begun = any(block.type == "user.prompt" for block in blocks)
-        kept = any(one.answer for one in bodies(blocks, ToolResult))
+        kept = any(result.answer for result in bodies(blocks, ToolResult))
         later = ScriptedModel([Call("tea.decide", minutes=3)], strict=False)
         async with Harness.open(BUNDLE, store=log, model=later) as harness:
             talk = harness.conversation("c1")
             if begun:
                 assert (await talk.resume(output_type=Advice)).output == GREEN
                 assert not (kept and later.requests)
-                given += kept
+                count += kept
         appends += 1
-    assert given > 0
+    assert count > 0
 
 
 async def test_an_answer_of_a_tool_that_does_not_fit_is_an_error_for_the_model() -> None:
@@ -276,7 +276,7 @@ async def test_a_synthesized_answer_is_held_to_the_type_and_repaired() -> None:
         result = await talk.say("Green?", output_type=Advice, answer_mode="synthesize")
         starts = bodies(await talk.blocks(), RoundStart)
     assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
-    assert [one.answer_by for one in starts] == ["", "schema", "schema"]
+    assert [start.answer_by for start in starts] == ["", "schema", "schema"]
     assert "The answer is no Advice: minutes" in str(model.requests[2])
 
 
@@ -316,7 +316,7 @@ async def test_an_answer_of_a_tool_waits_for_what_the_user_said_meanwhile() -> N
         talk = harness.conversation("c1")
         result = await talk.say("Green?", output_type=Advice)
         drafts = bodies(await talk.blocks(), Draft)
-    assert (result.output, [one.text for one in drafts]) == (black, [TEXT])
+    assert (result.output, [draft.text for draft in drafts]) == (black, [TEXT])
 
 
 async def test_a_reply_that_was_cut_off_may_begin_its_value_anew() -> None:
@@ -352,13 +352,19 @@ async def test_fields_are_there_as_they_arrive(way: str, reply: str) -> None:
                         await asyncio.sleep(0.01)  # the listener hears each piece
                     yield piece
 
-    growing, seen = PartialOutput(Advice), list[object]()
+    growing, values = PartialOutput(Advice), list[object]()
     model = Slow([Raw(reply)], **WAYS[way])
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         async for event in harness.conversation("c1").stream("Green?", output_type=Advice):
             if growing.feed(event):
-                seen.append(growing.value)
-    assert seen == [{}, {"kind": "gre"}, {"kind": "green"}, GREEN.model_dump(), GREEN.model_dump()]
+                values.append(growing.value)
+    assert values == [
+        {},
+        {"kind": "gre"},
+        {"kind": "green"},
+        GREEN.model_dump(),
+        GREEN.model_dump(),
+    ]
     assert growing.output == GREEN
 
 
@@ -383,14 +389,14 @@ async def test_of_several_answers_in_a_reply_none_is_the_value() -> None:
 
 
 def test_a_stored_answer_that_is_said_to_be_a_value_and_is_none_is_a_clear_error() -> None:
-    said: list[Body] = [
+    bodies: list[Body] = [
         UserPrompt(text="Green?"),
         Completion(text="Three minutes.", schema_sha256="0" * 64),
     ]
     noon = FakeClock().now()
     timeline = Timeline(
         Block(seq=seq, turn=1, round=0, n=1, ts=noon, term=0, body=body)
-        for seq, body in enumerate(said, 1)
+        for seq, body in enumerate(bodies, 1)
     )
     with pytest.raises(LooplineError, match=r"turn_1 is said to be a value .* and is no JSON"):
         result(timeline, 1, "complete")
@@ -401,12 +407,12 @@ async def test_a_fork_and_an_import_have_the_answer_as_it_was() -> None:
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
         talk = harness.conversation("c1")
         await talk.say("Green?", output_type=Advice)
-        other = await harness.load(await talk.export(), name="c2")
-        fork = await other.fork(seq=len(await other.blocks()))
+        other_loaded = await harness.load(await talk.export(), name="c2")
+        fork = await other_loaded.fork(seq=len(await other_loaded.blocks()))
         result = await fork.say("Bye?")
-        answers = [one.schema_sha256 for one in bodies(await fork.blocks(), Completion)]
+        answers = [answer.schema_sha256 for answer in bodies(await fork.blocks(), Completion)]
     assert (result.answer, result.output) == ("Bye.", None)
-    assert [bool(one) for one in answers] == [True, False]
+    assert [bool(answer) for answer in answers] == [True, False]
 
 
 async def test_a_citation_in_a_value_is_kept_and_is_heard_resolved() -> None:
@@ -419,9 +425,9 @@ async def test_a_citation_in_a_value_is_kept_and_is_heard_resolved() -> None:
     model = ScriptedModel([Call("b.find"), Say(text)], **WAYS["schema"])
     async with Harness.open(Bundle(id="b", tools=[find]), store="memory:", model=model) as harness:
         answer, _ = await heard(harness, "?", Meal)
-        [kept] = bodies(await harness.conversation("c1").blocks(), Completion)
-    assert (answer, kept.text) == (text.replace("[[S:1]]", "[1]"), text)
-    assert kept.sources_used == (1,)
+        [kept_answer] = bodies(await harness.conversation("c1").blocks(), Completion)
+    assert (answer, kept_answer.text) == (text.replace("[[S:1]]", "[1]"), text)
+    assert kept_answer.sources_used == (1,)
 
 
 async def test_a_child_run_answers_in_text_whatever_its_parents_answer_is() -> None:
@@ -435,4 +441,4 @@ async def test_a_child_run_answers_in_text_whatever_its_parents_answer_is() -> N
     async with Harness.open(bundle, store="memory:", model=model) as harness:
         result = await harness.conversation("c1").say("Green?")
     assert result.output == GREEN
-    assert [one.options.json_form is None for one in model.requests] == [False, True, False]
+    assert [request.options.json_form is None for request in model.requests] == [False, True, False]

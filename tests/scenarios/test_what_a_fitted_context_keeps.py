@@ -46,8 +46,8 @@ async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed
     assert summaries[-1].last_turn == 2
     for request in model.requests[1:]:
         if request.purpose != "summary":
-            said = [one.text for one in request.messages]
-            assert "[USER INTERRUPT]\n[ar:turn_1.user.followup.1]\nand mind the herons" in said
+            texts = [message.text for message in request.messages]
+            assert "[USER INTERRUPT]\n[ar:turn_1.user.followup.1]\nand mind the herons" in texts
 
 
 async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() -> None:
@@ -80,9 +80,9 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
         await talk.say("go", protocol="json")
         texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
     assert "Goal: count." in texts
-    asked = [one.options for one in script.requests if one.purpose == "summary"]
-    assert {(one.protocol, one.allow_calls) for one in asked} == {("native", False)}
-    assert {one.output_limit for one in asked} == {1_000}
+    options = [request.options for request in script.requests if request.purpose == "summary"]
+    assert {(one.protocol, one.allow_calls) for one in options} == {("native", False)}
+    assert {one.output_limit for one in options} == {1_000}
 
 
 async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
@@ -92,9 +92,9 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
     )
     async with talking(script, bundle=bundle) as talk:
         await talk.say("go")
-        made = [b.body for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
-    assert [one.text for one in made[:2]] == ["Goal: the first.", "Goal: the first."]
-    assert [one.why for one in made[:2]] == ["", "no"]
+        bodies = [b.body for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
+    assert [one.text for one in bodies[:2]] == ["Goal: the first.", "Goal: the first."]
+    assert [one.why for one in bodies[:2]] == ["", "no"]
 
 
 async def test_each_model_is_learned_by_itself() -> None:
@@ -107,9 +107,9 @@ async def test_each_model_is_learned_by_itself() -> None:
 
         return line
 
-    one, two = ScriptedModel([reported(2.0)] * 3), ScriptedModel([reported(0.3)])
+    model, two = ScriptedModel([reported(2.0)] * 3), ScriptedModel([reported(0.3)])
     two.name = "other"
-    models = iter([one, two, one, one])
+    models = iter([model, two, model, model])
     clock = FakeClock()
     async with Harness.open(
         bundle, store="memory:", model=lambda: next(models), clock=clock
@@ -185,22 +185,22 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
     windows = [b.body.window for b in blocks if isinstance(b.body, RoundStart) and b.body.window]
     assert [window.old_before for window in windows] == [1, 2]
     for protocol in (Native(), JsonAction()):
-        whole, stepped = View(protocol, blocks), View(protocol, blocks[: until * 2])
-        stepped.under(whole.window)
+        whole_view, stepped = View(protocol, blocks), View(protocol, blocks[: until * 2])
+        stepped.under(whole_view.window)
         stepped.extend(blocks[until * 2 :])
-        assert stepped.messages == whole.messages
+        assert stepped.messages == whole_view.messages
 
 
 async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
     log = MemoryLog()
-    here = ConversationKey(name="c")
+    key = ConversationKey(name="c")
     async with Harness.open(
         bundle, store=log, model=ScriptedModel(["One.", "Two."]), clock=FakeClock()
     ) as harness:
         talk = harness.conversation("c")
         await talk.say("go")
         steer = Entry(body=UserSteer(text="the other way"), turn=1)
-        await log.append(here, [steer], seen=0)
+        await log.append(key, [steer], seen=0)
         await talk.say("on")
         view = View(Native(), await talk.blocks())
     assert (

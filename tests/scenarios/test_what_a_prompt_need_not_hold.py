@@ -33,8 +33,8 @@ async def test_base64_is_left_out_of_what_the_user_says_of_answers_and_of_argume
     for request in model.requests:
         assert PICTURE not in shown(request)
     last = shown(model.requests[-1])
-    places = ("ar:turn_1.user.prompt", "tc:turn_1.c1.call", "ar:turn_1.react.notes", "ar:turn_1.a")
-    for ref in places:
+    texts = ("ar:turn_1.user.prompt", "tc:turn_1.c1.call", "ar:turn_1.react.notes", "ar:turn_1.a")
+    for ref in texts:
         assert f"[base64, {len(PICTURE)} characters: {ref}" in last
     assert (PICTURE in prompt.text, PICTURE in answer.text) == (True, True)
 

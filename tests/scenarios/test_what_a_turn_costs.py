@@ -55,15 +55,17 @@ async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
         await talk.say("go")
         summaries = await bodies(talk, RangeSummary)
     assert summaries
-    assert {(one.model, one.cost) for one in summaries if "longer" in one.why} == {("", None)}
+    assert {(summary.model, summary.cost) for summary in summaries if "longer" in summary.why} == {
+        ("", None)
+    }
 
 
 async def test_a_synthesis_that_there_is_too_little_left_for_is_not_asked_for() -> None:
     model = ScriptedModel([Call("w.look"), Say("Draft.", usage=used(9_900))])
     async with at_work(model, workbench(answer_mode="synthesize", max_tokens=10_000)) as talk:
         result = await talk.say("go")
-        (said,) = await bodies(talk, Completion)
-    assert (result.answer, result.exit_reason, said.flag) == ("Draft.", "budget", "draft")
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.exit_reason, answer.flag) == ("Draft.", "budget", "draft")
 
 
 async def test_an_answer_that_there_is_too_little_left_for_is_not_forced() -> None:
@@ -83,7 +85,7 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
     async with at_work((first, second), workbench(tools=TEN, select_tools=True)) as talk:
         result = await talk.say("go")
         requests = [one for one in map(request_cost, await talk.blocks()) if one is not None]
-    assert [(one.purpose, one.model, one.cost) for one in requests] == [
+    assert [(request.purpose, request.model, request.cost) for request in requests] == [
         ("selection", "one", 3.0),
         ("refusal", "one", 5.0),
         ("decision", "two", 10.0),

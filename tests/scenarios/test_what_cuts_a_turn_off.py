@@ -44,8 +44,8 @@ class Pondering:
 
 async def test_a_stop_while_a_guard_waits_leaves_nothing_running() -> None:
     desk, guard = Desk(), Pondering("w.look")
-    both = Say("", Call("w.write", path="a", ticks=9), Call("w.look"))
-    async with at_work([both], workbench(desk, guards=[guard])) as talk:
+    reply = Say("", Call("w.write", path="a", ticks=9), Call("w.look"))
+    async with at_work([reply], workbench(desk, guards=[guard])) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await guard.asked.wait()
         await talk.stop()
@@ -53,7 +53,7 @@ async def test_a_stop_while_a_guard_waits_leaves_nothing_running() -> None:
         for _ in range(30):
             await asyncio.sleep(0)
         assert (await types(talk))[-1] == "react.exit"
-        ends = [(one.call_id, one.status) for one in await bodies(talk, ToolResult)]
+        ends = [(result.call_id, result.status) for result in await bodies(talk, ToolResult)]
     assert (desk.order, ends) == ([], [("c1", "stopped"), ("c2", "stopped")])
 
 
@@ -73,27 +73,27 @@ async def test_the_deadline_cuts_off_a_guard_and_the_call_is_not_begun() -> None
 
 async def test_a_steer_cuts_off_a_guard_and_nothing_of_the_round_is_begun() -> None:
     desk, guard = Desk(), Pondering("w.look")
-    both = Say("", Call("w.write", path="a"), Call("w.look"))
-    model = ScriptedModel([both, "The other way."])
+    reply = Say("", Call("w.write", path="a"), Call("w.look"))
+    model = ScriptedModel([reply, "The other way."])
     async with at_work(model, workbench(desk, guards=[guard])) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await guard.asked.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."
-        ends = [one.status for one in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, ToolResult)]
     assert (desk.order, ends) == ([], ["interrupted", "interrupted"])
     assert "the other way" in shown(model.requests[1])
 
 
 async def test_a_write_that_waits_for_its_turn_is_not_begun_after_a_steer() -> None:
     desk = Desk()
-    both = Say("", Call("w.write", path="a", ticks=50), Call("w.write", path="a", text="2"))
-    async with at_work([both, "The other way."], workbench(desk)) as talk:
+    reply = Say("", Call("w.write", path="a", ticks=50), Call("w.write", path="a", text="2"))
+    async with at_work([reply, "The other way."], workbench(desk)) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await begun(talk, "react.tool.start")
         await talk.steer("the other way")
         await turn
-        ends = [one.status for one in await bodies(talk, ToolResult)]
+        ends = [result.status for result in await bodies(talk, ToolResult)]
     assert (desk.order, sorted(ends)) == (["+a", "-a"], ["interrupted", "ok"])
 
 
@@ -117,8 +117,10 @@ class Slow:
 
 async def test_the_deadline_cuts_off_the_choice_of_tools() -> None:
     model, clock = Slow(), FakeClock()
-    many = [f"w.{name}" for name in ("look", "write", "command", "big", "nothing", "fail", "crash")]
-    tools = [*many, "w.count", "w.page", "w.find"]
+    texts = [
+        f"w.{name}" for name in ("look", "write", "command", "big", "nothing", "fail", "crash")
+    ]
+    tools = [*texts, "w.count", "w.page", "w.find"]
     bundle = workbench(tools=tools, select_tools=True, deadline_seconds=5)
     async with at_work(model, bundle, clock=clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
@@ -140,11 +142,11 @@ def waiting_around(asked: asyncio.Event, *, before: bool) -> Middleware:
 
 @pytest.mark.parametrize(("before", "reason"), [(True, "deadline"), (False, "complete")])
 async def test_the_deadline_cuts_off_what_stands_about_the_run(before: bool, reason: str) -> None:
-    asked, clock = asyncio.Event(), FakeClock()
-    bundle = workbench(middleware=[waiting_around(asked, before=before)], deadline_seconds=5)
+    event, clock = asyncio.Event(), FakeClock()
+    bundle = workbench(middleware=[waiting_around(event, before=before)], deadline_seconds=5)
     async with at_work([] if before else ["Done."], bundle, clock=clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
-        await asked.wait()
+        await event.wait()
         clock.advance(6)
         assert (await turn).exit_reason == reason
         assert len(await bodies(talk, Completion)) == 1
@@ -202,7 +204,7 @@ async def test_what_is_said_in_the_first_of_two_rounds_holds_its_answer() -> Non
         async for event in talk.stream("go", max_iterations=2):
             if event.type == "react.round.start" and len(model.requests) == 0:
                 await talk.followup("and b?")
-        assert [one.text for one in await bodies(talk, Draft)] == ["A."]
+        assert [draft.text for draft in await bodies(talk, Draft)] == ["A."]
     assert "and b?" in shown(model.requests[1])
 
 
@@ -223,7 +225,7 @@ async def test_a_steer_of_a_forced_answer_is_in_the_answer_that_is_asked_for_ane
     mode: AnswerMode,
 ) -> None:
     is_direct = mode == "direct"
-    word = "[USER INTERRUPT]" if is_direct else "[THE USER SAID] the other way"
+    text = "[USER INTERRUPT]" if is_direct else "[THE USER SAID] the other way"
     model = Forced(1)
     async with at_work(model) as talk:
         turn = asyncio.ensure_future(talk.say("go", max_iterations=1, answer_mode=mode))
@@ -233,7 +235,7 @@ async def test_a_steer_of_a_forced_answer_is_in_the_answer_that_is_asked_for_ane
         await talk.steer("the other way")
         result = await turn
     assert (result.answer, result.late_input) == ("Turned.", [])
-    assert word in shown(model.requests[-1])
+    assert text in shown(model.requests[-1])
 
 
 @pytest.mark.parametrize("way", ["summary", "partial"])
@@ -252,7 +254,7 @@ async def test_a_steer_of_the_last_calls_cuts_nothing_where_nothing_is_asked_any
         receipt = await talk.steer("the other way")
         result = await turn
         (end,) = await bodies(talk, ToolResult)
-        late = [one.ref for one in await talk.blocks() if one.seq == receipt.seq]
+        late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
     assert (end.status, list(result.late_input)) == ("ok", late)
 
 

@@ -74,7 +74,9 @@ class BillingModel:
         text = f"{move.text} {'word ' * move.words}".strip()
         calls = () if len(text) > 4 * limit else move.calls
         said = text[: 4 * limit]
-        made = protocol(prompt.options.protocol).render_calls(said, calls) if calls else None
+        render_calls = (
+            protocol(prompt.options.protocol).render_calls(said, calls) if calls else None
+        )
         read = cost_of_prompt(prompt) if move.works else 0
         wrote = min(-(-len(said) // 4) + 10 * len(calls), limit) if move.works else 0
         number = self._bill(prompt, limit, Usage(input_tokens=read))
@@ -91,8 +93,8 @@ class BillingModel:
         if move.fails is not None:
             raise move.fails
         yield Reply(
-            text=made.text if made else said,
-            calls=made.calls if made else (),
+            text=render_calls.text if render_calls else said,
+            calls=render_calls.calls if render_calls else (),
             stop_reason="refusal" if move.refuses else "length" if said != text else "stop",
             usage=usage if move.reports else Usage(),
         )
@@ -108,12 +110,12 @@ class BillingModel:
     @property
     def tokens(self) -> int:
         """All tokens that were billed."""
-        return sum(one.usage.input_tokens + one.usage.output_tokens for one in self.bills)
+        return sum(bill.usage.input_tokens + bill.usage.output_tokens for bill in self.bills)
 
     @property
     def cost(self) -> float:
         """All that was billed, in US dollars."""
-        return sum(one.cost for one in self.bills)
+        return sum(bill.cost for bill in self.bills)
 
 
 PARTS = tuple(f"look at part {n}" for n in range(4))
@@ -121,17 +123,17 @@ PARTS = tuple(f"look at part {n}" for n in range(4))
 
 def task_of(prompt: Prompt) -> str:
     """What the run that asks was told first."""
-    return next(one.text for one in prompt.messages if isinstance(one, UserMessage))
+    return next(message.text for message in prompt.messages if isinstance(message, UserMessage))
 
 
 def four_at_once(prompt: Prompt) -> Move:
     """Have four children of the bundle `kin` work side by side; each looks twice, and writes much."""
-    said = sum(isinstance(one, AssistantMessage) for one in prompt.messages)
+    total = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
     if prompt.purpose == "answer":
         return Move(text="In short.", words=100)
     if "look at part" not in task_of(prompt):
         panel = ToolCall(name="kin.panel", arguments={"tasks": list(PARTS)})
-        return Move(text="All four.", words=200) if said else Move(calls=(panel,))
-    if said < 2:
-        return Move(calls=(ToolCall(name="play.look", arguments={"text": f"{said}"}),), ticks=3)
+        return Move(text="All four.", words=200) if total else Move(calls=(panel,))
+    if total < 2:
+        return Move(calls=(ToolCall(name="play.look", arguments={"text": f"{total}"}),), ticks=3)
     return Move(text="Much.", words=6_000, ticks=3)

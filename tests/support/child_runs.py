@@ -58,8 +58,8 @@ async def group(tasks: list[str], context: ToolContext) -> str:
         return (await context.spawn(task)).answer
 
     async with asyncio.TaskGroup() as tasks_of:
-        made = [tasks_of.create_task(one(task)) for task in tasks]
-    return " | ".join(task.result() for task in made)
+        new_tasks = [tasks_of.create_task(one(task)) for task in tasks]
+    return " | ".join(task.result() for task in new_tasks)
 
 
 @tool(effect="meta")
@@ -187,11 +187,13 @@ class Cast:
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next line of whoever asks."""
-        first = next(one.text for one in prompt.messages if isinstance(one, UserMessage))
+        first = next(
+            message.text for message in prompt.messages if isinstance(message, UserMessage)
+        )
         task = next(task for task in self._scripts if task in first)
         self.requests[task].append(prompt)
-        said = sum(isinstance(one, AssistantMessage) for one in prompt.messages)
-        match self._scripts[task][said]:
+        total = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
+        match self._scripts[task][total]:
             case str() as text:
                 yield TextDelta(text=text)
                 yield Reply(text=text, usage=EACH)

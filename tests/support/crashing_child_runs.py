@@ -24,8 +24,8 @@ async def live(store: str, ledger: str, point: str, n: int) -> str:
         mortal = KillingLog(log, CrashPoint(point, n))
         async with Harness.open(bundle, store=mortal, model=Cast(scripts)) as harness:
             talk = harness.conversation("c")
-            begun = await log.find(talk.conversation)
-            return (await (talk.resume() if begun else talk.say("go"))).exit_reason
+            summary = await log.find(talk.conversation)
+            return (await (talk.resume() if summary else talk.say("go"))).exit_reason
 
 
 def run(store: str, ledger: str, point: str, n: int, said: str) -> None:

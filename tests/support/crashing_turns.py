@@ -270,14 +270,14 @@ class Repeatable:
                 raise ModelError("no summary today")
             yield Reply(text=self._summary)
             return
-        made = len(await self.talk.blocks(types="react.decision"))
-        if len(self._replies) == 6 and made == 4:
+        count = len(await self.talk.blocks(types="react.decision"))
+        if len(self._replies) == 6 and count == 4:
             added = await self.talk.blocks(types="user.followup")
             if not added:
                 await self.talk.followup("And quickly.")
-        yield TextDelta(text=self._replies[made].text[:3])
+        yield TextDelta(text=self._replies[count].text[:3])
         crash_point.at("in the middle of a reply")
-        yield self._replies[made]
+        yield self._replies[count]
 
 
 @dataclass(frozen=True)
@@ -332,5 +332,5 @@ def run(crashing_turn: CrashingTurn) -> None:
     """Live the turn; write down how it ended, and what was passed."""
     crash_point = CrashPoint(crashing_turn.point, crashing_turn.n)
     reason = asyncio.run(live(crashing_turn, crash_point))
-    told = json.dumps([reason, crash_point.passed])
-    Path(crashing_turn.folder, "said").write_text(told, encoding="utf-8")
+    text = json.dumps([reason, crash_point.passed])
+    Path(crashing_turn.folder, "said").write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ def damaged(document: JsonObject, drawn: Random) -> JsonObject:
         for row in cast("list[JsonObject]", broken["blocks"]):
             row.pop("digest", None)
     for _ in range(drawn.randint(1, 3)):
-        holders = [one for one in containers(broken) if one]
+        holders = [container for container in containers(broken) if container]
         _damage(drawn.choice(holders), drawn)
     return broken
 

@@ -45,7 +45,7 @@ def forged(document: JsonObject, body: JsonObject, kind: str) -> None:
     """Put one more block behind the last one, as if the user had said it."""
     last = rows(document)[-1]
     count = sum(row["type"] == kind and row["turn_id"] == last["turn_id"] for row in rows(document))
-    made: JsonObject = {
+    record: JsonObject = {
         **last,
         "seq": len(rows(document)) + 1,
         "type": kind,
@@ -55,7 +55,7 @@ def forged(document: JsonObject, body: JsonObject, kind: str) -> None:
         "ref": f"ar:{last['turn_id']}.{kind}.{count + 1}",
         "body": body,
     }
-    rows(document).append(made)
+    rows(document).append(record)
 
 
 async def paused(ledger: Path) -> JsonObject:
@@ -76,8 +76,8 @@ async def approved(ledger: Path) -> JsonObject:
         if row["type"] == "react.tool.call":
             body["arguments"] = arguments
         if row["type"] == "react.tool.pending":
-            said = dumps(["c1", "play.note", arguments])
-            body["digest"] = sha256(said.encode()).hexdigest()
+            text = dumps(["c1", "play.note", arguments])
+            body["digest"] = sha256(text.encode()).hexdigest()
     forged(document, {"call_id": "c1", "value": True}, "user.answer")
     return document
 
@@ -88,10 +88,10 @@ async def naming(repository: Path) -> JsonObject:
         await talk.say("first")
         document = undigested(await talk.export())
     header = next(row for row in rows(document) if row["type"] == "turn.header")
-    known: Json = {
+    record: Json = {
         "repository": str(repository),
         "commit": git(repository, "rev-parse", "HEAD"),
         "roots": {},
     }
-    header["body"] = {**cast("JsonObject", header["body"]), "knowledge": known}
+    header["body"] = {**cast("JsonObject", header["body"]), "knowledge": record}
     return document

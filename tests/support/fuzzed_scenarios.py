@@ -83,7 +83,7 @@ turns: SearchStrategy[Said] = st.builds(
 )
 
 limits: SearchStrategy[list[Limits]] = st.tuples(
-    st.sampled_from([Limits(max_iterations=most) for most in (1, 4, 6, 6, 9, 9)]),
+    st.sampled_from([Limits(max_iterations=count) for count in (1, 4, 6, 6, 9, 9)]),
     st.sampled_from(
         [
             Limits(),
@@ -104,8 +104,8 @@ def fuzzed_scenario(
 ) -> Scenario:
     """A scenario of these turns under these limits."""
     together: Limits = {}
-    for some in limits:
-        together = {**together, **some}
+    for limit in limits:
+        together = {**together, **limit}
     names = ("one", "two", "three")
     models = tuple(replace(kind, name=name) for kind, name in zip(kinds, names, strict=False))
     return Scenario(tuple(turns), models, (summary,), together, chained)
@@ -136,7 +136,7 @@ def _uncut(said: Said) -> Said:
             act,
             steer="",
             times_out=False,
-            calls=tuple(one for one in act.calls if one.name != "life.stall"),
+            calls=tuple(call for call in act.calls if call.name != "life.stall"),
         )
         for act in said.acts
     )

@@ -15,11 +15,11 @@ def small_and_large(operators: bytes, times: int) -> bytes:
         b"<< /F << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
         b"<< /Filter /FlateDecode /Length %d >>\nstream\n%b\nendstream" % (len(stream), stream),
     ]
-    data, places = b"%PDF-1.4\n", list[int]()
+    data, numbers = b"%PDF-1.4\n", list[int]()
     for number, body in enumerate(objects, 1):
-        places.append(len(data))
+        numbers.append(len(data))
         data += b"%d 0 obj\n%b\nendobj\n" % (number, body)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % place for place in numbers)
     return (
         data
         + b"xref\n0 5\n0000000000 65535 f \n%btrailer\n<< /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"

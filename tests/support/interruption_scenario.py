@@ -315,15 +315,15 @@ async def told(
 ) -> Told:
     """Tell the story, interrupted like this; its first model does so instead of that decision."""
     scene = Scene(due=sorted(interruptions, key=lambda one: one.step), fault=fault)
-    whole = MemoryLog(scene.clock)
-    there = Harness.open(story, store=whole, model=tellers(scene), clock=scene.clock)
-    async with there as other:
+    whole_log = MemoryLog(scene.clock)
+    harness = Harness.open(story, store=whole_log, model=tellers(scene), clock=scene.clock)
+    async with harness as other:
         elsewhere = other.conversation("c")
 
         async def interrupt(now: Interruption, talk: Conversation) -> Receipt | None:
             return await interrupted(now, elsewhere if now.elsewhere else talk, scene)
 
-        return await play(scene, whole, interrupt, limits)
+        return await play(scene, whole_log, interrupt, limits)
 
 
 async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
@@ -354,10 +354,12 @@ async def play(
 ) -> Told:
     """Tell the story in this log to its end; no step goes on before what interrupts it has landed."""
     scenes.set(scene)
-    asked: Limits = limits or Limits()
+    asked_limits: Limits = limits or Limits()
     said = list[tuple[Interruption, asyncio.Task[Receipt | None]]]()
-    here = Harness.open(story, store=StepLog(whole, scene), model=tellers(scene), clock=scene.clock)
-    async with here as harness:
+    here_harness = Harness.open(
+        story, store=StepLog(whole, scene), model=tellers(scene), clock=scene.clock
+    )
+    async with here_harness as harness:
         talk = harness.conversation("c")
 
         async def begin(now: Interruption) -> None:
@@ -367,15 +369,15 @@ async def play(
                 await landed()
 
         scene.interrupt = begin
-        await talk.say("go", **asked)
+        await talk.say("go", **asked_limits)
         while values := await _wanted(talk):
             await scene.pause()
             scene.rest()
             with suppress(LooplineError):  # it was stopped meanwhile
-                await talk.resume(values, **asked)
+                await talk.resume(values, **asked_limits)
         receipts = [(now, await task) for now, task in said]
-        begun = [child.conversation.name for child in await talk.children()]
-        children = [await one_of.blocks() for one_of in map(harness.conversation, begun)]
+        names = [child.conversation.name for child in await talk.children()]
+        children = [await one_of.blocks() for one_of in map(harness.conversation, names)]
         return Told(
             blocks=await talk.blocks(),
             children=children,

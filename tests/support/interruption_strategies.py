@@ -38,7 +38,7 @@ interruptions: SearchStrategy[Interruption] = st.builds(
     seconds=st.sampled_from([0.01, 0.1, 86_400.0]),
 )
 limits: SearchStrategy[Limits] = st.tuples(
-    st.sampled_from([Limits(), *(Limits(max_iterations=most) for most in (1, 2, 3, 5))]),
+    st.sampled_from([Limits(), *(Limits(max_iterations=count) for count in (1, 2, 3, 5))]),
     st.sampled_from([Limits(), Limits(), *(Limits(deadline_seconds=s) for s in (0.02, 0.1))]),
     st.sampled_from([Limits(), Limits(max_tokens=3_000), Limits(max_tokens=30_000)]),
     st.sampled_from([Limits(), Limits(on_exhausted="summary"), Limits(on_exhausted="partial")]),

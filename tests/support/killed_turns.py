@@ -39,10 +39,10 @@ def run(crashing_turn: CrashingTurn) -> tuple[int | None, str, Counter[str]]:
     process = forked.Process(target=crashing_turns.run, args=(crashing_turn,))
     process.start()
     process.join()
-    said = Path(crashing_turn.folder, "said")
-    if not said.exists():
+    path = Path(crashing_turn.folder, "said")
+    if not path.exists():
         return process.exitcode, "", Counter()
-    reason, passed = json.loads(said.read_text())
+    reason, passed = json.loads(path.read_text())
     return process.exitcode, reason, Counter(passed)
 
 
@@ -66,11 +66,11 @@ def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
     assert calls == [f"c{number}" for number in range(1, sum(batches) + 1)]
     assert sorted(result.call_id for result in results) == calls
     assert len(starts) == len(set(starts))
-    said = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
+    seqs = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-    assert taken == said
+    assert taken == seqs
     attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
-    assert attached == [(said[0] + 1, len(crashing_turns.FILE.data))]
+    assert attached == [(seqs[0] + 1, len(crashing_turns.FILE.data))]
     terms = [block.term for block in blocks if block.term]
     assert terms == sorted(terms)
     assert isinstance(blocks[-1].body, Exit)
@@ -85,10 +85,10 @@ def check_pairs(messages: list[Message], calls: list[str], batches: list[int]) -
     for place, message in enumerate(messages):
         if isinstance(message, AssistantMessage) and message.calls:
             results = messages[place + 1 :][: len(message.calls)]
-            shown += [one.call_id for one in results if isinstance(one, ToolMessage)]
+            shown += [message.call_id for message in results if isinstance(message, ToolMessage)]
             assert len(message.calls) in batches
     assert shown == calls[len(calls) - len(shown) :] != []
-    assert len(shown) == sum(isinstance(one, ToolMessage) for one in messages)
+    assert len(shown) == sum(isinstance(message, ToolMessage) for message in messages)
 
 
 def check_ledger(results: list[ToolResult], ledger: Path) -> None:
@@ -97,18 +97,18 @@ def check_ledger(results: list[ToolResult], ledger: Path) -> None:
     writes = [result for result in results if result.tool == "dying.note"]
     noted = [line.split()[0] for line in lines]
     assert len(noted) == len(set(noted))
-    assert {one.call_id for one in writes if one.status == "ok"} <= set(noted)
-    assert {one.status for one in writes} <= {"ok", "interrupted"}
-    assert sum(one.status == "interrupted" for one in results) <= 2
+    assert {write.call_id for write in writes if write.status == "ok"} <= set(noted)
+    assert {write.status for write in writes} <= {"ok", "interrupted"}
+    assert sum(result.status == "interrupted" for result in results) <= 2
 
 
 def check_long(blocks: list[Block], summary: str) -> None:
     """One summary, each question answered once, and its answer used."""
-    kept = [block.body for block in blocks]
-    texts = [body.text for body in kept if isinstance(body, RangeSummary)]
+    bodies = [block.body for block in blocks]
+    texts = [body.text for body in bodies if isinstance(body, RangeSummary)]
     assert texts == [summary]
-    asked = [body.call_id for body in kept if isinstance(body, ToolPending)]
-    answered = [body.call_id for body in kept if isinstance(body, UserAnswer)]
-    assert asked == answered
-    used = {body.call_id: body.status for body in kept if isinstance(body, ToolResult)}
-    assert len([one for one in asked if used[one] == "interrupted"]) <= 1
+    call_ids = [body.call_id for body in bodies if isinstance(body, ToolPending)]
+    answered = [body.call_id for body in bodies if isinstance(body, UserAnswer)]
+    assert call_ids == answered
+    used = {body.call_id: body.status for body in bodies if isinstance(body, ToolResult)}
+    assert len([one for one in call_ids if used[one] == "interrupted"]) <= 1

@@ -47,8 +47,8 @@ class Received:
 
     def span(self, name: str) -> Span:
         """The one span of that name."""
-        (found,) = [span for span in self.spans if span.name == name]
-        return found
+        (found_span,) = [span for span in self.spans if span.name == name]
+        return found_span
 
 
 def values(pairs: list[KeyValue]) -> dict[str, Plain]:
@@ -65,7 +65,7 @@ def _plain(value: AnyValue) -> Plain:
         case "double_value":
             return value.double_value
         case "array_value":
-            return [one.string_value for one in value.array_value.values]
+            return [value.string_value for value in value.array_value.values]
         case other:
             raise ValueError(f"no such value was sent before: {other}")
 

@@ -105,8 +105,8 @@ _planted: dict[int, Fact] = {}
 async def register(number: int) -> str:
     """Look a number up."""
     fact = _planted.get(number)
-    said = f" It says that {fact.sentence}." if fact and fact.place == "result" else ""
-    return f"{filler(70, number)}.{said} {filler(70, number + 1)}."
+    text = f" It says that {fact.sentence}." if fact and fact.place == "result" else ""
+    return f"{filler(70, number)}.{text} {filler(70, number + 1)}."
 
 
 @tool(effect="write", key="{name}")
@@ -185,8 +185,8 @@ def live(turns: int, *, window: int = WINDOW, store: str = "memory:") -> Lived:
         async with Harness.open(desk, store=store, model=model, clock=FakeClock()) as harness:
             talk = harness.conversation("c")
             for fact in planted:
-                said = f" Know that {fact.sentence}." if fact.place == "user.prompt" else ""
-                result = await talk.say(f"Go on with part {fact.turn} of the work.{said}")
+                text = f" Know that {fact.sentence}." if fact.place == "user.prompt" else ""
+                result = await talk.say(f"Go on with part {fact.turn} of the work.{text}")
                 assert result.ok, result.error
             return Lived(model.requests, await talk.blocks(), planted)
 

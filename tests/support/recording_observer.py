@@ -35,11 +35,11 @@ async def rebuilt(
     log: TimelineLog, conversation: ConversationKey, caller: Caller | None = None
 ) -> list[FinishedSpan]:
     """The spans of all turns of a conversation and of the child runs below them, from the log alone."""
-    found, blocks = await log.find(conversation), await log.read(conversation)
-    assert found is not None
+    summary, blocks = await log.find(conversation), await log.read(conversation)
+    assert summary is not None
     spans = list[FinishedSpan]()
     for number in sorted({block.turn for block in blocks}):
-        turn = ObservedTurn(conversation=conversation, uid=found.uid, turn=number, caller=caller)
+        turn = ObservedTurn(conversation=conversation, uid=summary.uid, turn=number, caller=caller)
         own = [block for block in blocks if block.turn == number]
         spans += spans_of(turn, own)
         for name, call_id in children(own).items():

@@ -166,9 +166,9 @@ class ScriptedSteps:
         yield Reply(text=step.notes, calls=tuple(step.calls), usage=usage)
 
     async def _say(self, what: str) -> None:
-        found = await self.log.find(self.conversation)
-        turn, head = (found.turns, found.head) if found else (1, 0)
-        said: dict[str, list[Entry]] = {
+        summary = await self.log.find(self.conversation)
+        turn, head = (summary.turns, summary.head) if summary else (1, 0)
+        record: dict[str, list[Entry]] = {
             "followup": [Entry(body=UserFollowup(text="also this"), turn=turn)],
             "steer": [Entry(body=UserSteer(text="rather this"), turn=turn)],
             "prompt": [Entry(body=UserPrompt(text="another matter"), turn=NEW_TURN)],
@@ -180,7 +180,7 @@ class ScriptedSteps:
             "not_ok": [Entry(body=Feedback(reaction="not_ok"), turn=turn)],
         }
         if what:
-            await self.log.append(self.conversation, said[what], seen=head)
+            await self.log.append(self.conversation, record[what], seen=head)
 
 
 async def run_script(
@@ -196,8 +196,10 @@ async def run_script(
             model.steps = list(steps)
             text = f"question {number} about docs/part{number}.md"
             if afresh:
-                async with Harness.open(bundle, store=log, model=model, clock=clock) as other:
-                    await other.conversation(HERE.name).say(text)
+                async with Harness.open(
+                    bundle, store=log, model=model, clock=clock
+                ) as other_harness:
+                    await other_harness.conversation(HERE.name).say(text)
             else:
                 await harness.conversation(HERE.name).say(text)
     return log, model

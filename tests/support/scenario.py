@@ -275,7 +275,9 @@ class World:
         """Keep the request, look up what it names, and let the user speak."""
         assert self.talk is not None
         blocks = await self.talk.blocks()
-        start = [one for one in blocks if isinstance(one.body, RoundStart) and one.body.model][-1]
+        start = [
+            block for block in blocks if isinstance(block.body, RoundStart) and block.body.model
+        ][-1]
         reported = kind.counts(whole(prompt)) + in_files(prompt) if kind.counts else 0
         self.run.sent.append(Sent(prompt, start, kind, reported))
         new = [ref for ref in refs_in(prompt) if ref not in self.run.first]
@@ -295,8 +297,8 @@ class World:
 
 def whole(prompt: Prompt) -> str:
     """The request as text, as a provider counts it."""
-    said = "\n".join(map(_counted, prompt.messages))
-    return f"{prompt.system}\n{tools_text(prompt.tools)}\n{said}\n{prompt.tail}"
+    text = "\n".join(map(_counted, prompt.messages))
+    return f"{prompt.system}\n{tools_text(prompt.tools)}\n{text}\n{prompt.tail}"
 
 
 def _counted(message: Message) -> str:
@@ -457,9 +459,9 @@ async def _run(scenario: Scenario, store: str) -> ScenarioRun:
 async def live_in(world: World, log: TimelineLog) -> None:
     """Live the world's scenario, in this log."""
     traced.set(world.run.trace)
-    left = list(world.run.scenario.turns)
-    while left:
-        await _session(world, log, left)
+    remaining_turns = list(world.run.scenario.turns)
+    while remaining_turns:
+        await _session(world, log, remaining_turns)
 
 
 @asynccontextmanager
@@ -547,10 +549,10 @@ async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
 async def _hear(world: World, talk: Conversation, events: AsyncIterator[Event]) -> None:
     """Hear a turn to its end, and stop it where it stalls."""
     stalled = set[str]()
-    heard = list[Event]()
-    world.run.heard.append(heard)
+    heard_events = list[Event]()
+    world.run.heard.append(heard_events)
     async for event in events:
-        heard.append(event)
+        heard_events.append(event)
         match event:
             case Block(body=ToolCalled(tool="life.stall", call_id=call_id)):
                 stalled.add(call_id)

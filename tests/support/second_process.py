@@ -37,8 +37,8 @@ class Another:
 
     async def interrupt(self, now: Interruption, store: str) -> Receipt | None:
         """Have it interrupt the story; what it says of that."""
-        said = json.loads(await asyncio.to_thread(self._told, dumps([store, now.step, now.kind])))
-        return Receipt(*said) if said else None
+        value = json.loads(await asyncio.to_thread(self._told, dumps([store, now.step, now.kind])))
+        return Receipt(*value) if value else None
 
     def _told(self, line: str) -> str:
         assert self._process.stdin is not None

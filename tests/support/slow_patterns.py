@@ -59,7 +59,9 @@ def beginnings(tree: Any, flags: int) -> list[str]:
     """Short beginnings of what a pattern takes, one for each place and branch."""
     words, seen = [""], dict[str, None]()
     for kind, argument in tree:
-        inner = [word for part in _parts(kind, argument) for word in beginnings(part, flags)]
+        inner = [
+            beginning for part in _parts(kind, argument) for beginning in beginnings(part, flags)
+        ]
         seen |= dict.fromkeys(word + more for word in words[:3] for more in inner)
         words = [word + more for word in words for more in _takes(kind, argument, flags)]
         words = list(dict.fromkeys(words))[:_MOST_WORDS]
@@ -111,14 +113,14 @@ def attacks(pattern: re.Pattern[str]) -> list[Callable[[int], str]]:
     tree = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
     flags: int = tree.state.flags
     chars = classes([*leaves(tree, flags), _ANYTHING])[:12]
-    begun = sorted(beginnings(tree, flags), key=len)
+    begun_beginnings = sorted(beginnings(tree, flags), key=len)
     pairs = ["".join(pair) for pair in product(chars, repeat=2)]
-    ended = [f"{beginning}{char}" for beginning in begun for char in chars]
-    found = [("", word) for word in chars]
-    found += _sample([("", word) for word in begun], 20)
-    found += _sample([*product(begun, chars)], 20)
-    found += _sample([("", word) for word in (*pairs, *ended)], 20)
-    return [partial(_attack, *words) for words in dict.fromkeys(found)]
+    texts = [f"{beginning}{char}" for beginning in begun_beginnings for char in chars]
+    rows = [("", char) for char in chars]
+    rows += _sample([("", word) for word in begun_beginnings], 20)
+    rows += _sample([*product(begun_beginnings, chars)], 20)
+    rows += _sample([("", word) for word in (*pairs, *texts)], 20)
+    return [partial(_attack, *words) for words in dict.fromkeys(rows)]
 
 
 def _sample(words: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:

@@ -203,11 +203,11 @@ async def at_work(
     properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Conversation, None]:
     """A conversation at the workbench, with a model, a chain of them or a script."""
-    asked = ScriptedModel(model) if isinstance(model, list) else model
+    asked_model = ScriptedModel(model) if isinstance(model, list) else model
     opened = Harness.open(
         bundle or workbench(),
         store=store,
-        model=asked,
+        model=asked_model,
         clock=clock or FakeClock(),
         properties=properties,
     )
@@ -242,7 +242,7 @@ async def types(talk: Conversation) -> list[str]:
 
 def results(prompt: Prompt) -> list[ToolMessage]:
     """The results that a request shows, in its order."""
-    return [one for one in prompt.messages if isinstance(one, ToolMessage)]
+    return [message for message in prompt.messages if isinstance(message, ToolMessage)]
 
 
 def shown(prompt: Prompt) -> str:
@@ -252,12 +252,12 @@ def shown(prompt: Prompt) -> str:
 
 def roles(messages: Sequence[Message]) -> list[str]:
     """Who speaks."""
-    return [type(one).__name__.removesuffix("Message").lower() for one in messages]
+    return [type(message).__name__.removesuffix("Message").lower() for message in messages]
 
 
 def decisions(model: ScriptedModel) -> list[Prompt]:
     """The requests for decisions."""
-    return [one for one in model.requests if one.purpose == "decision"]
+    return [request for request in model.requests if request.purpose == "decision"]
 
 
 async def heard(

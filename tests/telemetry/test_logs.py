@@ -156,9 +156,9 @@ def test_a_record_is_one_line_of_json() -> None:
         )
     line = JsonLines().format(record)
     assert "\n" not in line
-    told = json.loads(line)
-    assert told.pop("error").endswith("ValueError: broken\nin two lines")
-    assert told == {
+    value = json.loads(line)
+    assert value.pop("error").endswith("ValueError: broken\nin two lines")
+    assert value == {
         "time": "1970-01-01T00:00:00.500+00:00",
         "level": "ERROR",
         "logger": "loopline",
@@ -177,14 +177,14 @@ def test_the_command_logs_lines_of_json_when_it_answers_in_json(tmp_path: Path) 
     assert loopline("new", "shop").code == 0
     ran = loopline("run", "shop", "Hello?", "-c", "talk", "-v", "--json")
     assert ran.value["turn_id"] == "turn_1"
-    told = [one for one in lines(ran.err) if one["level"] == "INFO"]
-    assert {(one["conversation"], one["turn_id"]) for one in told} == {("talk", "turn_1")}
-    assert told[-1]["reason"] == ran.value["exit_reason"]
+    reported_lines = [line for line in lines(ran.err) if line["level"] == "INFO"]
+    assert {(one["conversation"], one["turn_id"]) for one in reported_lines} == {("talk", "turn_1")}
+    assert reported_lines[-1]["reason"] == ran.value["exit_reason"]
 
 
 def test_the_command_logs_lines_of_text_otherwise(tmp_path: Path) -> None:
     loopline = Loopline(tmp_path, {"LOOPLINE_STORE": "memory:"})
     assert loopline("new", "shop").code == 0
-    said = loopline("run", "shop", "Hello?", "-c", "talk", "-v").err
-    assert "INFO loopline: talk turn_1 begins: shop with offline" in said.splitlines()
+    errors = loopline("run", "shop", "Hello?", "-c", "talk", "-v").err
+    assert "INFO loopline: talk turn_1 begins: shop with offline" in errors.splitlines()
     assert "INFO" not in loopline("run", "shop", "Hello?", "-c", "talk").err

@@ -40,8 +40,8 @@ def opened(scripts: dict[str, list[Line]], log: TimelineLog, watching: Watching 
 
 
 async def test_calls_at_once_are_children_of_their_turn() -> None:
-    watching, both = Watching(), (Call("w.look", text="a"), Call("w.look", text="b"))
-    model = ScriptedModel([Say("", *both), "Seen."])
+    watching, calls = Watching(), (Call("w.look", text="a"), Call("w.look", text="b"))
+    model = ScriptedModel([Say("", *calls), "Seen."])
     async with Harness.open(
         workbench(Desk()), store="memory:", model=model, clock=FakeClock(), telemetry=watching
     ) as harness:
@@ -163,8 +163,8 @@ async def test_a_turn_that_was_left_is_told_of_by_who_ends_it() -> None:
     log.left = None
     async with opened(FAMILY, log, watching) as harness:
         await harness.conversation("c").say("right")
-    ended = [span for span in watching.spans if span.name == "invoke_agent kin"]
-    assert [span.attributes[genai.EXIT_REASON] for span in ended] == ["interrupted", "complete"]
+    spans = [span for span in watching.spans if span.name == "invoke_agent kin"]
+    assert [span.attributes[genai.EXIT_REASON] for span in spans] == ["interrupted", "complete"]
     assert by_id(watching.spans) == by_id(await rebuilt(log, C))
 
 
@@ -174,8 +174,8 @@ async def test_a_child_that_waits_is_told_of_when_it_ends_with_its_stopped_paren
         assert (await harness.conversation("c").say("go")).exit_reason == "paused"
     async with opened(ASKING, log, second) as harness:
         assert await harness.conversation("c").stop()
-    ended = [span for span in second.spans if span.name == "invoke_agent kin"]
-    assert [span.attributes[genai.EXIT_REASON] for span in ended] == ["stopped", "stopped"]
+    spans = [span for span in second.spans if span.name == "invoke_agent kin"]
+    assert [span.attributes[genai.EXIT_REASON] for span in spans] == ["stopped", "stopped"]
     assert by_id([*first.spans, *second.spans]) == by_id(await rebuilt(log, C))
 
 
@@ -307,6 +307,6 @@ def test_without_telemetry_a_turn_loads_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_said_how_to_install_it(tmp_path: Path) -> None:
-    absent, asked = "sys.modules['opentelemetry'] = None", ", telemetry='otlp'"
-    said, _ = ran(tmp_path, before=absent, telemetry=asked)
+    absent, text = "sys.modules['opentelemetry'] = None", ", telemetry='otlp'"
+    said, _ = ran(tmp_path, before=absent, telemetry=text)
     assert said == "telemetry is not installed: pip install 'loopline[otel]'"

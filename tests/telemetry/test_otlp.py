@@ -135,14 +135,15 @@ async def test_what_was_said_is_sent_only_when_it_is_opted_in(
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", captured)
     await said("top secret")
-    assert any("secret" in str(values(list(one.attributes))) for one in received.spans) == told
+    assert any("secret" in str(values(list(span.attributes))) for span in received.spans) == told
 
 
 def counts(received: Received, name: str) -> dict[tuple[Plain, ...], int | float]:
     """What a counter counted, by the values of its attributes."""
     points: list[NumberDataPoint] = list(received.metrics[name].sum.data_points)
     return {
-        tuple(values(list(one.attributes)).values()): one.as_double or one.as_int for one in points
+        tuple(values(list(point.attributes)).values()): point.as_double or point.as_int
+        for point in points
     }
 
 
@@ -153,7 +154,7 @@ def measured(received: Received, name: str) -> list[HistogramDataPoint]:
 async def test_tokens_are_measured_by_model_and_kind(received: Received) -> None:
     await said("bottom")
     points = measured(received, "gen_ai.client.token.usage")
-    told = {values(list(one.attributes))["gen_ai.token.type"]: one for one in points}
+    told = {values(list(point.attributes))["gen_ai.token.type"]: point for point in points}
     assert {kind: (one.count, one.sum) for kind, one in told.items()} == {
         "input": (1, 10),
         "output": (1, 5),
@@ -173,8 +174,8 @@ async def test_durations_are_measured_in_seconds_by_operation(received: Received
     await said("top secret")
     points = measured(received, "gen_ai.client.operation.duration")
     counted = Counter[str]()
-    for one in points:
-        counted[str(values(list(one.attributes))["gen_ai.operation.name"])] += one.count
+    for point in points:
+        counted[str(values(list(point.attributes))["gen_ai.operation.name"])] += point.count
     assert counted == {"chat": 5, "invoke_agent": 3, "execute_tool": 3}
     assert received.metrics["gen_ai.client.operation.duration"].unit == "s"
     bounds = points[0].explicit_bounds
@@ -184,7 +185,7 @@ async def test_durations_are_measured_in_seconds_by_operation(received: Received
 async def test_a_failed_call_is_measured_as_such(received: Received) -> None:
     await said("top secret")
     points = measured(received, "gen_ai.client.operation.duration")
-    told = [values(list(one.attributes)) for one in points]
+    told = [values(list(point.attributes)) for point in points]
     assert [
         one["gen_ai.tool.name"]
         for one in told
@@ -224,7 +225,9 @@ async def test_a_receiver_that_refuses_harms_no_turn_and_is_told_of_once(
     received.fails = True
     await said("bottom")
     assert received.requests == 2
-    assert [(one.name, one.levelno) for one in caplog.records] == [("loopline", logging.WARNING)]
+    assert [(record.name, record.levelno) for record in caplog.records] == [
+        ("loopline", logging.WARNING)
+    ]
     assert "telemetry cannot be sent" in caplog.text
 
 

@@ -126,8 +126,8 @@ def test_a_request_says_what_it_used_and_why_it_ended() -> None:
 def test_a_model_by_way_of_pydantic_ai_has_the_provider_that_is_asked() -> None:
     name = "pydantic-ai:google:gemini-3-pro"
     (chat,) = spans(structs.replace(ROUND, model=name), structs.replace(DECIDED, model=name))
-    told = chat.attributes[genai.PROVIDER], chat.attributes[genai.REQUEST_MODEL]
-    assert told == ("google", "gemini-3-pro")
+    attributes = chat.attributes[genai.PROVIDER], chat.attributes[genai.REQUEST_MODEL]
+    assert attributes == ("google", "gemini-3-pro")
 
 
 def test_a_model_whose_name_tells_of_no_provider_runs_here() -> None:
@@ -147,7 +147,9 @@ def test_a_call_that_was_started_began_then() -> None:
     assert (call.start, call.end) == (at(3), at(4))
 
 
-@pytest.mark.parametrize("status", [one for one in get_args(ResultStatus) if one != "ok"])
+@pytest.mark.parametrize(
+    "status", [get_arg for get_arg in get_args(ResultStatus) if get_arg != "ok"]
+)
 def test_a_call_without_an_outcome_has_failed_and_says_how(status: ResultStatus) -> None:
     (call,) = spans(CALLED, structs.replace(SEEN, status=status))
     assert (call.failed, call.attributes[genai.ERROR]) == (True, status)
@@ -171,8 +173,8 @@ def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
 def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_failed() -> None:
     used = Usage(input_tokens=9, output_tokens=1)
     refused = ModelSwitched(model="openai:gpt-5", to="b", why="refusal", place=1, usage=used)
-    gone = ModelSwitched(model="b", to="c", why="unavailable", place=2, text="secret")
-    first, second, third = spans(ROUND, refused, ROUND, gone, ROUND, DECIDED)
+    model_switched = ModelSwitched(model="b", to="c", why="unavailable", place=2, text="secret")
+    first, second, third = spans(ROUND, refused, ROUND, model_switched, ROUND, DECIDED)
     assert (first.failed, first.attributes[genai.FINISH_REASONS]) == (False, ("refusal",))
     assert first.attributes[genai.INPUT_TOKENS] == 9
     assert (second.failed, second.attributes[genai.ERROR]) == (True, "unavailable")

@@ -67,14 +67,14 @@ async def append_until_full(store: Path, random: Random) -> Tally:
         full = False
         while not full:
             texts = ["x" * random.choice(SIZES) for _ in range(random.randint(1, 3))]
-            seen = len(acknowledged)
+            count = len(acknowledged)
             try:
-                acknowledged += await log.append(HERE, list(map(prompt, texts)), seen=seen)
+                acknowledged += await log.append(HERE, list(map(prompt, texts)), seen=count)
             except StoreError as error:
                 full = True
                 tally.done[f"told as {type(error).__name__}"] += 1
-        held = list(await log.read(HERE))
-        tally.expect(held == acknowledged, "what is held is not what was acknowledged")
+        blocks = list(await log.read(HERE))
+        tally.expect(blocks == acknowledged, "what is held is not what was acknowledged")
         await asyncio.to_thread(give_room, store.parent)
         acknowledged += await log.append(HERE, [prompt("room")], seen=len(acknowledged))
     tally.add(await judge(store, HERE, acknowledged))
@@ -98,18 +98,18 @@ async def talk_until_full(store: Path, ledger: Path, random: Random) -> Tally:
                 full = True
                 tally.done[f"told as {type(error).__name__}"] += 1
         await asyncio.to_thread(give_room, store.parent)
-        left = list(await talk.blocks())
+        remaining_blocks = list(await talk.blocks())
     closing = ScriptedModel(["Done."] * 9, strict=False)
     async with Harness.open(bundle, store=url(store), model=closing) as harness:
         outcomes = await harness.carry_on()
         result = await harness.conversation(HERE.name).say("more")
-    ends = [one.status for one in outcomes]
+    ends = [outcome.status for outcome in outcomes]
     tally.expect(set(ends) <= {"resumed"}, f"cut turn is {ends}")
     tally.expect(result.ok, f"the next turn ended as {result.exit_reason}")
     tally.done["turns answered"] += answered
     keys = [line.split()[0] for line in await asyncio.to_thread(lines_of, ledger)]
     tally.expect(len(keys) == len(set(keys)) >= answered, "effect twice or lost")
-    tally.add(await judge(store, HERE, left))
+    tally.add(await judge(store, HERE, remaining_blocks))
     return tally
 
 
@@ -122,10 +122,10 @@ async def judge(store: Path, conversation: ConversationKey, acknowledged: list[B
     """Open the store anew and hold it against what was acknowledged."""
     tally = Tally()
     async with Store.open(url(store), read_only=True) as opened:
-        held = list(await opened.conversation(conversation.name).blocks())
+        blocks = list(await opened.conversation(conversation.name).blocks())
         faults = sum(len(audit.faults) for audit in await opened.audit())
     tally.done["acknowledged blocks"] += len(acknowledged)
-    tally.expect(held[: len(acknowledged)] == acknowledged, "acknowledged block lost")
+    tally.expect(blocks[: len(acknowledged)] == acknowledged, "acknowledged block lost")
     tally.expect(faults == 0, "fault found by the audit", faults)
     return tally
 
@@ -134,11 +134,11 @@ def limit_files(store: Path, random: Random) -> Tally:
     """Do the like where nothing can be mounted: no file may grow above a limit, then it may."""
     limit, size = random.randint(200, 2_000) * 1_000, random.choice(SIZES)
     full, after = finish(start("fill", store, limit, size))
-    held = int(full.split(" ", 1)[0])
+    number = int(full.split(" ", 1)[0])
     tally = Tally()
     tally.done["limited files"] += 1
-    tally.done["acknowledged blocks"] += held
-    tally.expect(int(after) == held + 1, "acknowledged block lost")
+    tally.done["acknowledged blocks"] += number
+    tally.expect(int(after) == number + 1, "acknowledged block lost")
     return tally
 
 

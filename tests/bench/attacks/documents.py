@@ -48,7 +48,7 @@ class Import:
 
 async def state(store: Store) -> list[tuple[str, int]]:
     """The conversations of a store, and their heads."""
-    return [(one.conversation.name, one.head) async for one in store.conversations()]
+    return [(summary.conversation.name, summary.head) async for summary in store.conversations()]
 
 
 async def use(harness: Harness, store: Store, document: JsonObject, name: str) -> str:
@@ -95,8 +95,8 @@ async def import_each(
             )
             seconds = time.process_time() - began
             signal.setitimer(signal.ITIMER_PROF, 0)
-            told = end if isinstance(end, str) else f"error not of the tree: {end!r}"
-            output.send((seed, told, seconds))
+            text = end if isinstance(end, str) else f"error not of the tree: {end!r}"
+            output.send((seed, text, seconds))
         whole = await unchanged(store, before)
     output.send((-1, "store unchanged" if whole else "store changed", 0.0))
 
@@ -116,27 +116,29 @@ def run_imports(seeds: Sequence[int], folder: Path, output: Connection) -> None:
 
 def outcomes_of(seeds: Sequence[int], folder: Path) -> list[Import]:
     """Import the documents in another process; where one ends it, a new one goes on behind it."""
-    found = list[Import]()
-    left = list(seeds)
-    while left:
+    imports = list[Import]()
+    remaining_seeds = list(seeds)
+    while remaining_seeds:
         reader, writer = forked.Pipe(duplex=False)
-        process = forked.Process(target=run_imports, args=(left, folder, writer))
+        process = forked.Process(target=run_imports, args=(remaining_seeds, folder, writer))
         process.start()
         writer.close()
         try:
             while reader.poll(MOST_WAIT_SECONDS):
                 seed, end, seconds = reader.recv()
-                found.append(Import(seed, end, seconds))
-                left = left[1:] if seed >= 0 else left
+                imports.append(Import(seed, end, seconds))
+                remaining_seeds = remaining_seeds[1:] if seed >= 0 else remaining_seeds
             process.kill()  # it waits for ever, which takes no time of the processor
         except EOFError:
             pass
         process.join()
-        if left:
+        if remaining_seeds:
             hung = process.exitcode in (-signal.SIGPROF, -signal.SIGKILL)
-            found.append(Import(left[0], "hang" if hung else "process died", MOST_SECONDS))
-            left = left[1:] if hung else []
-    return found
+            imports.append(
+                Import(remaining_seeds[0], "hang" if hung else "process died", MOST_SECONDS)
+            )
+            remaining_seeds = remaining_seeds[1:] if hung else []
+    return imports
 
 
 def tamper(documents: int, seed: int, jobs: int) -> Outcome:

@@ -68,7 +68,11 @@ async def compaction(folder: Path) -> list[Outcome]:
         await talk.say("go", max_iterations=160)
         notices = [block.body for block in await talk.blocks(types="system.message")]
     row = stall("a window of 1M tokens is compacted", "4,000 ms", stalls.longest_seconds * 1000)
-    fitted = [one for one in notices if isinstance(one, SystemMessage) and one.code == "compaction"]
+    fitted = [
+        notice
+        for notice in notices
+        if isinstance(notice, SystemMessage) and notice.code == "compaction"
+    ]
     return [row if fitted else Outcome(row.attack, row.before, "was not compacted", holds=False)]
 
 

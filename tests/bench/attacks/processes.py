@@ -173,16 +173,16 @@ async def belong(folder: Path, number: int, seconds: float, seed: int) -> Tally:
 def run_member(folder: Path, number: int, seconds: float, seed: int) -> None:
     """Be one process, and leave its tally in the folder."""
     tally = asyncio.run(belong(folder, number, seconds, seed))
-    told = dumps({"done": dict(tally.done), "broken": dict(tally.broken)})
-    (folder / f"tally-{number}").write_text(told, encoding="utf-8")
+    text = dumps({"done": dict(tally.done), "broken": dict(tally.broken)})
+    (folder / f"tally-{number}").write_text(text, encoding="utf-8")
 
 
 def tally_of(path: Path) -> Tally:
     """The tally that a process left; one that left none broke."""
     if not path.exists():
         return Tally(broken=Counter({"process died": 1}))
-    told = json.loads(path.read_text("utf-8"))
-    return Tally(done=Counter(told["done"]), broken=Counter(told["broken"]))
+    value = json.loads(path.read_text("utf-8"))
+    return Tally(done=Counter(value["done"]), broken=Counter(value["broken"]))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -199,7 +199,7 @@ async def judge(folder: Path) -> Tally:
     """Hold the store and the ledger against what was acknowledged to the processes."""
     tally = Tally()
     entries = await asyncio.to_thread(entries_of, folder)
-    forgotten = {str(one["conversation"]) for one in entries if one["kind"] == "forgotten"}
+    forgotten = {str(entry["conversation"]) for entry in entries if entry["kind"] == "forgotten"}
     noted = Counter(
         line.split(" ", 1)[1] for line in await asyncio.to_thread(lines_of, folder / "ledger")
     )
@@ -251,8 +251,8 @@ def is_there(entry: dict[str, str | int], blocks: list[Block]) -> bool:
             ]
             return entry["answer"] in answers
         case _:
-            said = [block.body for block in blocks if block.seq == entry["seq"]]
-            texts = [one.text for one in said if isinstance(one, UserSteer | UserFollowup)]
+            bodies = [block.body for block in blocks if block.seq == entry["seq"]]
+            texts = [one.text for one in bodies if isinstance(one, UserSteer | UserFollowup)]
             return texts == [entry["text"]]
 
 

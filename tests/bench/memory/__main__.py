@@ -126,17 +126,17 @@ async def found_by_vectors(generated: Generated, embedder: Embedder) -> float:
     for summary in await generated.log.conversations():
         key = summary.conversation
         texts[Owner.of(key)] += turn_texts(key.name, await generated.log.read(key))
-    different = list({text.text for said in texts.values() for text in said})
+    different = list({text.text for sent_text in texts.values() for text in sent_text})
     vector_of = dict(zip(different, embedder.embed_passages(different), strict=True))
     vectors = {owner: [vector_of[text.text] for text in said] for owner, said in texts.items()}
-    found = list[bool]()
+    flags = list[bool]()
     for fact in generated.facts:
         compared = fast_cosines(embedder.embed_query(fact.asks), vectors[fact.owner])
         order = sorted(range(len(compared)), key=lambda n: compared[n], reverse=True)
         ranked = [texts[fact.owner][number] for number in order]
         turns = dict.fromkeys((text.conversation, text.turn) for text in ranked)
-        found.append((fact.conversation, fact.turn) in list(turns)[:FIRST])
-    return fmean(found)
+        flags.append((fact.conversation, fact.turn) in list(turns)[:FIRST])
+    return fmean(flags)
 
 
 async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Figures:
@@ -177,8 +177,8 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
             fmean([await both.by_time(fact) for fact in facts]),
         ),
     ]
-    told = {fact.owner for fact in facts}
-    owners = [owner for owner in OWNERS if owner in told]
+    reported_owners = {fact.owner for fact in facts}
+    owners = [owner for owner in OWNERS if owner in reported_owners]
     strangers = [_stranger(number, fact, owners) for number, fact in enumerate(facts)]
     ways = quantiles(both.milliseconds, n=20)
     foreign = [
@@ -200,9 +200,9 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
 
 def _stranger(number: int, fact: PlantedFact, owners: Sequence[Owner]) -> Owner:
     """Another user: every second time the one of the same name in the other tenant, if there is one."""
-    others = [owner for owner in owners if owner != fact.owner]
-    namesakes = [owner for owner in others if owner.user == fact.owner.user]
-    return namesakes[0] if namesakes and number % 2 else others[number % len(others)]
+    other_owners = [owner for owner in owners if owner != fact.owner]
+    namesakes = [owner for owner in other_owners if owner.user == fact.owner.user]
+    return namesakes[0] if namesakes and number % 2 else other_owners[number % len(other_owners)]
 
 
 def problems_of(figures: Figures) -> list[str]:

@@ -95,11 +95,11 @@ async def generate(users: int, conversations: int, seed: int) -> Generated:
 
 
 def _names(random: Random) -> Iterator[str]:
-    seen = set[str]()
+    texts = set[str]()
     while True:
         name = "".join(random.choice("bdfgklmnprtvz") + random.choice("aeiou") for _ in range(4))
-        if name not in seen:
-            seen.add(name)
+        if name not in texts:
+            texts.add(name)
             yield name.capitalize()
 
 
@@ -112,8 +112,8 @@ def _conversation(random: Random, fact: Fact | None, name: str) -> tuple[list[Bl
     ]
     turn = random.randrange(TURNS)
     if fact is not None:
-        told = UserPrompt(text=fact.tells.format(name=name))
-        turns[turn] = [told, Completion(text=random.choice(ACKNOWLEDGED))]
+        prompt = UserPrompt(text=fact.tells.format(name=name))
+        turns[turn] = [prompt, Completion(text=random.choice(ACKNOWLEDGED))]
     started = NOW - timedelta(days=random.randrange(1, 300))
     return blocks_of(turns, started), turn + 1
 

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         tests = Coverage.traced(copies[0], traces, options.jobs)
         outcomes = list(_tried(found, copies, tests, quiet=options.json))
     _report(outcomes, as_json=options.json)
-    killed = sum(one.result.outcome in ("killed", "timeout") for one in outcomes)
+    killed = sum(outcome.result.outcome in ("killed", "timeout") for outcome in outcomes)
     return 0 if killed >= TARGET * len(outcomes) else 1
 
 
@@ -95,15 +95,16 @@ def _tried(
 
 
 def _report(outcomes: Sequence[Tried], *, as_json: bool) -> None:
-    counts = Counter(one.result.outcome for one in outcomes)
+    counts = Counter(outcome.result.outcome for outcome in outcomes)
     if as_json:
         rows = [
-            {**asdict(one.mutant), "change": one.change, **asdict(one.result)} for one in outcomes
+            {**asdict(outcome.mutant), "change": outcome.change, **asdict(outcome.result)}
+            for outcome in outcomes
         ]
         sys.stdout.write(json.dumps({"outcomes": counts, "mutants": rows}, indent=1) + "\n")
         return
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    sys.stdout.write(f"{len(outcomes)} mutants: {told}\n")
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    sys.stdout.write(f"{len(outcomes)} mutants: {text}\n")
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -81,7 +81,7 @@ def mutants(path: str, source: bytes) -> Iterator[Mutant]:
 
 def drawn(sources: dict[str, bytes], count: int, seed: int) -> list[Mutant]:
     """So many of all mutants of these files, the same for the same seed."""
-    every = [one for path in sorted(sources) for one in mutants(path, sources[path])]
+    every = [mutant for path in sorted(sources) for mutant in mutants(path, sources[path])]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
@@ -156,8 +156,8 @@ def _changed(node: ast.expr, places: _Places) -> Iterator[tuple[str, str]]:
             for operator, symbol in SWAPS[type(op)]:
                 yield operator, f"(({places.text(left)}) {symbol} ({places.text(right)}))"
         case ast.BoolOp(op=op, values=values):
-            word = " or " if isinstance(op, ast.And) else " and "
-            yield "and/or", f"({word.join(f'({places.text(value)})' for value in values)})"
+            text = " or " if isinstance(op, ast.And) else " and "
+            yield "and/or", f"({text.join(f'({places.text(value)})' for value in values)})"
         case ast.BinOp(left=left, op=op, right=right) if _is_sum(left, op, right):
             yield (
                 "arithmetic",
@@ -180,7 +180,7 @@ def _without(
     places: _Places,
 ) -> Mutant:
     """The call without one of its arguments."""
-    kept = [places.text(one) for one in call.args]
+    kept = [places.text(arg) for arg in call.args]
     for keyword in call.keywords:
         if keyword is not dropped:
             start, end = places.span(keyword)

@@ -164,12 +164,12 @@ class Coverage:
 
 def tried(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Result:
     """What becomes of a mutant; a test that fails without it too tells nothing, and is left out."""
-    left = list(tests)
+    remaining_tests = list(tests)
     while True:
-        result = _tried(copy, mutant, left)
-        if result.by not in left or copy.passes(result.by):
+        result = _tried(copy, mutant, remaining_tests)
+        if result.by not in remaining_tests or copy.passes(result.by):
             return result
-        left.remove(result.by)
+        remaining_tests.remove(result.by)
 
 
 def _tried(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Result:

@@ -64,11 +64,13 @@ async def make(library: str, folder: Path) -> Path:
         uv = shutil.which("uv")
         if uv is None:
             raise RuntimeError("there is no uv on the PATH: the README has a line that installs it")
-        wanted = ["-r", str(HERE / library / "requirements.txt")]
+        expected_texts = ["-r", str(HERE / library / "requirements.txt")]
         if library == "loopline":
-            wanted = [str(ROOT)]
+            expected_texts = [str(ROOT)]
         await check_call(uv, "venv", "-q", "-p", sys.executable, str(folder / library))
-        await check_call(uv, "pip", "install", "-q", "-p", str(commands / "python"), *wanted)
+        await check_call(
+            uv, "pip", "install", "-q", "-p", str(commands / "python"), *expected_texts
+        )
     return commands
 
 
@@ -107,9 +109,9 @@ async def run(program: Program, commands: Path, peer: Peer) -> Outcome:
             codes.append(code)
             printed.append(told)
         book = folder / "orders.txt"
-        made = len(book.read_text("utf-8").splitlines()) if book.exists() else 0
-    problem = "; ".join(problems(program, codes, printed, made))
-    return Outcome(program=program, problem=problem, orders=made, printed="\n".join(printed))
+        count = len(book.read_text("utf-8").splitlines()) if book.exists() else 0
+    problem = "; ".join(problems(program, codes, printed, count))
+    return Outcome(program=program, problem=problem, orders=count, printed="\n".join(printed))
 
 
 async def started(command: str, folder: Path, variables: dict[str, str]) -> tuple[int, str]:
@@ -181,7 +183,7 @@ def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[st
 
     The last row is the orders that each has made when the process died inside the call that makes one.
     """
-    cells = {(one.program.task, one.program.library): one.cell for one in outcomes}
+    cells = {(outcome.program.task, outcome.program.library): outcome.cell for outcome in outcomes}
     libraries = [library for library in LIBRARIES if any(library == key for _, key in cells)]
     yield " | ".join(["| task", *(LIBRARIES[library] for library in libraries)]) + " |"
     yield "|---" * (len(libraries) + 1) + "|"
@@ -198,12 +200,16 @@ async def main() -> None:
     options = argparse.ArgumentParser(prog="python -m tests.bench.peers")
     options.add_argument("--environments", type=Path)
     options.add_argument("--only", choices=LIBRARIES)
-    given = options.parse_args()
-    wanted = [one for one in programs() if given.only in (None, one.library)]
-    with tempfile.TemporaryDirectory() as made:
-        folder = (given.environments or Path(made)).resolve()
-        commands, skipped = await make_all(dict.fromkeys(one.library for one in wanted), folder)
-        chosen = [one for one in wanted if one.library in commands]
+    parse_args = options.parse_args()
+    expected_programs = [
+        program for program in programs() if parse_args.only in (None, program.library)
+    ]
+    with tempfile.TemporaryDirectory() as new_folder:
+        folder = (parse_args.environments or Path(new_folder)).resolve()
+        commands, skipped = await make_all(
+            dict.fromkeys(one.library for one in expected_programs), folder
+        )
+        chosen = [one for one in expected_programs if one.library in commands]
         async with serving(Peer(), TeaModel().respond) as peer:
             outcomes = [await run(one, commands[one.library], peer) for one in chosen]
             killed = [

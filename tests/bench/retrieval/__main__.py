@@ -169,12 +169,12 @@ def asked(tree: Tree, embedder: Embedder, bar: Progress) -> Iterator[Outcome]:
         near = vectors.nearest(vector, limit=CONSIDERED)
         words = search(question.ask, index, limit=CONSIDERED)
         both = search(question.ask, index, vectors, vector, limit=CONSIDERED)
-        found: Mapping[str, tuple[list[Chunk], float]] = {
+        record: Mapping[str, tuple[list[Chunk], float]] = {
             "words": (_chunks(words), _score(words)),
             "vectors": (index.read([each.number for each in near]), near[0].similarity),
             "both": (_chunks(both), _score(both)),
         }
-        for method, (passages, score) in found.items():
+        for method, (passages, score) in record.items():
             places = [n for n, each in enumerate(passages) if question.is_answered_by(each)]
             yield Outcome(question.kind, tree.tuned, method, tuple(places), score)
 
@@ -231,9 +231,9 @@ def missed(rows: Sequence[Row]) -> list[str]:
         if value is not None and value < least:
             missed.append(f"{goal}: {value:.2f} instead of {least:.2f}")
     for (method, kind), row in table.items():
-        both = table["both", kind].recall
-        if method != "both" and both < row.recall - BELOW_BETTER_HALF:
-            missed.append(f"{kind}: {both:.2f} by both, {row.recall:.2f} by {method}")
+        recall = table["both", kind].recall
+        if method != "both" and recall < row.recall - BELOW_BETTER_HALF:
+            missed.append(f"{kind}: {recall:.2f} by both, {row.recall:.2f} by {method}")
     return missed
 
 
@@ -247,8 +247,8 @@ def main() -> int:
     trees = TypeAdapter(list[Tree]).validate_python(yaml.safe_load(QUESTIONS.read_text()))
     chosen = [tree for tree in trees if not arguments.trees or tree.tree in arguments.trees]
     embedder = load_embedder(arguments.embedder, folder=None, environment={})
-    with Progress(console=Console(stderr=True)) as bar:
-        outcomes = [outcome for tree in chosen for outcome in asked(tree, embedder, bar)]
+    with Progress(console=Console(stderr=True)) as progress:
+        outcomes = [outcome for tree in chosen for outcome in asked(tree, embedder, progress)]
     rows = rows_of(outcomes)
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

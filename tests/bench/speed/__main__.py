@@ -99,10 +99,13 @@ class RoundRobin:
             samples = await asyncio.gather(
                 *(process.sample(task) for process, task in zip(processes, tasks, strict=True))
             )
-        taken = [sample for sample in samples if sample is not None]
-        began, ended = min(one.began for one in taken), max(one.ended for one in taken)
+        taken_samples = [sample for sample in samples if sample is not None]
+        began, ended = (
+            min(one.began for one in taken_samples),
+            max(one.ended for one in taken_samples),
+        )
         rounds = each * len(processes) * (ROUNDS_OF_MANY + 1)
-        cpu = sum(one.cpu_ms for one in taken) / len(taken)
+        cpu = sum(one.cpu_ms for one in taken_samples) / len(taken_samples)
         sample = Sample(ms=(ended - began) / rounds * 1000, cpu_ms=cpu, began=began, ended=ended)
         self.results.add(key, processes[0].name, sample)
         self.results.lock_shares.setdefault(key, []).append(lock.share)
@@ -126,14 +129,14 @@ async def measured(chosen: argparse.Namespace) -> SpeedResults:
     """Make the environments, start the subjects, and let them take turns."""
     results = SpeedResults()
     async with AsyncExitStack() as stack:
-        made = Path(stack.enter_context(TemporaryDirectory()))
+        new_path = Path(stack.enter_context(TemporaryDirectory()))
         processes = await stack.enter_async_context(ours(max(SHARED)))
         subjects = [processes[0]] if "loopline" in chosen.only else []
         if chosen.against:
             tree = await stack.enter_async_context(checked_out(chosen.against))
             name = f"loopline@{chosen.against}"
             subjects += await stack.enter_async_context(ours(1, tree, name))
-        folder = (chosen.environments or made / "environments").resolve()
+        folder = (chosen.environments or new_path / "environments").resolve()
         peers = [name for name in chosen.only if name != "loopline"]
         commands, results.skipped = await make_all(peers, folder)
         for name, path in commands.items():
@@ -141,7 +144,7 @@ async def measured(chosen: argparse.Namespace) -> SpeedResults:
             program = library(name, str(path / "python"))
             subjects.append(await stack.enter_async_context(program))
         subjects.append(await stack.enter_async_context(floor()))
-        robin = RoundRobin(made, subjects, results)
+        robin = RoundRobin(new_path, subjects, results)
         await robin.warm_up()
         for number in range(chosen.repeats):
             for key in filter(chosen.rows.__contains__, ROWS):

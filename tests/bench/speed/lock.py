@@ -42,13 +42,13 @@ def is_held(shared_memory: int) -> bool:
 @contextmanager
 def watched(store: Path) -> Iterator[LockShare]:
     """Look at the lock of a store each millisecond, in a thread, while the block runs."""
-    share, ended = LockShare(), Event()
-    thread = Thread(target=_watch, args=(Path(f"{store}-shm"), share, ended))
+    share, event = LockShare(), Event()
+    thread = Thread(target=_watch, args=(Path(f"{store}-shm"), share, event))
     thread.start()
     try:
         yield share
     finally:
-        ended.set()
+        event.set()
         thread.join()
 
 

@@ -87,9 +87,9 @@ class SpeedResults:
     @property
     def subjects(self) -> list[str]:
         """List the subjects that have a sample, ours first."""
-        found = dict.fromkeys(name for row in self.samples.values() for name in row)
+        fromkeys = dict.fromkeys(name for row in self.samples.values() for name in row)
         return sorted(
-            found, key=lambda name: (not name.startswith("loopline"), list(found).index(name))
+            fromkeys, key=lambda name: (not name.startswith("loopline"), list(fromkeys).index(name))
         )
 
 
@@ -153,9 +153,9 @@ def table(results: SpeedResults) -> Iterator[str]:
 def pairs(results: SpeedResults) -> Iterator[str]:
     """Compare this tree with the other commit, pair by pair: the CPU of each sample over that of its neighbour."""
     for row, subjects in results.samples.items():
-        for other in subjects:
-            if other.startswith("loopline@") and "loopline" in subjects:
-                both = zip(subjects["loopline"], subjects[other], strict=False)
+        for other_subject in subjects:
+            if other_subject.startswith("loopline@") and "loopline" in subjects:
+                both = zip(subjects["loopline"], subjects[other_subject], strict=False)
                 ratios = [now.cpu_ms / then.cpu_ms for now, then in both]
                 low, middle, high = (f"{ratio:.2f}" for ratio in spread(ratios))
-                yield f"\n{TITLES[row]}: CPU {middle} of {other}'s ({low}–{high}, {len(ratios)} pairs)."
+                yield f"\n{TITLES[row]}: CPU {middle} of {other_subject}'s ({low}–{high}, {len(ratios)} pairs)."

@@ -64,8 +64,8 @@ class Subject:
             raise SubjectFailed(f"{self.name}: no end within {LIMIT_SECONDS} s: {task}") from None
         if not line:
             await self.process.wait()
-            told = (self.folder / "errors.txt").read_text("utf-8", errors="replace")
-            raise SubjectFailed(f"{self.name}: {told[-2_000:]}")
+            text = (self.folder / "errors.txt").read_text("utf-8", errors="replace")
+            raise SubjectFailed(f"{self.name}: {text[-2_000:]}")
         fields = json.loads(line)
         if "failed" in fields:
             raise TaskFailed(f"{NAMES.get(self.name, self.name)}: {fields['failed']}")
@@ -77,13 +77,13 @@ async def started(
     name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> AsyncIterator[Subject]:
     """Start a program in an empty folder of its own; it ends with the block."""
-    with TemporaryDirectory() as made:
-        folder = Path(made)
+    with TemporaryDirectory() as new_folder:
+        folder = Path(new_folder)
         with (folder / "errors.txt").open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 cwd=ROOT,
-                env={**os.environ, **_QUIET, **(variables or {}), "HOME": made},
+                env={**os.environ, **_QUIET, **(variables or {}), "HOME": new_folder},
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=errors,
@@ -101,9 +101,9 @@ async def library(
     key: str, python: str, name: str = "", source: Path | None = None
 ) -> AsyncIterator[Subject]:
     """Start the program of a library with the Python that has it; `source` is found before what is installed."""
-    with TemporaryDirectory() as made:
-        shutil.copy(str(driver.__file__), Path(made) / "driver.py")
-        program = shutil.copy(HERE / key / f"speed{SUFFIX}", Path(made) / "speed.py")
+    with TemporaryDirectory() as folder:
+        shutil.copy(str(driver.__file__), Path(folder) / "driver.py")
+        program = shutil.copy(HERE / key / f"speed{SUFFIX}", Path(folder) / "speed.py")
         variables = {"PYTHONPATH": str(source)} if source else {}
         async with started(name or key, [python, str(program)], variables) as subject:
             yield subject
@@ -137,8 +137,8 @@ async def checked_out(commit: str) -> AsyncIterator[Path]:
     Raises:
         RuntimeError: there is no such commit; the message is what Git says.
     """
-    with TemporaryDirectory() as made:
-        archive = Path(made) / "sdk.tar"
+    with TemporaryDirectory() as folder:
+        archive = Path(folder) / "sdk.tar"
         await check_call("git", "-C", str(ROOT), "archive", "-o", str(archive), commit, "sdk")
-        await asyncio.to_thread(shutil.unpack_archive, archive, made)
-        yield Path(made) / "sdk"
+        await asyncio.to_thread(shutil.unpack_archive, archive, folder)
+        yield Path(folder) / "sdk"

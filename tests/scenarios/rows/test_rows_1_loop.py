@@ -108,14 +108,14 @@ async def test_row_8_at_the_limit_an_answer_is_asked_for_without_calls() -> None
         "forced",
     )
     assert result.rounds == 2
-    assert [one.options.allow_calls for one in model.requests] == [True, True, False]
+    assert [request.options.allow_calls for request in model.requests] == [True, True, False]
 
 
 async def test_row_9_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
-    async with at_work([Call("w.look", text=one) for one in ("tea", "cake", "pie")]) as talk:
+    async with at_work([Call("w.look", text=text) for text in ("tea", "cake", "pie")]) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="partial")
         (answer,) = await bodies(talk, Completion)
-    assert [one in result.answer for one in ("seen tea", "seen cake", "seen pie")] == [True] * 3
+    assert [text in result.answer for text in ("seen tea", "seen cake", "seen pie")] == [True] * 3
     assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
 
 
@@ -126,11 +126,11 @@ async def test_row_9_an_answer_of_collected_results_is_bounded_and_names_what_wa
     ]
     async with at_work(script, workbench(preset="chatcli", max_iterations=4)) as talk:
         result = await talk.say("go")
-        [whole] = await talk.read(["tc:turn_1.c2.result"])
+        [whole_item] = await talk.read(["tc:turn_1.c2.result"])
     assert len(result.answer) < 31_000
     assert result.answer.count("more characters: tc:turn_1.c") == 3
     assert result.answer.endswith("- w.count (c4): OK\n7")
-    assert len(whole.text) > 10_000
+    assert len(whole_item.text) > 10_000
 
 
 async def test_row_10_an_answer_may_end_any_round() -> None:
@@ -145,7 +145,7 @@ async def test_row_11_without_early_stop_the_answer_of_the_last_round_counts() -
         result = await talk.say("go", early_stop=False, max_iterations=3)
         drafts = await bodies(talk, Draft)
     assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
-    assert [one.text for one in drafts] == ["One.", "Two."]
+    assert [draft.text for draft in drafts] == ["One.", "Two."]
     assert "this was round 1 of at least 3" in shown(model.requests[1])
     assert "this was round 2 of at least 3" in shown(model.requests[2])
 
@@ -165,7 +165,7 @@ async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     ]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", deadline_seconds=60)
-        cut = [one.status for one in await bodies(talk, ToolResult)]
+        cut = [result.status for result in await bodies(talk, ToolResult)]
     assert result.exit_reason == "deadline"
     assert "w.look (c1): OK" in result.answer
     assert cut == ["ok", "stopped", "stopped"]
@@ -191,7 +191,7 @@ async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothin
         async for event in talk.stream("go"):
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):
                 await talk.stop()
-        stopped = [one.status for one in await bodies(talk, ToolResult)]
+        stopped = [result.status for result in await bodies(talk, ToolResult)]
         (end,) = await bodies(talk, Exit)
         last = (await types(talk))[-1]
     assert (stopped, end.reason, last) == (["ok", "stopped", "stopped"], "stopped", "react.exit")
@@ -201,8 +201,10 @@ async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothin
 async def test_row_16_rounds_are_counted_from_one() -> None:
     async with at_work([*calls(2), "Done."]) as talk:
         events = await heard(talk, "go")
-    begun = [one for one in events if isinstance(one, Block) and one.type == "react.round.start"]
-    assert [one.round for one in begun] == [1, 2, 3]
+    blocks = [
+        block for block in events if isinstance(block, Block) and block.type == "react.round.start"
+    ]
+    assert [one.round for one in blocks] == [1, 2, 3]
 
 
 async def test_row_17_each_decision_says_why_the_model_stopped() -> None:
@@ -215,7 +217,7 @@ async def test_row_17_each_decision_says_why_the_model_stopped() -> None:
     )
     async with at_work(model) as talk:
         first, second = await talk.say("go"), await talk.say("go")
-        reasons = [one.stop_reason for one in await bodies(talk, Decision)]
+        reasons = [decision.stop_reason for decision in await bodies(talk, Decision)]
     assert reasons == ["tool_use", "length", "stop", "refusal"]
     assert (first.answer, second.exit_reason) == ("It goes on.", "refused")
 
@@ -238,7 +240,7 @@ async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> 
     model = Spoken(Reply(text="Half an ", stop_reason="length"), Reply(text="answer."))
     async with at_work(model) as talk:
         result = await talk.say("go")
-    first, second = (one.options.output_limit or 0 for one in model.requests)
+    first, second = (request.options.output_limit or 0 for request in model.requests)
     assert (result.answer, result.ok) == ("Half an answer.", True)
     assert second > first
 
@@ -255,7 +257,7 @@ async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> 
 async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
     protocol: ProtocolName, pieces: list[str]
 ) -> None:
-    cut = [Reply(text=one, stop_reason="length") for one in pieces[:-1]]
+    cut = [Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
     async with at_work(Spoken(*cut, Reply(text=pieces[-1]))) as talk:
         result = await talk.say("go", protocol=protocol)
         (answer,) = await bodies(talk, Completion)
@@ -264,16 +266,16 @@ async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
 
 async def test_row_19_a_call_that_was_cut_off_is_completed_and_runs() -> None:
     desk = Desk()
-    begun = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
-    model = Spoken(begun, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
+    reply = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
+    model = Spoken(reply, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
     async with at_work(model, workbench(desk, protocol="tagged")) as talk:
         assert (await talk.say("go")).answer == "Tea."
     assert desk.began == ["tea"]
 
 
 async def test_row_19_a_model_that_begins_anew_is_read_by_itself() -> None:
-    whole = '{"action": "final_answer", "answer": "Whole."}'
-    model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole))
+    whole_text = '{"action": "final_answer", "answer": "Whole."}'
+    model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole_text))
     async with at_work(model) as talk:
         assert (await talk.say("go", protocol="json")).answer == "Whole."
 
@@ -281,22 +283,24 @@ async def test_row_19_a_model_that_begins_anew_is_read_by_itself() -> None:
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
     def both(*texts: str) -> Say:
-        return Say("", *[Call("w.look", text=f" {one} ") for one in texts])
+        return Say("", *[Call("w.look", text=f" {text} ") for text in texts])
 
     model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
     async with at_work(model) as talk:
         result = await talk.say("go", stagnation_rounds=3)
-        told = await bodies(talk, Notice)
+        notices = await bodies(talk, Notice)
     assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
     assert len(decisions(model)) == 3
     why = "The same calls were made 3 times over: w.look."
-    assert told == [Notice(code="stagnation", text=why)]
+    assert notices == [Notice(code="stagnation", text=why)]
     assert why in str(model.requests[-1])
 
 
 async def test_rounds_of_another_kind_do_not_count_as_the_same() -> None:
-    same = Call("w.look", text="a")
-    async with at_work([same, same, Call("w.nothing"), same, same, "Done."]) as talk:
+    same_call = Call("w.look", text="a")
+    async with at_work(
+        [same_call, same_call, Call("w.nothing"), same_call, same_call, "Done."]
+    ) as talk:
         assert (await talk.say("go", stagnation_rounds=3)).exit_reason == "complete"
 
 
@@ -311,7 +315,7 @@ async def test_a_nudge_is_told_once_between_two_decisions() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model, workbench(round_hooks=[hurry])) as talk:
         await talk.say("go")
-    assert [str(one).count("Be quick.") for one in model.requests] == [0, 1, 1]
+    assert [str(request).count("Be quick.") for request in model.requests] == [0, 1, 1]
     assert len(results(model.requests[-1])) == 2
 
 
@@ -321,9 +325,9 @@ async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_l
 
     async with at_work(["Tea."], workbench(round_hooks=[enough])) as talk:
         result = await talk.say("go")
-        told = await bodies(talk, Notice)
+        notices = await bodies(talk, Notice)
     assert (result.answer, result.exit_reason) == ("Tea.", "complete")
-    assert told == [Notice(code="complete", text="This is enough.")]
+    assert notices == [Notice(code="complete", text="This is enough.")]
 
 
 async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:
@@ -331,9 +335,9 @@ async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> 
     script: list[Entry] = [Say("", Call("w.hang"), Call("w.sleep", seconds=30)), "Done."]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", tool_timeout_seconds=20)
-        ended = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+        rows = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
     assert result.answer == "Done."
-    assert ("error", "it was cut off after 20 s") in ended
+    assert ("error", "it was cut off after 20 s") in rows
 
 
 async def test_with_synthesis_the_answer_at_the_limit_is_written_from_the_trace() -> None:

@@ -15,7 +15,7 @@ async def test_row_21_native_calls_travel_beside_the_text() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
     async with at_work(model) as talk:
         await talk.say("go", protocol="native")
-    assert "w.look" in [one.name for one in model.requests[0].tools]
+    assert "w.look" in [tool.name for tool in model.requests[0].tools]
     assert results(model.requests[1])[0].text.endswith("seen tea")
 
 
@@ -33,7 +33,7 @@ async def test_row_23_thought_and_action_are_lines_of_text() -> None:
         result = await talk.say("go", protocol="thought_action")
         (call,), notes = await bodies(talk, ToolCalled), await bodies(talk, Notes)
     assert (result.answer, call.arguments) == ("Tea.", {"text": "tea"})
-    assert [one.text for one in notes] == ["I look.", "Yes."]
+    assert [note.text for note in notes] == ["I look.", "Yes."]
 
 
 async def test_row_24_tagged_calls_may_be_several_in_one_reply() -> None:
@@ -44,7 +44,7 @@ async def test_row_24_tagged_calls_may_be_several_in_one_reply() -> None:
     async with at_work([Raw(written), "Done."]) as talk:
         await talk.say("go", protocol="tagged")
         calls = await bodies(talk, ToolCalled)
-    assert [(one.tool, one.arguments) for one in calls] == [
+    assert [(call.tool, call.arguments) for call in calls] == [
         ("w.look", {"text": "tea"}),
         ("w.count", {"number": 7}),
     ]

@@ -111,7 +111,7 @@ async def test_row_42_results_follow_their_calls_in_the_order_of_the_calls() -> 
 
 async def test_row_43_reads_overlap_and_writes_of_one_thing_never_do() -> None:
     desk = Desk()
-    writes = [Call("w.write", path="db", text=one, ticks=3) for one in ("1", "2")]
+    writes = [Call("w.write", path="db", text=text, ticks=3) for text in ("1", "2")]
     await told(writes[0], *looks("a", "b", ticks=4), writes[1], desk=desk)
     assert desk.order.index("-db1") < desk.order.index("+db2")
     assert desk.order.index("+b") < desk.order.index("-a")
@@ -133,7 +133,7 @@ async def test_row_45_a_command_runs_alone_between_what_stands_before_and_behind
 
 async def test_row_46_a_tool_that_does_not_say_what_it_does_runs_alone() -> None:
     desk = Desk()
-    await told(*[Call("w.command", text=one, ticks=3) for one in ("x", "y")], desk=desk)
+    await told(*[Call("w.command", text=text, ticks=3) for text in ("x", "y")], desk=desk)
     assert (desk.order, desk.most) == (["+x", "-x", "+y", "-y"], 1)
 
 
@@ -161,9 +161,9 @@ async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
     script: list[Entry] = [Say("", Call("w.write", path="a"), Call("w.write", path="b")), "Done."]
     async with at_work(script, workbench(guards=[Policy(ask=["w.write"])])) as talk:
         events = await heard(talk, "go")
-        asked = [one for one in events if isinstance(one, Delta) and one.type == "pending"]
+        deltas = [delta for delta in events if isinstance(delta, Delta) and delta.type == "pending"]
         assert (await talk.resume({"c1": True, "c2": True})).answer == "Done."
-    assert [one.text for one in asked] == ["May w.write run?"] * 2
+    assert [one.text for one in deltas] == ["May w.write run?"] * 2
 
 
 async def test_row_51_who_may_only_read_writes_nothing() -> None:
@@ -188,11 +188,11 @@ async def test_row_53_a_call_that_failed_three_times_is_not_run_again_with_these
     guards = [block_repeated_failures()]
     async with at_work([*script, "Done."], workbench(guards=guards)) as talk:
         await talk.say("go")
-        said = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
-    assert said[:3] == [("error", "x")] * 3
-    assert said[3][0] == "denied"
-    assert said[3][1].startswith("w.fail failed 3 times with these arguments")
-    assert said[4] == ("error", "y")
+        rows = [(result.status, result.text) for result in await bodies(talk, ToolResult)]
+    assert rows[:3] == [("error", "x")] * 3
+    assert rows[3][0] == "denied"
+    assert rows[3][1].startswith("w.fail failed 3 times with these arguments")
+    assert rows[4] == ("error", "y")
 
 
 async def test_row_53_what_failed_in_another_turn_may_be_tried_again() -> None:
@@ -201,7 +201,7 @@ async def test_row_53_what_failed_in_another_turn_may_be_tried_again() -> None:
     async with at_work([*script, *script], workbench(guards=guards)) as talk:
         await talk.say("go")
         await talk.say("again")
-        assert [one.status for one in await bodies(talk, ToolResult)] == ["error", "error"]
+        assert [result.status for result in await bodies(talk, ToolResult)] == ["error", "error"]
 
 
 async def test_row_54_guards_stand_around_a_call_in_their_order() -> None:
@@ -229,7 +229,7 @@ async def test_row_55_a_tool_has_its_context_and_a_result_its_sources() -> None:
         result = await talk.say("go")
         (added,) = await bodies(talk, SourceAdded)
     assert "[[S:1]] https://a.org" in results(model.requests[1])[0].text
-    assert (added.sid, [one.url for one in result.sources]) == (1, ["https://a.org"])
+    assert (added.sid, [source.url for source in result.sources]) == (1, ["https://a.org"])
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -238,9 +238,9 @@ async def test_row_56_rich_content_is_named_to_the_model_and_kept_for_people(jso
     model = in_json(script) if json else ScriptedModel(script)
     async with at_work(model) as talk:
         await talk.say("go")
-        (kept,) = await bodies(talk, ArtifactKept)
+        (artifact_kept,) = await bodies(talk, ArtifactKept)
     assert "ar:turn_1.artifacts.c1@1" in shown(model.requests[1])
-    assert ("<b>" in shown(model.requests[1]), "<b>tea</b>" in kept.text) == (False, True)
+    assert ("<b>" in shown(model.requests[1]), "<b>tea</b>" in artifact_kept.text) == (False, True)
 
 
 async def test_row_57_a_result_without_a_text_says_that_it_succeeded() -> None:
@@ -251,9 +251,9 @@ async def test_row_58_a_large_result_is_shown_in_part_and_read_whole_by_its_ref(
     model = ScriptedModel([Call("w.big", size=70_000), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-        (whole,) = await talk.read("tc:turn_1.c1.result")
+        (whole_item,) = await talk.read("tc:turn_1.c1.result")
     (part,) = results(model.requests[1])
-    assert (len(whole.text), len(part.text) < 65_000) == (70_000, True)
+    assert (len(whole_item.text), len(part.text) < 65_000) == (70_000, True)
     assert "the rest is tc:turn_1.c1.result#C64001-C70000" in part.text
 
 
@@ -267,9 +267,9 @@ async def test_row_59_of_more_than_twelve_tools_at_most_six_are_chosen() -> None
         await talk.say("go", select_tools=True)
     async with at_work(many, workbench(tools=TEN)) as talk:
         await talk.say("go", select_tools=True)
-    assert [one.purpose for one in few.requests] == ["decision"]
-    assert [one.purpose for one in many.requests] == ["selection", "decision"]
-    offered = [one.name for one in many.requests[1].tools if one.name.startswith("w.")]
+    assert [request.purpose for request in few.requests] == ["decision"]
+    assert [request.purpose for request in many.requests] == ["selection", "decision"]
+    offered = [tool.name for tool in many.requests[1].tools if tool.name.startswith("w.")]
     assert offered == TEN[:6]
 
 
@@ -299,11 +299,14 @@ async def test_row_61_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() 
     )
 
     def names(prompt: Prompt) -> list[str]:
-        return [one.name for one in prompt.tools if one.name.startswith("w.")]
+        return [tool.name for tool in prompt.tools if tool.name.startswith("w.")]
 
     async with at_work(model, workbench(tools=TEN)) as talk:
         await talk.say("go", select_tools=True)
-    assert [names(one) for one in model.requests[1:3]] == [["w.look"], ["w.look", "w.count"]]
+    assert [names(request) for request in model.requests[1:3]] == [
+        ["w.look"],
+        ["w.look", "w.count"],
+    ]
     assert results(model.requests[3])[-1].text.endswith("\n7")
 
 
@@ -331,11 +334,11 @@ class Searching(BaseWorkflow):
 
 
 async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> None:
-    searches = [Call("react.search_knowledge", query=one) for one in ("tea", "cake")]
+    searches = [Call("react.search_knowledge", query=text) for text in ("tea", "cake")]
     model = ScriptedModel([Say("", *searches), "Hot [[S:1]]."])
     async with at_work(model, Bundle(id="searching", workflow=Searching)) as talk:
         result = await talk.say("How is tea?")
     found, none = (one.text for one in results(model.requests[1]))
     assert "[[S:1]] Tea — ks:docs/tea.md@aaaa" in found
     assert 'no passage for "cake"' in none
-    assert [one.source_type for one in result.sources] == ["file"]
+    assert [source.source_type for source in result.sources] == ["file"]

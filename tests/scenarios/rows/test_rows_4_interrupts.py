@@ -46,7 +46,7 @@ async def test_row_66_what_is_said_while_a_round_runs_is_in_the_next_request() -
     model = ScriptedModel([Call("w.look"), "Both."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "in German too") == "Both."
-    assert ["in German too" in shown(one) for one in model.requests] == [False, True]
+    assert ["in German too" in shown(request) for request in model.requests] == [False, True]
 
 
 async def test_row_67_as_text_what_was_said_follows_the_results_of_the_round() -> None:
@@ -78,9 +78,9 @@ async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message(
     model = ScriptedModel([Call("w.look"), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short")
-    (said,) = [one for one in model.requests[1].messages if "[USER INTERRUPT]" in str(one)]
-    assert isinstance(said, UserMessage)
-    lines = said.text.splitlines()
+    (message,) = [one for one in model.requests[1].messages if "[USER INTERRUPT]" in str(one)]
+    assert isinstance(message, UserMessage)
+    lines = message.text.splitlines()
     assert lines[0] == "[USER INTERRUPT]"
     assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == (
         "1. ",
@@ -95,10 +95,12 @@ async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
     model = ScriptedModel([*looks, "Done."], window=7_000, output_limit=1_000)
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German too")
-        opened = {one.opened_by for one in await bodies(talk, RoundStart)}
+        opened = {start.opened_by for start in await bodies(talk, RoundStart)}
     assert "compaction" in opened
     assert all(
-        "in German too" in shown(one) for one in model.requests[1:] if one.purpose == "decision"
+        "in German too" in shown(request)
+        for request in model.requests[1:]
+        if request.purpose == "decision"
     )
 
 
@@ -117,7 +119,9 @@ async def test_row_73_what_comes_on_the_last_round_is_reported_and_kept() -> Non
         async for event in talk.stream("go", max_iterations=1):
             if isinstance(event, Block) and isinstance(event.body, RoundStart):
                 late.append(await talk.followup("and b?"))
-        assert late[0].seq not in {s for one in await bodies(talk, RoundStart) for s in one.takes}
+        assert late[0].seq not in {
+            s for start in await bodies(talk, RoundStart) for s in start.takes
+        }
         assert (await talk.say("well?")).answer == "B."
         assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
 
@@ -155,9 +159,9 @@ async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
         events = await heard(talk, "go")
         (pending,) = await bodies(talk, ToolPending)
-        ended = await bodies(talk, Exit)
-    asked = [one.text for one in events if isinstance(one, Delta) and one.type == "pending"]
-    assert (asked, pending.question, ended) == (["Which?"], "Which?", [])
+        ends = await bodies(talk, Exit)
+    texts = [delta.text for delta in events if isinstance(delta, Delta) and delta.type == "pending"]
+    assert (texts, pending.question, ends) == (["Which?"], "Which?", [])
     assert sorted(desk.began) == ["ask", "tea"]
 
 
@@ -174,16 +178,14 @@ async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
     store: str, tmp_path: Path
 ) -> None:
     desk, clock = Desk(), FakeClock()
-    kept: str | TimelineLog = (
-        MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
-    )
+    log: str | TimelineLog = MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
-    async with at_work(script, workbench(desk), store=kept) as talk:
+    async with at_work(script, workbench(desk), store=log) as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match="waits for c1"):
             await talk.resume()
     model = ScriptedModel(["The second."])
-    async with at_work(model, workbench(desk), store=kept) as talk:
+    async with at_work(model, workbench(desk), store=log) as talk:
         result = await talk.resume({"c1": "the second"})
     assert (result.answer, desk.began) == ("The second.", ["ask", "tea"])
     assert [one.text.partition("\n")[2] for one in results(model.requests[0])] == [
@@ -279,14 +281,14 @@ async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> N
     log.left, model = None, ScriptedModel(["Then no cake."])
     async with at_work(model, workbench(desk), store=log) as talk:
         await talk.resume()
-        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
     assert ends == {"c1": "ok", "c2": "interrupted"}
     assert [one.ok for one in results(model.requests[0])] == [True, False]
 
 
 async def test_row_82_what_came_after_a_place_is_read_again_from_the_log() -> None:
     async with at_work([Call("w.look"), "Done."]) as talk:
-        events = [one for one in await heard(talk, "go") if isinstance(one, Block)]
+        events = [block for block in await heard(talk, "go") if isinstance(block, Block)]
         for place in range(len(events) + 1):
             assert list(await talk.blocks(after=place)) == events[place:]
 
@@ -328,7 +330,7 @@ async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
     async with at_work([Call("w.ask"), "Another."]) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
         assert (await talk.say("never mind")).answer == "Another."
-        assert [one.reason for one in await bodies(talk, Exit)] == ["interrupted", "complete"]
+        assert [end.reason for end in await bodies(talk, Exit)] == ["interrupted", "complete"]
 
 
 async def test_a_turn_with_two_questions_waits_for_both() -> None:

@@ -37,7 +37,7 @@ def small(script: Sequence[Entry], *summaries: Entry) -> ScriptedModel:
 
 
 def summaries(model: ScriptedModel) -> list[Prompt]:
-    return [one for one in model.requests if one.purpose == "summary"]
+    return [request for request in model.requests if request.purpose == "summary"]
 
 
 def looks(number: int, size: int = 3_000) -> list[Entry]:
@@ -76,7 +76,7 @@ async def test_row_85_no_request_is_larger_than_the_window_allows() -> None:
     model = small([*looks(12, 4_000), "Done."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).ok
-        sizes = [one.tokens for one in await bodies(talk, RoundStart)]
+        sizes = [start.tokens for start in await bodies(talk, RoundStart)]
     assert max(sizes) <= TOTAL
 
 
@@ -88,7 +88,7 @@ async def test_row_86_a_summary_is_asked_for_only_when_clearing_is_not_enough() 
     for model in (light, heavy):
         async with at_work(model) as talk:
             await talk.say("go")
-            assert "compaction" in {one.opened_by for one in await bodies(talk, RoundStart)}
+            assert "compaction" in {start.opened_by for start in await bodies(talk, RoundStart)}
     assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
 
 
@@ -115,9 +115,9 @@ async def test_row_90_a_summary_stands_for_what_can_still_be_read_by_ref() -> No
     async with at_work(model) as talk:
         await talk.say("go")
         assert (await bodies(talk, RangeSummary))[0].text == "Goal: nine."
-        (whole,) = await talk.read("tc:turn_1.c1.result")
+        (whole_item,) = await talk.read("tc:turn_1.c1.result")
     assert "Goal: nine." in shown(model.requests[-1])
-    assert whole.text == "ran 0-" + "yes " * 750
+    assert whole_item.text == "ran 0-" + "yes " * 750
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ async def test_row_94_the_model_is_told_when_something_was_dropped_and_only_then
     model = small([*looks(number), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-        told = await bodies(talk, SystemMessage)
-    assert bool(told) is dropped
+        notices = await bodies(talk, SystemMessage)
+    assert bool(notices) is dropped
     assert ("To make room" in shown(model.requests[-1])) is dropped
 
 
@@ -220,7 +220,7 @@ async def test_row_99_each_request_begins_with_the_one_before_and_marks_where() 
     async with at_work(model) as talk:
         await talk.say("hello")
         await talk.say("go")
-        names = [[p.name for p in one.points] for one in await bodies(talk, RoundStart)]
+        names = [[p.name for p in start.points] for start in await bodies(talk, RoundStart)]
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after.messages[: len(before.messages)] == before.messages
         assert (after.system, after.tools) == (before.system, before.tools)
@@ -234,19 +234,19 @@ async def test_row_100_the_board_is_new_in_each_round_and_never_kept() -> None:
     first, second = model.requests
     assert ("iteration 1 of 15" in first.tail, "iteration 2 of 15" in second.tail) == (True, True)
     assert ["[OPEN PLANS]" in one.tail for one in (first, second)] == [False, True]
-    assert not any("ANNOUNCE" in str(one) for one in second.messages)
+    assert not any("ANNOUNCE" in str(message) for message in second.messages)
 
 
 async def test_row_101_a_listener_hears_when_the_context_is_made_smaller() -> None:
     async with at_work(small([*looks(6), "Done."])) as talk:
         events = await heard(talk, "go")
-    smaller = [one for one in events if isinstance(one, Delta) and one.type == "compaction"]
+    smaller = [delta for delta in events if isinstance(delta, Delta) and delta.type == "compaction"]
     opened = [
-        one.body
-        for one in events
-        if isinstance(one, Block)
-        and isinstance(one.body, RoundStart)
-        and "compaction" in one.body.opened_by
+        block.body
+        for block in events
+        if isinstance(block, Block)
+        and isinstance(block.body, RoundStart)
+        and "compaction" in block.body.opened_by
     ]
     assert len(smaller) == len(opened) > 0
 
@@ -262,11 +262,11 @@ async def test_row_102_a_question_stands_once_in_its_request() -> None:
 
 async def test_row_104_one_address_is_one_source_and_ranges_cite_several() -> None:
     urls = ["https://a.org", "https://A.org/", "https://b.org"]
-    script: list[Entry] = [Say("", *[Call("w.find", url=one) for one in urls]), "So [[S:1-2]]."]
+    script: list[Entry] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
     async with at_work(script) as talk:
         result = await talk.say("go")
         pool = Timeline(await talk.blocks()).pool
-    assert [one.url for one in pool.sources.values()] == ["https://a.org", "https://b.org"]
+    assert [source.url for source in pool.sources.values()] == ["https://a.org", "https://b.org"]
     assert len(result.sources) == 2
 
 
@@ -278,8 +278,8 @@ async def test_old_results_are_cut_to_400_characters_once_the_cache_is_cold() ->
         await talk.say("second", **limits)
         clock.advance(90)
         await talk.say("third", **limits)
-    assert ["x" * 401 in shown(one) for one in model.requests] == [False, True, True, False]
-    assert ["x" * 400 in shown(one) for one in model.requests] == [False, True, True, True]
+    assert ["x" * 401 in shown(request) for request in model.requests] == [False, True, True, False]
+    assert ["x" * 400 in shown(request) for request in model.requests] == [False, True, True, True]
 
 
 def test_names_are_found_beside_a_word_of_any_length() -> None:

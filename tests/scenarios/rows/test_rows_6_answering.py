@@ -27,7 +27,7 @@ async def test_row_106_the_answer_is_written_by_a_request_of_its_own() -> None:
     async with at_work(model) as talk:
         events = await heard(talk, "go", answer_mode="synthesize")
         (answer,) = await bodies(talk, Completion)
-    assert [one.purpose for one in model.requests] == ["decision", "decision", "answer"]
+    assert [request.purpose for request in model.requests] == ["decision", "decision", "answer"]
     assert (answer.text, said(events)) == ("Tea, at length.", "Tea, at length.")
 
 
@@ -103,7 +103,11 @@ async def test_row_113_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> 
     async with at_work([Fail("down", after="Half an ans")]) as talk:
         events = await heard(talk, "go")
     assert said(events) == "There is no answer: the model could not be asked (down)."
-    assert [one.type for one in events if isinstance(one, Delta)] == ["delta", "reset", "delta"]
+    assert [delta.type for delta in events if isinstance(delta, Delta)] == [
+        "delta",
+        "reset",
+        "delta",
+    ]
 
 
 async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:
@@ -126,11 +130,11 @@ async def test_row_115_a_nudge_may_warn_of_calls_that_repeat() -> None:
         again = state.answer is None and state.same_calls >= 2
         return Reminder("cycle", f"The same call {state.same_calls} times.") if again else None
 
-    same = Call("w.look", text="tea")
-    model = ScriptedModel([same, same, same, "Done."])
+    same_call = Call("w.look", text="tea")
+    model = ScriptedModel([same_call, same_call, same_call, "Done."])
     async with at_work(model, workbench(round_hooks=[warn])) as talk:
         await talk.say("go")
-    told = ["The same call" in shown(one) for one in model.requests]
+    told = ["The same call" in shown(request) for request in model.requests]
     assert told == [False, False, True, True]
     assert "The same call 3 times." in shown(model.requests[-1])
 
@@ -144,5 +148,7 @@ async def test_a_held_answer_is_never_on_the_answer_channel() -> None:
 async def test_with_synthesis_no_decision_is_heard_as_the_answer() -> None:
     async with at_work(in_json(["Brief.", "Long."])) as talk:
         events = await heard(talk, "go", answer_mode="synthesize")
-    answers = [one.text for one in events if isinstance(one, Delta) and one.channel == "answer"]
+    answers = [
+        delta.text for delta in events if isinstance(delta, Delta) and delta.channel == "answer"
+    ]
     assert "Brief." not in "".join(answers)

@@ -29,7 +29,9 @@ async def test_row_135_a_run_begins_no_others_beyond_its_depth() -> None:
         talk = harness.conversation("c")
         await talk.say("go", max_depth=0)
         results = [b.body for b in await talk.blocks() if isinstance(b.body, ToolResult)]
-    assert [(one.status, "max_depth is 0" in one.text) for one in results] == [("error", True)]
+    assert [(result.status, "max_depth is 0" in result.text) for result in results] == [
+        ("error", True)
+    ]
 
 
 async def test_row_136_the_history_of_a_child_stays_its_own() -> None:
@@ -43,8 +45,8 @@ async def test_row_136_the_history_of_a_child_stays_its_own() -> None:
         talk, child = harness.conversation("c"), harness.conversation("c~c1")
         await talk.say("go")
         own = await child.blocks()
-    asked = "".join(str(request) for request in model.requests["go"])
-    assert ("By the lake." in asked, "footprints" in asked) == (True, False)
+    text = "".join(str(request) for request in model.requests["go"])
+    assert ("By the lake." in text, "footprints" in text) == (True, False)
     assert any(isinstance(block.body, ToolCalled) for block in own)
 
 
@@ -61,8 +63,8 @@ async def test_row_132_each_run_has_one_beginning_and_one_end() -> None:
         await talk.say("go")
         blocks = await talk.blocks()
     agents = map(AgentEvent.of, replayed("chatcli", talk.conversation, blocks))
-    told = [(agent.agent, agent.type) for agent in agents if agent is not None]
-    assert Counter(told) == {
+    rows = [(agent.agent, agent.type) for agent in agents if agent is not None]
+    assert Counter(rows) == {
         ("kin", "Started"): 1,
         ("kin", "Completed"): 1,
         ("kin.panel", "Started"): 2,

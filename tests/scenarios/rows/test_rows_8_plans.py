@@ -59,7 +59,7 @@ async def test_row_126_a_round_that_changes_a_plan_acknowledges_nothing() -> Non
         async with at_work([plan("new", "look"), change, "Done."]) as talk:
             await talk.say("go")
             assert await bodies(talk, PlanAck) == []
-            assert all(one.snapshot.step_status == {} for one in await bodies(talk, Plan))
+            assert all(plan.snapshot.step_status == {} for plan in await bodies(talk, Plan))
 
 
 async def test_row_127_the_last_four_open_plans_are_announced() -> None:
@@ -73,12 +73,15 @@ async def test_row_127_the_last_four_open_plans_are_announced() -> None:
 
 
 async def test_row_143_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
-    both = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
-    model = ScriptedModel([*both, "Sorry."])
+    replies = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
+    model = ScriptedModel([*replies, "Sorry."])
     async with at_work(model, workbench(failure_reflection=True)) as talk:
         await talk.say("go")
-    told = [
-        (shown(one).count("Some calls failed: w.fail."), shown(one).count("stop trying this"))
-        for one in model.requests
+    rows = [
+        (
+            shown(request).count("Some calls failed: w.fail."),
+            shown(request).count("stop trying this"),
+        )
+        for request in model.requests
     ]
-    assert told == [(0, 0), (1, 0), (2, 0), (3, 1)]
+    assert rows == [(0, 0), (1, 0), (2, 0), (3, 1)]

@@ -42,7 +42,7 @@ async def test_row_145_a_turn_is_told_as_a_node() -> None:
 
 async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
     records = [one.data for one in await lasting("chatcli") if one.event == "log"]
-    assert [one["msg"] for one in records] == [
+    assert [record["msg"] for record in records] == [
         *["agent turn", "tool_call", "tool result", "agent turn"]
     ]
     assert records[0] == {
@@ -58,7 +58,7 @@ async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
 
 async def test_row_147_an_agent_is_started_once_and_completed_once() -> None:
     records = [one.data for one in await lasting("chatcli") if one.event == "AgentEvent"]
-    assert [one["type"] for one in records] == ["Started", "Completed"]
+    assert [record["type"] for record in records] == ["Started", "Completed"]
 
 
 async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
@@ -66,7 +66,7 @@ async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_it
         tokens = [one for one in told("beakr", await heard(talk, "go")) if one.event == "token"]
     async with at_work([Call("w.ask")]) as talk:
         asked, end = told("beakr", await heard(talk, "go"))[-2:]
-    assert "".join(str(one.data["token"]) for one in tokens) == "Tea."
+    assert "".join(str(token.data["token"]) for token in tokens) == "Tea."
     assert (asked.event, end.event, end.data["exit_reason"]) == ("ask_user", "end", "paused")
 
 
@@ -109,6 +109,6 @@ async def tell(context: ToolContext) -> str:
 async def test_row_151_a_tool_tells_of_events_of_its_own() -> None:
     async with at_work([Call("w.tell"), "Done."], Bundle(id="w", tools=[tell])) as talk:
         records = told("kdcube", await heard(talk, "go"))
-    named = [(one.event, one.data["type"], bool(one.id)) for one in records]
+    named = [(record.event, record.data["type"], bool(record.id)) for record in records]
     own = [("chat_step", "chat.step", False), ("chat_step", "work.done", True)]
     assert [one for one in named if one in own] == own

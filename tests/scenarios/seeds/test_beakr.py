@@ -54,7 +54,7 @@ async def test_b1_channels_append_replace_and_add() -> None:
     assert list(after.open_calls) == []
     assert (between.rounds, after.rounds) == (1, 2)
     assert (between.usage, after.usage) == (used, used + used)
-    assert [one.stop_reason for one in after.decisions] == ["tool_use", "stop"]
+    assert [decision.stop_reason for decision in after.decisions] == ["tool_use", "stop"]
 
 
 async def test_b2_tokens_add_up_over_requests_and_rounds_are_counted() -> None:
@@ -71,7 +71,7 @@ async def test_b3_what_waits_is_in_the_very_next_request_once() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German")
-    assert [shown(one).count("in German") for one in model.requests] == [0, 1, 1]
+    assert [shown(request).count("in German") for request in model.requests] == [0, 1, 1]
 
 
 async def test_b4_a_layer_that_suffices_is_the_last_one() -> None:
@@ -90,7 +90,7 @@ async def test_b5_there_is_a_notice_exactly_when_something_was_dropped() -> None
         async with at_work(model) as talk:
             await talk.say("go")
             assert bool(await bodies(talk, SystemMessage)) is dropped
-        assert any("[CLEARED]" in shown(one) for one in model.requests) is dropped
+        assert any("[CLEARED]" in shown(request) for request in model.requests) is dropped
 
 
 async def test_b6_reads_overlap_and_writes_never_do() -> None:
@@ -139,8 +139,8 @@ async def test_b8_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: 
 
 async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() -> None:
     story: list[Entry] = [Call("w.write", path="a"), Call("w.look", text="tea"), "Done."]
-    whole = ScriptedModel(story)
-    async with at_work(whole) as talk:
+    whole_model = ScriptedModel(story)
+    async with at_work(whole_model) as talk:
         await talk.say("go")
     for made, kept in ((1, 3), (1, 5), (1, 6), (2, 7), (2, 8), (2, 9)):
         log, again = CrashingLog(MemoryLog(FakeClock())), ScriptedModel(story[made:], strict=False)
@@ -152,7 +152,7 @@ async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() 
             log.left = None
             async with at_work(again, store=log) as talk:
                 assert (await talk.resume()).answer == "Done."
-            assert again.requests[-1].messages == whole.requests[-1].messages
+            assert again.requests[-1].messages == whole_model.requests[-1].messages
 
 
 async def test_b13_a_denial_is_a_result() -> None:
@@ -174,10 +174,10 @@ async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -
     model = ScriptedModel([used])
     async with at_work(model) as talk:
         result = await talk.say("go", max_tokens=200_000)
-        begun = await bodies(talk, RoundStart)
+        starts = await bodies(talk, RoundStart)
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
     assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
-    assert begun
+    assert starts
 
 
 async def test_b14_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
@@ -188,8 +188,12 @@ async def test_b14_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_
     model = BillingModel(play)
     async with at_work(model, workbench(preset="beakr")) as talk:
         result = await talk.say("go", max_tokens=20_000)
-        (said,) = await bodies(talk, Completion)
-    assert (result.exit_reason, said.flag, result.answer) == ("budget", "forced", "What was found.")
+        (answer,) = await bodies(talk, Completion)
+    assert (result.exit_reason, answer.flag, result.answer) == (
+        "budget",
+        "forced",
+        "What was found.",
+    )
     assert model.tokens <= 20_000
     assert result.rounds > 2
 

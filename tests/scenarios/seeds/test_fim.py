@@ -133,7 +133,7 @@ async def test_f9_a_model_without_calls_is_asked_in_json_although_native_is_want
     model = in_json([Call("w.look"), "Done."])
     async with at_work(model, workbench(protocol="native")) as talk:
         assert (await talk.say("go")).ok
-    assert {one.options.protocol for one in model.requests} == {"json"}
+    assert {request.options.protocol for request in model.requests} == {"json"}
 
 
 async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
@@ -141,7 +141,7 @@ async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_i
     async with at_work(model, workbench(tools=[])) as talk:
         await talk.say("go")
     (request,) = model.requests
-    assert {one.name.partition(".")[0] for one in request.tools} == {"react"}
+    assert {tool.name.partition(".")[0] for tool in request.tools} == {"react"}
     assert request.options.force_tool == ""
 
 
@@ -167,7 +167,7 @@ async def test_f13_a_call_that_fails_leaves_those_beside_it_alone() -> None:
     script: list[Entry] = [Say("", Call("w.look"), Call("w.crash"), Call("w.look")), "Done."]
     async with at_work(script) as talk:
         await talk.say("go")
-        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+        ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
     assert ends == {"c1": "ok", "c2": "error", "c3": "ok"}
 
 
@@ -183,12 +183,12 @@ async def test_f15_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() 
     calls = [Call("w.look", text="slow", ticks=40), Call("w.look", text="fast", ticks=1)]
     async with at_work([Say("", *calls), "Done."]) as talk:
         events = await heard(talk, "go")
-    ended = [
-        one.body.call_id
-        for one in events
-        if isinstance(one, Block) and isinstance(one.body, ToolResult)
+    call_ids = [
+        block.body.call_id
+        for block in events
+        if isinstance(block, Block) and isinstance(block.body, ToolResult)
     ]
-    assert ended == ["c2", "c1"]
+    assert call_ids == ["c2", "c1"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
     async with at_work(model, workbench(tools=tools, select_tools=True)) as talk:
         await talk.say("go")
-    assert [one.purpose for one in model.requests] == purposes
+    assert [request.purpose for request in model.requests] == purposes
 
 
 async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_all() -> None:
@@ -222,7 +222,7 @@ async def test_f19_of_ten_that_are_named_six_are_taken() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=TEN)]})
     async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
         await talk.say("go")
-    assert len([one for one in model.requests[-1].tools if one.name.startswith("w.")]) == 6
+    assert len([tool for tool in model.requests[-1].tools if tool.name.startswith("w.")]) == 6
 
 
 async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
@@ -260,7 +260,7 @@ async def test_f22_a_context_that_fits_is_left_alone() -> None:
     model = ScriptedModel([*looks(6), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-        assert {one.opened_by for one in await bodies(talk, RoundStart)} == {"start", ""}
+        assert {start.opened_by for start in await bodies(talk, RoundStart)} == {"start", ""}
     assert [len(one.text) for one in results(model.requests[-1])] == [3_000 + 22] * 6
 
 
@@ -281,8 +281,8 @@ async def test_f23_a_second_summary_stands_for_what_the_first_did() -> None:
         first, *_, last = await bodies(talk, RangeSummary)
     assert last.covers > first.covers
     assert last.first_turn == first.first_turn
-    asked = [one for one in model.requests if one.purpose == "summary"]
-    assert "Goal: step 0." in shown(asked[1])
+    requests = [request for request in model.requests if request.purpose == "summary"]
+    assert "Goal: step 0." in shown(requests[1])
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
@@ -300,7 +300,7 @@ async def test_f24_old_results_are_only_named_in_every_protocol(protocol: Protoc
 async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
     protocol: ProtocolName, texts: str, told: bool
 ) -> None:
-    calls: list[Entry] = [Call("w.look", text=one) for one in texts]
+    calls: list[Entry] = [Call("w.look", text=text) for text in texts]
     model = ScriptedModel([*calls, "One.", Call("w.look", text="a"), "Two."])
     async with at_work(model, workbench(cycle_warning_rounds=3, protocol=protocol)) as talk:
         await talk.say("go")
@@ -317,8 +317,8 @@ async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
 async def test_f26_an_answer_is_checked_once_after_enough_rounds(
     calls: int, on: bool, held: bool
 ) -> None:
-    made: list[Entry] = [Call("w.count", number=n) for n in range(calls)]
-    model = ScriptedModel([*made, "One.", *(["Two."] if held else [])])
+    new_calls: list[Entry] = [Call("w.count", number=n) for n in range(calls)]
+    model = ScriptedModel([*new_calls, "One.", *(["Two."] if held else [])])
     async with at_work(model, workbench(completion_check=on)) as talk:
         assert (await talk.say("go")).answer == ("Two." if held else "One.")
     assert shown(model.requests[-1]).count("Before this is the answer") == int(held)
@@ -335,8 +335,8 @@ def reflect(state: ReactStateV2) -> RoundHookResult:
 async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
     rounds: int, limit: int, told: int
 ) -> None:
-    made: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
-    model = ScriptedModel([*made, "Done."])
+    calls: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
+    model = ScriptedModel([*calls, "Done."])
     async with at_work(model, workbench(round_hooks=[reflect], max_iterations=limit)) as talk:
         await talk.say("go")
     assert shown(model.requests[-1]).count("serve the goal") == told
@@ -373,11 +373,11 @@ class Hook:
 
 async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
     desk = Desk()
-    calls = [Call("w.look", text=one) for one in ("tea", "cake", "pen")]
+    calls = [Call("w.look", text=text) for text in ("tea", "cake", "pen")]
     model = ScriptedModel([Say("", *calls, Call("w.command", text="pen")), "Done."])
     async with at_work(model, workbench(desk, guards=[Hook()])) as talk:
         await talk.say("go")
-        ran = {one.call_id: one.ran_with for one in await bodies(talk, ToolResult)}
+        ran = {result.call_id: result.ran_with for result in await bodies(talk, ToolResult)}
     read = [one.text.partition("\n")[2] for one in results(model.requests[1])]
     assert read[:3] == ["no tea today", "seen pie!", "seen pen!"]
     assert "was not run: what guards it failed" in read[3]
@@ -437,7 +437,7 @@ async def test_f46_of_each_result_2000_characters_are_in_the_trace() -> None:
     model = ScriptedModel([Say("", *[Call("w.big", size=n) for n in (2_000, 2_001)]), "B.", "L."])
     async with at_work(model) as talk:
         await talk.say("go", answer_mode="synthesize")
-    trace = [str(one) for one in model.requests[-1].messages if "w.big" in str(one)]
+    trace = [str(message) for message in model.requests[-1].messages if "w.big" in str(message)]
     assert [one.count("x") for one in trace] == [2_000, 2_000]
     assert ["1 more characters" in one for one in trace] == [False, True]
 
@@ -464,5 +464,7 @@ async def test_f49_no_request_has_a_result_without_its_call() -> None:
         assert (await talk.say("go", max_iterations=30)).ok
         assert await bodies(talk, RangeSummary)
     for request in decisions(model):
-        called = [call.call_id for one in request.messages for call in getattr(one, "calls", ())]
+        called = [
+            call.call_id for message in request.messages for call in getattr(message, "calls", ())
+        ]
         assert called == [one.call_id for one in results(request)]

@@ -22,8 +22,8 @@ from tests.support.workbench import (
 
 
 def interrupts(request: Prompt) -> list[str]:
-    said = [one.text for one in request.messages if isinstance(one, UserMessage)]
-    return [one for one in said if one.startswith("[USER INTERRUPT]")]
+    texts = [message.text for message in request.messages if isinstance(message, UserMessage)]
+    return [one for one in texts if one.startswith("[USER INTERRUPT]")]
 
 
 async def test_f37_in_json_what_was_said_follows_the_observation() -> None:
@@ -45,8 +45,8 @@ async def test_f39_several_things_said_make_one_message() -> None:
     model = ScriptedModel([Call("w.look"), "All."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short", "please")
-    (one,) = interrupts(model.requests[1])
-    assert [f"{n}. [" in one for n in (1, 2, 3)] == [True] * 3
+    (interrupt,) = interrupts(model.requests[1])
+    assert [f"{n}. [" in interrupt for n in (1, 2, 3)] == [True] * 3
 
 
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
@@ -54,7 +54,7 @@ async def test_f40_an_answer_is_held_for_what_was_said(protocol: ProtocolName) -
     model = ScriptedModel(["A.", "A and B."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "and b?", protocol=protocol) == "A and B."
-        assert [one.text for one in await bodies(talk, Draft)] == ["A."]
+        assert [draft.text for draft in await bodies(talk, Draft)] == ["A."]
 
 
 async def test_f41_what_comes_on_the_last_round_is_kept_for_the_next_turn() -> None:
@@ -62,7 +62,7 @@ async def test_f41_what_comes_on_the_last_round_is_kept_for_the_next_turn() -> N
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "and b?", max_iterations=1) == "A."
         assert (await talk.say("well?")).answer == "B."
-    assert ["and b?" in shown(one) for one in model.requests] == [False, True]
+    assert ["and b?" in shown(request) for request in model.requests] == [False, True]
 
 
 async def test_f42_what_was_taken_back_is_never_shown_and_only_once_taken_back() -> None:
@@ -73,8 +73,8 @@ async def test_f42_what_was_taken_back_is_never_shown_and_only_once_taken_back()
             if event.type == "react.tool.call":
                 receipt = await talk.followup("by the way")
                 taken_back += [await talk.recall(receipt), await talk.recall(receipt)]
-        begun = await bodies(talk, RoundStart)
-        assert not await talk.recall(Receipt(begun[0].takes[0], 1))
+        starts = await bodies(talk, RoundStart)
+        assert not await talk.recall(Receipt(starts[0].takes[0], 1))
     assert taken_back == [True, False]
     assert "by the way" not in shown(model.requests[-1])
 

@@ -33,7 +33,7 @@ async def test_k2_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None
     async with at_work(model, store=store) as talk:
         result = await talk.say("and now?")
     assert "[[S:1]] https://a.org" in shown(model.requests[0])
-    assert [one.url for one in result.sources] == ["https://a.org"]
+    assert [source.url for source in result.sources] == ["https://a.org"]
 
 
 async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None:
@@ -41,7 +41,7 @@ async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None
     async with at_work(script) as talk:
         result = await talk.say("go")
         plans = Timeline(await talk.blocks()).plans
-        acks = [one.changes for one in await bodies(talk, PlanAck)]
+        acks = [plan_ack.changes for plan_ack in await bodies(talk, PlanAck)]
         (latest,) = await talk.read("ar:plan.latest:plan:turn_1:c1")
     assert (result.answer, acks) == ("Tea.", [{"1": "done"}, {"2": "done"}])
     assert [one.status for one in plans.latest.values()] == ["complete"]
@@ -60,7 +60,7 @@ async def test_k4_each_round_has_a_board_of_its_own() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-    boards = [one.tail.splitlines()[0] for one in model.requests]
+    boards = [request.tail.splitlines()[0] for request in model.requests]
     assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2, 3)]
 
 
@@ -82,9 +82,9 @@ async def test_k6_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
     async with at_work(model) as talk:
         for number in range(7):
             await talk.say(f"question {number}")
-        made = await bodies(talk, RangeSummary)
+        summaries = await bodies(talk, RangeSummary)
         (read,) = await talk.read("ar:turn_1.assistant.completion")
-    assert made[0].covered_turn_ids[0] == "turn_1"
+    assert summaries[0].covered_turn_ids[0] == "turn_1"
     assert "Goal: count." in shown(model.requests[-1])
     assert read.text.startswith("0 yes")
 
@@ -97,7 +97,7 @@ async def test_k7_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
             await talk.say("go")
         clock.advance(600)
         await talk.say("what was it?")
-    before, after = (shown(one) for one in model.requests[-2:])
+    before, after = (shown(request) for request in model.requests[-2:])
     assert "the rest is tc:turn_1.c1.result#C401-C3000" in before
     assert ("x" * 3_000 in before, "x" * 3_000 in after) == (False, True)
 
@@ -124,15 +124,15 @@ async def test_k9_knowledge_is_searched_read_and_cited() -> None:
         result = await talk.say("go")
     found, read = (one.text for one in results(model.requests[-1]))
     assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
-    assert [one.url for one in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
+    assert [source.url for source in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
 
 
 async def test_k12_citations_are_of_one_pool_without_doubles() -> None:
     urls = ["https://a.org", "https://a.org/", "https://b.org"]
-    script: list[Entry] = [Say("", *[Call("w.find", url=one) for one in urls]), "So [[S:1-2]]."]
+    script: list[Entry] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
     async with at_work(script) as talk:
         result = await talk.say("go")
-    assert [one.url for one in result.sources] == ["https://a.org", "https://b.org"]
+    assert [source.url for source in result.sources] == ["https://a.org", "https://b.org"]
 
 
 async def test_k14_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:

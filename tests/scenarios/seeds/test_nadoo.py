@@ -48,7 +48,7 @@ async def test_n4_without_early_stop_every_round_is_made() -> None:
     model = ScriptedModel(["First.", "Second.", "Third."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
         result = await talk.say("go", early_stop=False, max_iterations=3)
-        drafts = [one.text for one in await bodies(talk, Draft)]
+        drafts = [draft.text for draft in await bodies(talk, Draft)]
     assert (result.answer, result.rounds, drafts) == ("Third.", 3, ["First.", "Second."])
 
 

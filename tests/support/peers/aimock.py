@@ -70,12 +70,12 @@ def saying(
     text: str = "", *calls: Call, usage: Mapping[str, Json] | None = None, **more: Json
 ) -> JsonObject:
     """A reply, as its fixtures write it; of `more` are `reasoning` and `finishReason`."""
-    made: list[Json] = [
+    records: list[Json] = [
         {"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls
     ]
     response: JsonObject = {"content": text} if text else {}
     if calls:
-        response["toolCalls"] = made
+        response["toolCalls"] = records
     if usage is not None:
         response["usage"] = dict(usage)
     return {"response": {**response, **more}}

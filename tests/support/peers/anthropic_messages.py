@@ -30,8 +30,8 @@ def message(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -
         events = tuple(_events(says, blocks, usage, asked))
         return Stream(events=events, framing=says.framing, headers=headers)
     content: list[Json] = [block_of(block) for block in blocks]
-    whole: JsonObject = {"content": content, **_ending(says), "usage": usage.told()}
-    return document({**_begun(asked), **whole}, headers=headers)
+    whole_record: JsonObject = {"content": content, **_ending(says), "usage": usage.told()}
+    return document({**_begun(asked), **whole_record}, headers=headers)
 
 
 def _begun(asked: Request) -> JsonObject:
@@ -59,8 +59,8 @@ def _ending(says: Says) -> JsonObject:
 
 
 def _events(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -> Iterator[Event]:
-    begun: JsonObject = {**_begun(asked), "usage": {**usage.told(), "output_tokens": 1}}
-    yield _named({"type": "message_start", "message": begun})
+    record: JsonObject = {**_begun(asked), "usage": {**usage.told(), "output_tokens": 1}}
+    yield _named({"type": "message_start", "message": record})
     pings = [_named({"type": "ping"})] * says.pings
     for index, block in enumerate(blocks):
         place: JsonObject = {"index": index}

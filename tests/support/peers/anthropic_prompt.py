@@ -52,14 +52,14 @@ class Prompt:
 
     def markers(self) -> list[tuple[int, JsonObject]]:
         """Each cache_control with the number of parts up to the one that has it."""
-        found = [
+        rows = [
             (place, marker)
             for place, (_, _, block) in enumerate(self.parts(), 1)
             for marker in _markers_in(block)
         ]
         if isinstance(self.cache_control, dict):
-            found.append((sum(1 for _ in self.parts()), self.cache_control))
-        return found
+            rows.append((sum(1 for _ in self.parts()), self.cache_control))
+        return rows
 
 
 def _markers_in(block: JsonObject) -> list[JsonObject]:
@@ -92,8 +92,8 @@ def _turn(message: JsonObject, at: int) -> Turn:
     role = ROLES.get(str(message.get("role")))
     if role is None:
         raise Refused(f'messages: Unexpected role "{message.get("role")}"')
-    known = {"role", "content", *({"clear_at"} if role == "system" else ())}
-    if extra := message.keys() - known:
+    texts = {"role", "content", *({"clear_at"} if role == "system" else ())}
+    if extra := message.keys() - texts:
         raise Refused(f"messages.{at}.{min(extra)}: Extra inputs are not permitted")
     return Turn(role, _blocks(message.get("content"), f"messages.{at}.content"))
 

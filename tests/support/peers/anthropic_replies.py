@@ -132,13 +132,13 @@ def block_of(block: Block) -> JsonObject:
         case Redacted():
             return {"type": "redacted_thinking", "data": block.data}
         case Call():
-            made: JsonObject = {"type": "tool_use", "id": block.id, "name": block.name}
-            return {**made, "input": _input(block.arguments)}
+            record: JsonObject = {"type": "tool_use", "id": block.id, "name": block.name}
+            return {**record, "input": _input(block.arguments)}
 
 
 def _input(arguments: str) -> Json:
     try:
-        given: Json = json.loads(arguments)
+        value: Json = json.loads(arguments)
     except ValueError:
-        given = {}
-    return given
+        value = {}
+    return value

@@ -134,13 +134,19 @@ def answering(behaviours: Sequence[Behaviour[S]], vendor: Vendor[S]) -> Respond:
     """One behaviour a request that is taken; then the last one again and again."""
     if not behaviours:
         raise ValueError("a peer does something: give it at least one behaviour")
-    left = list(reversed(behaviours))
+    remaining_behaviours = list(reversed(behaviours))
 
     def respond(asked: Request) -> Sequence[Step]:
         refused = vendor.refuses(asked)
         if refused is not None:
             return on_the_wire(refused)
-        return steps(left.pop() if len(left) > 1 else left[0], asked, vendor)
+        return steps(
+            remaining_behaviours.pop()
+            if len(remaining_behaviours) > 1
+            else remaining_behaviours[0],
+            asked,
+            vendor,
+        )
 
     return respond
 
@@ -186,8 +192,8 @@ def _malformed(reply: Reply, at: int) -> Reply:
         case Whole():
             return replace(reply, body=reply.body[: len(reply.body) // 2])
         case Stream():
-            one = reply.events[at]
-            broken = replace(one, data=one.data[: len(one.data) // 2])
+            event = reply.events[at]
+            broken = replace(event, data=event.data[: len(event.data) // 2])
             return replace(reply, events=(*reply.events[:at], broken, *reply.events[at + 1 :]))
 
 
@@ -197,9 +203,9 @@ def _broken_off(behaviour: BrokenOff[S], asked: Request, vendor: Vendor[S]) -> R
         case Whole():
             return document(vendor.error(500, behaviour.fault), 500)
         case Stream():
-            told = reply.events[: behaviour.after_chunks]
-            failure = vendor.broken_off(behaviour.fault, asked, len(told))
-            return replace(reply, events=(*told, failure))
+            events = reply.events[: behaviour.after_chunks]
+            failure = vendor.broken_off(behaviour.fault, asked, len(events))
+            return replace(reply, events=(*events, failure))
 
 
 def _kept(cut: Cut[S], inner: list[Step]) -> list[Step]:

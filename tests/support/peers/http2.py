@@ -34,21 +34,25 @@ async def http2_like(
     signed: tuple[Path, Path], *answers: tuple[bytes, bool]
 ) -> AsyncGenerator[Peer, None]:
     """Answer each request with these bytes, and end the answer or keep it open; the last again and again."""
-    peer, left = Peer(), list(reversed(answers))
+    peer, remaining_answers = Peer(), list(reversed(answers))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer.change(opened=1)
-        held = H2Connection(H2Configuration(client_side=False))
-        held.initiate_connection()
+        h2_connection = H2Connection(H2Configuration(client_side=False))
+        h2_connection.initiate_connection()
         try:
-            writer.write(held.data_to_send())
+            writer.write(h2_connection.data_to_send())
             while data := await reader.read(2**16):
-                for event in held.receive_data(data):
+                for event in h2_connection.receive_data(data):
                     if isinstance(event, RequestReceived):
-                        events, ends = left.pop() if len(left) > 1 else left[0]
-                        held.send_headers(event.stream_id, HEAD)
-                        held.send_data(event.stream_id, events, end_stream=ends)
-                writer.write(held.data_to_send())
+                        events, ends = (
+                            remaining_answers.pop()
+                            if len(remaining_answers) > 1
+                            else remaining_answers[0]
+                        )
+                        h2_connection.send_headers(event.stream_id, HEAD)
+                        h2_connection.send_data(event.stream_id, events, end_stream=ends)
+                writer.write(h2_connection.data_to_send())
         except ConnectionError:
             pass  # the client has gone
         finally:

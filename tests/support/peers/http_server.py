@@ -226,9 +226,9 @@ async def serving(peer: Peer, respond: Respond) -> AsyncGenerator[Peer, None]:
         for line, talk in zip(lines, talks, strict=True):
             talk.cancel()
             line.writer.close()  # a talk that had not begun does not
-        ended = await asyncio.gather(*talks, return_exceptions=True)
+        outcomes = await asyncio.gather(*talks, return_exceptions=True)
         await server.wait_closed()
-    for outcome in ended:
+    for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
 

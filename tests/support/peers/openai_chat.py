@@ -41,8 +41,8 @@ def _completion(says: Says, asked: Request) -> JsonObject:
         "logprobs": None,
         "finish_reason": says.finished,
     }
-    told: JsonObject = {} if says.usage is None else {"usage": says.usage.of_chat()}
-    return {**_envelope(asked, "chat.completion"), "choices": [choice], **told}
+    record: JsonObject = {} if says.usage is None else {"usage": says.usage.of_chat()}
+    return {**_envelope(asked, "chat.completion"), "choices": [choice], **record}
 
 
 def _whole_call(call: Call, says: Says) -> JsonObject:
@@ -130,8 +130,8 @@ def _in_order(says: Says) -> Iterator[JsonObject]:
 
 def _call_deltas(says: Says, at: int, call: Call) -> Iterator[JsonObject]:
     index: dict[str, Json] = {"index": 0 if says.odd.reuses_index else at}
-    whole = call.arguments if says.odd.whole_arguments else ""
-    opening = _whole_call(Call(call.name, whole, call.id), says)
+    whole_arguments = call.arguments if says.odd.whole_arguments else ""
+    opening = _whole_call(Call(call.name, whole_arguments, call.id), says)
     yield {**index, **opening}
-    for piece in says.cut("" if whole else call.arguments):
+    for piece in says.cut("" if whole_arguments else call.arguments):
         yield {**index, "function": {"arguments": piece}}

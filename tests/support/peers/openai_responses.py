@@ -36,13 +36,13 @@ def _bodies(says: Says, asked: Request) -> Iterator[JsonObject]:
     yield {"type": "response.in_progress", "response": begun}
     output = _output(says, asked)
     for index, item in enumerate(output):
-        place: JsonObject = {"output_index": index}
+        record: JsonObject = {"output_index": index}
         opened = {**item, "status": "in_progress"} | _empty(item)
-        yield {"type": "response.output_item.added", **place, "item": opened}
-        within: JsonObject = {**place, "item_id": item["id"]}
+        yield {"type": "response.output_item.added", **record, "item": opened}
+        within: JsonObject = {**record, "item_id": item["id"]}
         for body in _within(says, item):
             yield {**body, **within}
-        yield {"type": "response.output_item.done", **place, "item": item}
+        yield {"type": "response.output_item.done", **record, "item": item}
     ended = _ended(says, asked)
     yield {"type": f"response.{ended['status']}", "response": ended}
 
@@ -177,41 +177,41 @@ def _within(says: Says, item: JsonObject) -> Iterator[JsonObject]:
 def _message_events(says: Says) -> Iterator[JsonObject]:
     index = 0
     if says.content:
-        place: JsonObject = {"content_index": index}
-        yield {"type": "response.content_part.added", **place, "part": _text("")}
+        record: JsonObject = {"content_index": index}
+        yield {"type": "response.content_part.added", **record, "part": _text("")}
         for piece in says.cut(says.content):
             delta: JsonObject = {"delta": piece, "logprobs": []}
-            yield {"type": "response.output_text.delta", **place, **delta}
-        whole: JsonObject = {"text": says.content, "logprobs": []}
-        yield {"type": "response.output_text.done", **place, **whole}
-        yield {"type": "response.content_part.done", **place, "part": _text(says.content)}
+            yield {"type": "response.output_text.delta", **record, **delta}
+        whole_record: JsonObject = {"text": says.content, "logprobs": []}
+        yield {"type": "response.output_text.done", **record, **whole_record}
+        yield {"type": "response.content_part.done", **record, "part": _text(says.content)}
         index += 1
     if says.refusal:
-        place = {"content_index": index}
+        record = {"content_index": index}
         part: JsonObject = {"type": "refusal", "refusal": ""}
-        yield {"type": "response.content_part.added", **place, "part": part}
+        yield {"type": "response.content_part.added", **record, "part": part}
         for piece in says.cut(says.refusal):
-            yield {"type": "response.refusal.delta", **place, "delta": piece}
-        yield {"type": "response.refusal.done", **place, "refusal": says.refusal}
+            yield {"type": "response.refusal.delta", **record, "delta": piece}
+        yield {"type": "response.refusal.done", **record, "refusal": says.refusal}
         part = {"type": "refusal", "refusal": says.refusal}
-        yield {"type": "response.content_part.done", **place, "part": part}
+        yield {"type": "response.content_part.done", **record, "part": part}
 
 
 def _call_events(says: Says, item: JsonObject) -> Iterator[JsonObject]:
     arguments = str(item["arguments"])
     for piece in [arguments] if says.odd.whole_arguments else says.cut(arguments):
         yield {"type": "response.function_call_arguments.delta", "delta": piece}
-    whole: JsonObject = {"name": item["name"], "arguments": arguments}
-    yield {"type": "response.function_call_arguments.done", **whole}
+    whole_record: JsonObject = {"name": item["name"], "arguments": arguments}
+    yield {"type": "response.function_call_arguments.done", **whole_record}
 
 
 def _reasoning_events(says: Says) -> Iterator[JsonObject]:
-    place: JsonObject = {"summary_index": 0}
+    record: JsonObject = {"summary_index": 0}
     kind = "response.reasoning_summary"
     part: JsonObject = {"type": "summary_text", "text": ""}
-    yield {"type": f"{kind}_part.added", **place, "part": part}
+    yield {"type": f"{kind}_part.added", **record, "part": part}
     for piece in says.cut(says.apart):
-        yield {"type": f"{kind}_text.delta", **place, "delta": piece}
-    yield {"type": f"{kind}_text.done", **place, "text": says.apart}
+        yield {"type": f"{kind}_text.delta", **record, "delta": piece}
+    yield {"type": f"{kind}_text.done", **record, "text": says.apart}
     part = {"type": "summary_text", "text": says.apart}
-    yield {"type": f"{kind}_part.done", **place, "part": part}
+    yield {"type": f"{kind}_part.done", **record, "part": part}

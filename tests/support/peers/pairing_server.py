@@ -44,13 +44,15 @@ def paired(asked: Request) -> Paired:
     """The ids in a request of either wire."""
     if asked.path == CHAT:
         messages = list(map(as_object, as_list(asked.body.get("messages"))))
-        made = [as_object(call) for one in messages for call in as_list(one.get("tool_calls"))]
-        came = [one for one in messages if one.get("role") == "tool"]
-        return Paired(_ids(made, "id"), _ids(came, "tool_call_id"))
+        new_items = [
+            as_object(call) for message in messages for call in as_list(message.get("tool_calls"))
+        ]
+        came = [message for message in messages if message.get("role") == "tool"]
+        return Paired(_ids(new_items, "id"), _ids(came, "tool_call_id"))
     items = list(map(as_object, as_list(asked.body.get("input"))))
-    made = [one for one in items if one.get("type") == "function_call"]
-    came = [one for one in items if one.get("type") == "function_call_output"]
-    return Paired(_ids(made, "call_id"), _ids(came, "call_id"))
+    new_items = [item for item in items if item.get("type") == "function_call"]
+    came = [item for item in items if item.get("type") == "function_call_output"]
+    return Paired(_ids(new_items, "call_id"), _ids(came, "call_id"))
 
 
 def _ids(parts: list[JsonObject], name: str) -> tuple[str, ...]:

@@ -53,8 +53,8 @@ def canonical(block: JsonObject) -> str:
 
 def seal(model: str, prefix: Prefix, thought: str) -> str:
     """A signature of the thought by this model behind the prefix."""
-    said = {"model": model, "behind": _mac(prefix.digest), "thought": _mac(thought)}
-    return b64encode(json.dumps(said).encode()).decode()
+    record = {"model": model, "behind": _mac(prefix.digest), "thought": _mac(thought)}
+    return b64encode(json.dumps(record).encode()).decode()
 
 
 def _mac(text: str) -> str:
@@ -98,11 +98,11 @@ def broken_seal(prompt: Prompt) -> str | None:
 
 def _wrong(block: JsonObject, prefix: Prefix, model: str) -> str | None:
     kind, held = ("signature", "thinking") if block["type"] == "thinking" else ("data", "")
-    told, thought = str(block.get(kind, "")), str(block.get(held, ""))
+    text, thought = str(block.get(kind, "")), str(block.get(held, ""))
     invalid = f"Invalid `{kind}` in `{block['type']}` block"
     try:
-        said: dict[str, str] = json.loads(b64decode(told, validate=True))
-        by, behind, sealed_thought = said["model"], said["behind"], said["thought"]
+        value: dict[str, str] = json.loads(b64decode(text, validate=True))
+        by, behind, sealed_thought = value["model"], value["behind"], value["thought"]
     except (ValueError, KeyError, TypeError):
         return invalid
     if sealed_thought != _mac(thought):

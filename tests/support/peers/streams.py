@@ -55,12 +55,12 @@ class Framing:
         """The bytes packet by packet."""
         match self.packets:
             case "events":
-                places = list[int]()
+                numbers = list[int]()
             case "characters":
-                places = [at for at in range(len(data)) if data[at] & 0xC0 == 0x80]
+                numbers = [at for at in range(len(data)) if data[at] & 0xC0 == 0x80]
             case size:
-                places = list(range(size, len(data), size))
-        return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
+                numbers = list(range(size, len(data), size))
+        return [data[start:end] for start, end in pairwise([0, *numbers, len(data)])]
 
 
 PLAIN = Framing()
@@ -105,7 +105,7 @@ def on_the_wire(reply: Reply) -> list[Step]:
         case Stream():
             chunked = ("Transfer-Encoding", "chunked")
             head = _head(200, "text/event-stream; charset=utf-8", reply.headers, chunked)
-            chunks = [step for one in reply.events for step in _chunk(one, reply.framing)]
+            chunks = [step for event in reply.events for step in _chunk(event, reply.framing)]
             return [Send(head, "head"), *chunks, Send(b"0\r\n\r\n", "body")]
 
 
@@ -136,7 +136,7 @@ def pieces_of(text: str, pieces: int | tuple[int, ...]) -> list[str]:
     match pieces:
         case int():
             count = max(1, min(pieces, len(text)))
-            places = [len(text) * at // count for at in range(1, count)]
+            counts = [len(text) * at // count for at in range(1, count)]
         case _:
-            places = sorted({at for at in pieces if 0 < at < len(text)})
-    return [text[start:end] for start, end in pairwise([0, *places, len(text)]) if text]
+            counts = sorted({at for at in pieces if 0 < at < len(text)})
+    return [text[start:end] for start, end in pairwise([0, *counts, len(text)]) if text]
