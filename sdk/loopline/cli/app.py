@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import loopline
-from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, PRESETS, add
+from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, FILES, PRESETS, add
 from loopline.cli.parameters import JsonOption, VerboseOption
 
 app: typer.Typer = typer.Typer(
@@ -51,6 +51,11 @@ add(knowledge_commands, CHECK)
 app.add_typer(
     knowledge_commands, name="knowledge", help="Build or check a bundle's knowledge space."
 )
+
+file_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+for _entry in FILES:
+    add(file_commands, _entry)
+app.add_typer(file_commands, name="files", help="List, compare and export the files of a turn.")
 
 preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 add(preset_commands, DIFF)

@@ -193,6 +193,21 @@ CHECK = CommandEntry(
     "List the links, refs and paths in documents that name nothing.",
     ("store", "prop", "as_json"),
 )
+FILES = (
+    CommandEntry("list", "files:list_files", "List the files of a turn.", (_C, *SCOPE, "as_json")),
+    CommandEntry(
+        "show", "files:show", "Print the text of a file of a turn.", (_C, *SCOPE, "as_json")
+    ),
+    CommandEntry(
+        "diff",
+        "files:diff",
+        "Show what changed in the files between two turns.",
+        (_C, *SCOPE, "pager", "as_json"),
+    ),
+    CommandEntry(
+        "export", "files:export", "Write the files of a turn into a folder.", (_C, *SCOPE)
+    ),
+)
 PRESETS = CommandEntry(
     "presets", "presets:list_presets", "List the loop options of every preset.", ("as_json",)
 )

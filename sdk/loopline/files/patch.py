@@ -139,9 +139,9 @@ def _touched(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePath]
     Raises:
         ToolError: Git cannot read the diff, or one of the names is no path of a workspace.
     """
-    counted = _git(diff, strip, root, "--numstat", "-z", "--allow-empty")
+    counted = _git(diff, strip, root, "--numstat", "-z")
     if counted.returncode != 0:
-        counted = _git(diff, strip, root, "--numstat", "-z", "--allow-empty", "--recount")
+        counted = _git(diff, strip, root, "--numstat", "-z", "--recount")
     if counted.returncode != 0:
         raise ToolError(_unreadable(diff, counted.stderr))
     names = dict[str, WorkspacePath]()
@@ -191,7 +191,7 @@ def _apply(
 
 
 def _unreadable(diff: bytes, stderr: bytes) -> str:
-    message = _message(stderr)
+    message = _message(stderr).partition(" (allow with")[0]
     match = _LINE.search(message)
     lines = diff.splitlines()
     place = int(match[1]) if match else 0

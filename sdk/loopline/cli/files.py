@@ -1,0 +1,215 @@
+"""`loopline files`: the files of a turn listed, shown, compared with another turn's, and written into a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from loopline.cli.access import open_store, stored_blocks
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
+from loopline.errors import LooplineError
+from loopline.files import Folder
+from loopline.models import Json, JsonObject
+from loopline.timeline import (
+    Block,
+    FileAdded,
+    Timeline,
+    WorkspaceArea,
+    turn_id,
+    turn_number,
+    workspace,
+)
+
+ADDED, REMOVED, PLACE = "green", "red", "cyan"
+_DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", PLACE), ("+", ADDED), ("-", REMOVED))
+TurnOption = Annotated[
+    str, typer.Option("--turn", metavar="TURN", help="The turn, as turn_2 or 2; else the last.")
+]
+_AREAS: tuple[WorkspaceArea, ...] = ("files", "outputs")
+
+
+async def list_files(choices: Choices, screen: Screen, turn: TurnOption = "") -> int:
+    """List the files of a turn."""
+    tree = await _tree(choices, screen, turn)
+    if choices.as_json:
+        screen.write_json({"files": [_document(path, block) for path, block in tree.items()]})
+    else:
+        for path, block in tree.items():
+            screen.print(_row(path, block))
+        screen.note(quantity(len(tree), "file"))
+    return ANSWERED if tree else FAILED
+
+
+async def show(
+    choices: Choices,
+    screen: Screen,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Such as files/a.py.")],
+    turn: TurnOption = "",
+) -> int:
+    """Print the text of a file of a turn."""
+    tree = await _tree(choices, screen, turn)
+    name = path if path.startswith(("files/", "outputs/")) else f"files/{path}"
+    if name not in tree:
+        raise LooplineError(f"no file {name!r} there: loopline files list lists those there are")
+    version = _version(tree[name])
+    if choices.as_json:
+        screen.write_json({**_document(name, tree[name]), "text": version.text})
+    elif version.data:
+        screen.note(
+            f"{name} is {workspace.describe_file(version)}: loopline files export writes it"
+        )
+        return FAILED
+    else:
+        screen.write_escaped(version.text)
+    return ANSWERED
+
+
+async def diff(
+    choices: Choices,
+    screen: Screen,
+    first: Annotated[str, typer.Argument(metavar="TURN", help="The older turn.")],
+    second: Annotated[str, typer.Argument(metavar="TURN", help="The newer turn.")],
+) -> int:
+    """Show what changed in the files between two turns."""
+    timeline = await _timeline(choices, screen)
+    older, newer = (_files(timeline, _number(timeline, turn)) for turn in (first, second))
+    changed = [
+        path for path in sorted({*older, *newer}) if _digest(older, path) != _digest(newer, path)
+    ]
+    if choices.as_json:
+        changes: list[Json] = [_change_document(path, older, newer) for path in changed]
+        screen.write_json({"files": changes})
+    else:
+        for path in changed:
+            for line in diff_lines(path, older.get(path), newer.get(path)):
+                screen.print(_coloured(line))
+        screen.note(f"{quantity(len(changed), 'file')} changed")
+    return ANSWERED
+
+
+async def export(
+    choices: Choices,
+    screen: Screen,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder.")],
+    turn: TurnOption = "",
+    force: Annotated[bool, typer.Option(help="Write into a folder that has files.")] = False,
+) -> int:
+    """Write the files of a turn into a folder."""
+    tree = await _tree(choices, screen, turn)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} has files: name a new folder, or pass --force")
+    await asyncio.to_thread(_write_tree, folder, tree)
+    screen.note(f"{quantity(len(tree), 'file')} in {folder}")
+    return ANSWERED
+
+
+def _write_tree(folder: Path, tree: Mapping[str, Block]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with Folder(folder) as target:
+        for path, block in tree.items():
+            target.write(path, workspace.file_bytes(_version(block)))
+
+
+async def _timeline(choices: Choices, screen: Screen) -> Timeline:
+    async with open_store(choices) as store:
+        _, blocks = await stored_blocks(store, choices, screen)
+    return Timeline(blocks)
+
+
+async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, Block]:
+    """Return the blocks of a turn's files by path."""
+    timeline = await _timeline(choices, screen)
+    return _files(timeline, _number(timeline, turn))
+
+
+def _number(timeline: Timeline, turn: str) -> int:
+    """Return the number of the turn, by default that of the last.
+
+    Raises:
+        LooplineError: there is no such turn.
+    """
+    if not turn:
+        return max(timeline.turns)
+    number = int(turn) if turn.isdecimal() else turn_number(turn)
+    if number not in timeline.turns:
+        names = ", ".join(map(turn_id, timeline.turns))
+        raise LooplineError(f"no turn {turn!r} here: turns are {names}")
+    return number
+
+
+def _files(timeline: Timeline, number: int) -> dict[str, Block]:
+    tree = timeline.files_at(number)
+    areas = {"files": tree.files, "outputs": tree.outputs_of(number)}
+    return {f"{area}/{path}": areas[area][path] for area in _AREAS for path in sorted(areas[area])}
+
+
+def _version(block: Block) -> FileAdded:
+    if not isinstance(block.body, FileAdded):
+        raise TypeError(f"{block.ref} holds no version of a file")
+    return block.body
+
+
+def _digest(tree: Mapping[str, Block], path: str) -> str:
+    return _version(tree[path]).sha256 if path in tree else ""
+
+
+def _row(path: str, block: Block) -> Text:
+    version = _version(block)
+    kind = " internal" if version.visibility == "internal" else ""
+    return Text.assemble(
+        escape(path),
+        "\t",
+        (block.ref, REF),
+        "\t",
+        (f"{workspace.describe_file(version)}{kind}", QUIET),
+    )
+
+
+def _document(path: str, block: Block) -> JsonObject:
+    version = _version(block)
+    return {
+        "path": path,
+        "ref": block.ref,
+        "mime": version.mime,
+        "size": version.size,
+        "sha256": version.sha256,
+        "visibility": version.visibility,
+    }
+
+
+def _change_document(path: str, older: Mapping[str, Block], newer: Mapping[str, Block]) -> Json:
+    refs: JsonObject = {
+        name: tree[path].ref if path in tree else None
+        for name, tree in (("before", older), ("after", newer))
+    }
+    return {"path": path, **refs}
+
+
+def diff_lines(path: str, before: Block | None, after: Block | None) -> Iterator[str]:
+    """Yield the lines of the unified diff of a file; one that is no text gets one line."""
+    versions = [None if block is None else _version(block) for block in (before, after)]
+    if any(version is not None and version.data for version in versions):
+        sizes = [f"{version.size:,} bytes" if version else "no file" for version in versions]
+        yield f"{path} is no text: {' → '.join(sizes)}"
+        return
+    old, new = [version.text.splitlines() if version else [] for version in versions]
+    old_name, new_name = [
+        "/dev/null" if version is None else f"{side}/{path}"
+        for side, version in zip("ab", versions, strict=True)
+    ]
+    yield from unified_diff(old, new, old_name, new_name, lineterm="")
+
+
+def _coloured(line: str) -> Text:
+    style = next((style for start, style in _DIFF_STYLES if line.startswith(start)), "")
+    return Text(escape(line), style)

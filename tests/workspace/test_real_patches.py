@@ -1,0 +1,117 @@
+"""Diffs that Git makes of real sources are applied byte for byte as `git apply` does; broken ones change nothing."""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from loopline.errors import ToolError
+from tests.workspace.real_patches import Tree, broken, git_apply, git_diff, our_apply, refusal
+
+STDLIB = Path(sysconfig.get_paths()["stdlib"])
+SOURCES = sorted(
+    path
+    for folder in ("email", "json", "logging", "wsgiref")
+    for path in (STDLIB / folder).glob("*.py")
+    if path.stat().st_size > 1_000
+)
+SEEDS = range(24)
+ODD: dict[str, tuple[Tree, Tree]] = {
+    "no newline at the end": ({"a": b"one\ntwo"}, {"a": b"one\ntwo\nthree"}),
+    "carriage returns": ({"a": b"one\r\ntwo\r\n"}, {"a": b"one\r\n2\r\n"}),
+    "white space at line ends": ({"a": b"one  \ntwo\t\n"}, {"a": b"one\ntwo\t \n"}),
+    "a name with spaces": ({"a b/c d.txt": b"x\n"}, {"a b/c d.txt": b"y\n"}),
+    "a name in Greek": ({"τσάι.txt": b"x\n"}, {"τσάι.txt": b"y\n"}),
+    "an empty file is new": ({}, {"empty": b""}),
+    "a file becomes empty": ({"a": b"x\n"}, {"a": b""}),
+    "a file goes": ({"a": b"x\n", "b": b"y\n"}, {"b": b"y\n"}),
+    "bytes": ({"a.bin": bytes(range(256))}, {"a.bin": bytes(range(255, -1, -1))}),
+    "bytes are new": ({}, {"a.bin": b"\0\1\2" * 100}),
+    "lines that look like headers": (
+        {"a": b"-- x\n++ y\n@@ z\n"},
+        {"a": b"-- x\n+++ y\n@@ z\n--- w\n"},
+    ),
+    "a rename": ({"a": b"x\n" * 40}, {"sub/b": b"x\n" * 40}),
+    "a rename with a change": ({"a": b"x\n" * 40}, {"sub/b": b"x\n" * 39 + b"y\n"}),
+    "no UTF-8": ({"a": b"caf\xe9\nx\n"}, {"a": b"caf\xe9\ny\n"}),
+}
+
+
+def edited(seed: int) -> tuple[Tree, Tree]:
+    """Return some modules of the standard library, and the same with lines changed, added, removed and moved."""
+    lot = random.Random(seed)
+    before = {f"src/{path.name}": path.read_bytes() for path in lot.sample(SOURCES, 3)}
+    after = dict[str, bytes]()
+    for path, data in before.items():
+        lines = data.split(b"\n")
+        for _ in range(lot.randrange(1, 8)):
+            place = lot.randrange(len(lines))
+            match lot.randrange(4):
+                case 0:
+                    lines[place] = lines[place] + b"  # changed"
+                case 1:
+                    lines[place:place] = [b"", b"new = %d" % place]
+                case 2:
+                    del lines[place : place + lot.randrange(1, 5)]
+                case _:
+                    moved = lines[place : place + 3]
+                    del lines[place : place + 3]
+                    lines[0:0] = moved
+        after[path] = b"\n".join(lines)
+    return before, after
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_real_diff_is_applied_as_git_does(seed: int) -> None:
+    before, after = edited(seed)
+    patch = git_diff(before, after, f"-U{seed % 5}" if seed % 5 else "-U3")
+    assert our_apply(before, patch) == git_apply(before, patch) == after
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_diff_is_applied_as_git_does(name: str) -> None:
+    before, after = ODD[name]
+    patch = git_diff(before, after, "-M")
+    assert our_apply(before, patch) == git_apply(before, patch) == after
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_broken_diff_is_refused_with_its_place_and_changes_nothing(seed: int) -> None:
+    before, after = edited(seed)
+    original = dict(before)
+    broken_ones = list(broken(git_diff(before, after), random.Random(seed)))
+    assert broken_ones
+    for breakage in broken_ones:
+        assert git_apply(before, breakage.patch) is None
+        said = refusal(before, breakage.patch)
+        assert said is not None, breakage.how
+        assert said.is_placed, said.text
+    assert before == original
+
+
+@pytest.mark.parametrize(
+    "header", ["@@ -1 +1 @@", "@@ -99,3 +99,3 @@", "@@ -1,9 +1,9 @@", "@@ -2,1 +2,7 @@ def tea():"]
+)
+def test_numbers_of_a_hunk_may_be_wrong(header: str) -> None:
+    before = {"a.py": b"one\ntwo\nthree\nfour\n"}
+    patch = f"--- a/a.py\n+++ b/a.py\n{header}\n one\n-two\n+2\n three\n".encode()
+    assert our_apply(before, patch) == {"a.py": b"one\n2\nthree\nfour\n"}
+
+
+@pytest.mark.parametrize(
+    ("patch", "problem"),
+    [
+        (b"just words", "this is no unified diff"),
+        (b"@@ -1 +1 @@\n-a\n+b\n", "names no file"),
+        (b"--- a/here.py\n+++ b/here.py\n@@ nonsense\n-a\n+b\n", "Git cannot read the patch"),
+        (b"--- a/gone.py\n+++ b/gone.py\n@@ -1 +1 @@\n-a\n+b\n", "files/gone.py does not exist"),
+        (b"--- /dev/null\n+++ b/here.py\n@@ -0,0 +1 @@\n+b\n", "exists already"),
+        (b"x" * 4_000_001, "may have 4,000,000"),
+    ],
+)
+def test_what_is_no_patch_is_said_so(patch: bytes, problem: str) -> None:
+    with pytest.raises(ToolError, match=problem):
+        our_apply({"here.py": b"a\n"}, patch)
