@@ -36,6 +36,7 @@ from loopline.bundle.properties import (
     merged,
     parse_setting,
 )
+from loopline.bundle.served import BundleService, ServedResource, ServedResult
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
@@ -43,6 +44,7 @@ __all__ = [
     "Available",
     "BaseWorkflow",
     "Bundle",
+    "BundleService",
     "ChatCommunicator",
     "ContextRAGClient",
     "ConversationStore",
@@ -57,6 +59,8 @@ __all__ = [
     "PreparedRun",
     "Properties",
     "RunLoop",
+    "ServedResource",
+    "ServedResult",
     "Services",
     "Setting",
     "StoredArtifact",

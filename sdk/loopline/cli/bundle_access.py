@@ -16,15 +16,19 @@ from loopline.cli.options import Choices
 from loopline.cli.process import UsageError, stop_on_signal
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
-from loopline.harness import Cassette, Harness
+from loopline.harness import Cassette, Harness, ModelChoice
 from loopline.knowledge import Progress
 
 BAR_WIDTH = 32
 
 
 @asynccontextmanager
-async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGenerator[Harness]:
+async def open_bundle(
+    bundle: str, choices: Choices, screen: Screen, *, model: ModelChoice = None
+) -> AsyncGenerator[Harness]:
     """Open a bundle; on a terminal a bar shows how far its knowledge space is built.
+
+    A `model` takes the place of the option.
 
     Raises:
         UsageError: an option names a model, a store, a cassette or a property that cannot be.
@@ -34,7 +38,7 @@ async def open_bundle(bundle: str, choices: Choices, screen: Screen) -> AsyncGen
         harness = Harness.open(
             bundle,
             store=choices.store,
-            model=choices.model,
+            model=choices.model if model is None else model,
             properties=chosen_properties(choices),
             on_build=progress_bar(screen),
             cassette=chosen_cassette(choices),

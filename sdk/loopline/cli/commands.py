@@ -173,6 +173,12 @@ COMMANDS = (
         "Call one tool of a bundle, outside any conversation.",
         ("user", "prop", "as_json"),
     ),
+    CommandEntry(
+        "mcp",
+        "mcp_server:serve",
+        "Serve a bundle to MCP clients: its tools, questions, skills.",
+        (OWN, *ANSWERS),
+    ),
     CommandEntry("new", "bundles:new", "Create a bundle, with a tool, a skill and a test."),
     CommandEntry(
         "bundles",

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from loopline.harness.cassette import Cassette
     from loopline.harness.conversation_names import ConversationNames
     from loopline.harness.harness import Harness
+    from loopline.harness.model_choice import ModelChoice
     from loopline.harness.provider_models import model
     from loopline.harness.read_only_store import ReadOnlyStore
+    from loopline.harness.served_bundle import ServedBundle, model_or_call, serve_mcp
     from loopline.harness.store import Store
     from loopline.harness.sync import run_sync
 
@@ -18,20 +20,28 @@ __all__ = [
     "Cassette",
     "ConversationNames",
     "Harness",
+    "ModelChoice",
     "ReadOnlyStore",
+    "ServedBundle",
     "Store",
     "model",
+    "model_or_call",
     "run_sync",
+    "serve_mcp",
 ]
 
 _MODULES = {
     "Cassette": "cassette",
     "ConversationNames": "conversation_names",
     "Harness": "harness",
+    "ModelChoice": "model_choice",
     "ReadOnlyStore": "read_only_store",
+    "ServedBundle": "served_bundle",
     "Store": "store",
     "model": "provider_models",
+    "model_or_call": "served_bundle",
     "run_sync": "sync",
+    "serve_mcp": "served_bundle",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -46,7 +46,7 @@ from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
 from loopline.reader import Reader, conversation_lookup, view_conversation
-from loopline.skills import Skills
+from loopline.skills import Skill, Skills
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
@@ -55,6 +55,7 @@ from loopline.timeline import (
     warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
+from loopline.tools import Tool
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
@@ -269,6 +270,19 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def memory(self) -> ConversationMemory:
         """The memory of what was said in past turns of this store."""
         return self._open_now.services.memory
+
+    async def bundle_tools(self) -> Sequence[Tool]:
+        """Return the bundle's own tools, without those of the loop and of MCP servers."""
+        opened = self._open_now
+        modules = descriptor_modules(opened.loaded, "tools") or [""]
+        tools = dict[str, Tool]()
+        for module in modules:
+            tools |= await asyncio.to_thread(opened.services.toolset, module)
+        return list(tools.values())
+
+    async def bundle_skills(self) -> Sequence[Skill]:
+        """Return the skills that the bundle's loop sees."""
+        return list(await asyncio.to_thread(self._open_now.readable_skills))
 
     @property
     def model(self) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from loopline.react.guards import block_repeated_failures
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, SourceAdded, ToolResult, ToolsSelected
+from tests.mcp.served import Served, plain
 from tests.support.workbench import (
     NINE,
     TEN,
@@ -342,3 +344,18 @@ async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> N
     assert "[[S:1]] Tea — ks:docs/tea.md@aaaa" in found
     assert 'no passage for "cake"' in none
     assert [source.source_type for source in result.sources] == ["file"]
+
+
+async def test_row_62_a_tool_of_a_server_is_checked_run_and_answered_like_any_other(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path)
+    served.declare({"one": plain("works")})
+    calls = [Call("mcp.one.work"), Call("mcp.one.wrk"), Call("calculator.x")]
+    model = ScriptedModel([Say("", *calls), "Done."])
+    async with served.open(model) as harness:
+        await harness.conversation("c1").say("go")
+    worked, misspelt, missing = results(model.requests[1])
+    assert (worked.ok, worked.text.endswith("\nworked")) == (True, True)
+    assert "no tool 'mcp.one.wrk': here only ['mcp.one.work', " in misspelt.text
+    assert (misspelt.ok, missing.ok) == (False, False)

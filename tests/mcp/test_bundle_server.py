@@ -1,0 +1,180 @@
+"""A bundle served to a client of the official SDK: over stdio, and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp_types import CallToolResult, TextContent, TextResourceContents
+
+from tests.authoring.bundle_files import write
+
+BUNDLE = '''
+    import asyncio
+
+    from loopline import BaseWorkflow, Bundle, ToolContext, tool
+    from loopline.react import Allow, Deny
+
+    @tool(effect="read")
+    def steep(kind: str, context: ToolContext) -> str:
+        """Say how long a tea is steeped."""
+        context.progress(f"asking about {kind}")
+        return f"{kind}: 3 minutes"
+
+    @tool
+    def burn(pot: str) -> str:
+        """Burn it."""
+        return f"{pot} is gone"
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.sleep(3600)
+        return "waited"
+
+    class NoFire:
+        async def before(self, call):
+            return Deny("nothing is burnt here") if call.tool.endswith("burn") else Allow()
+
+        async def after(self, call, text):
+            return text
+
+    class Tea(BaseWorkflow):
+        guards = [NoFire()]
+
+    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, wait], skills=["skills/pot"])
+'''
+SKILL = """\
+    ---
+    name: pot
+    description: Warm a pot.
+    ---
+    Pour hot water into it [[S:1]].
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write(tmp_path, {"tea/__init__.py": BUNDLE, "tea/skills/pot/SKILL.md": SKILL}) / "tea"
+
+
+def command(bundle: Path) -> list[str]:
+    store = f"sqlite:///{bundle.parent}/talk.db"
+    return ["-m", "loopline.cli.app", "mcp", str(bundle), "--store", store, "--model", "offline"]
+
+
+def stdio(bundle: Path) -> StdioServerParameters:
+    code = "from loopline.cli import main; main()"
+    _, _, *arguments = command(bundle)
+    return StdioServerParameters(command=sys.executable, args=["-c", code, *arguments])
+
+
+def text_of(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_client_lists_and_calls_the_tools_of_a_bundle(bundle: Path, mode: str) -> None:
+    heard = list[str | None]()
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async with Client(stdio(bundle), mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        steeped = await client.call_tool("tea.steep", {"kind": "green"}, progress_callback=hear)
+        wrong = await client.call_tool("tea.steep", {"kid": 1})
+        denied = await client.call_tool("tea.burn", {"pot": "mine"})
+        missing = await client.call_tool("tea.stir", {})
+    assert set(tools) == {"ask", "tea.steep", "tea.burn", "tea.wait"}
+    hints = tools["tea.steep"].annotations
+    assert hints is not None
+    assert hints.read_only_hint
+    assert (text_of(steeped), steeped.is_error) == ("green: 3 minutes", False)
+    assert "asking about green" in heard
+    assert wrong.is_error
+    assert "kid" in text_of(wrong)
+    assert (text_of(denied), denied.is_error) == ("nothing is burnt here", True)
+    assert text_of(missing).startswith("no tool 'tea.stir'")
+
+
+async def test_a_question_is_a_turn_that_goes_on_in_its_conversation(bundle: Path) -> None:
+    async with Client(stdio(bundle)) as client:
+        first = await client.call_tool("ask", {"text": "How long is green tea steeped?"})
+        name = text_of(first).rpartition("conversation: ")[2]
+        await client.call_tool("ask", {"text": "And black?", "conversation": name})
+        nothing = await client.call_tool("ask", {"text": " "})
+        listed = [resource.uri for resource in (await client.list_resources()).resources]
+        read = await client.read_resource(f"timeline:{name}")
+        with pytest.raises(MCPError, match="there is no conversation 'nobody'"):
+            await client.read_resource("timeline:nobody")
+    [contents] = read.contents
+    assert isinstance(contents, TextResourceContents)
+    assert json.loads(contents.text)["turn_ids"] == ["turn_1", "turn_2"]
+    assert f"timeline:{name}" in listed
+    assert nothing.is_error
+
+
+async def test_a_call_that_the_client_gives_up_stops_its_turn(bundle: Path) -> None:
+    async with Client(stdio(bundle)) as client:
+        await client.call_tool("tea.steep", {"kind": "green"})  # the modules are loaded by now
+        with pytest.raises(MCPError):
+            await client.call_tool("tea.wait", {}, read_timeout_seconds=1.0)
+        waited = ""
+        while '"reason":"stopped"' not in waited:  # the server hears of it while we read
+            names = [resource.uri for resource in (await client.list_resources()).resources]
+            documents = [await client.read_resource(name) for name in names]
+            texts = [str(contents.model_dump()) for read in documents for contents in read.contents]
+            [waited] = [text for text in texts if "Call tea.wait" in text]
+            await asyncio.sleep(0.05)
+
+
+async def test_skills_are_prompts(bundle: Path) -> None:
+    async with Client(stdio(bundle)) as client:
+        [listed] = (await client.list_prompts()).prompts
+        [message] = (await client.get_prompt(listed.name)).messages
+    assert listed.description == "Warm a pot."
+    assert isinstance(message.content, TextContent)
+    assert message.content.text.startswith("Pour hot water into it")
+
+
+@asynccontextmanager
+async def over_http(bundle: Path) -> AsyncGenerator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    code = "from loopline.cli import main; main()"
+    _, _, *arguments = command(bundle)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, *arguments, "--port", str(port)
+    )
+    try:
+        for _ in range(300):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                break
+            except OSError:
+                await asyncio.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_bundle_is_served_over_http_to_several_clients(bundle: Path) -> None:
+    async with over_http(bundle) as url, Client(url) as one, Client(url, mode="legacy") as two:
+        calls = [
+            client.call_tool("tea.steep", {"kind": kind})
+            for client in (one, two)
+            for kind in ("green", "black")
+        ]
+        results = await asyncio.gather(*calls)
+    assert [text_of(result) for result in results] == ["green: 3 minutes", "black: 3 minutes"] * 2
