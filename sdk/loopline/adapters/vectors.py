@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopline.search import (
+    PASSAGE_TEXT_VERSION,
     Embedder,
     EmbeddingError,
     Index,
@@ -120,7 +121,9 @@ class _Files:
     def __init__(self, directory: Path, signature: str, embedder: Embedder) -> None:
         self._embedder = embedder
         self._directory = directory
-        self.model: str = _digest(f"{embedder.key}/{embedder.dimensions}").hex()[:16]
+        self.model: str = _digest(
+            f"{embedder.key}/{embedder.dimensions}/{PASSAGE_TEXT_VERSION}"
+        ).hex()[:16]
         name = f"{_digest(signature).hex()}-{self.model}"
         self.vectors: Path = directory / f"{name}.vectors"
         self._row_bytes = 4 * embedder.dimensions

@@ -23,6 +23,8 @@ from loopline.search.index import IndexDamaged as IndexDamaged
 from loopline.search.index import Kind as Kind
 from loopline.search.index import QueryTerm as QueryTerm
 from loopline.search.memory_index import MemoryIndex as MemoryIndex
+from loopline.search.passage_text import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
+from loopline.search.passage_text import passage_text as passage_text
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
 from loopline.search.vectors import CosineFunction as CosineFunction
@@ -34,4 +36,3 @@ from loopline.search.vectors import VectorProgress as VectorProgress
 from loopline.search.vectors import VectorState as VectorState
 from loopline.search.vectors import VectorStore as VectorStore
 from loopline.search.vectors import cosines as cosines
-from loopline.search.vectors import passage_text as passage_text

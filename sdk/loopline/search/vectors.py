@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loopline.search.embedder import Embedder, Vector
-from loopline.search.index import Chunk, Index
+from loopline.search.index import Index
+from loopline.search.passage_text import passage_text
 
 VectorProgress = Callable[[int, int], bool]
 """Is called with the passages done and the passages in all; returns False to stop, which keeps what is done."""
@@ -73,11 +74,6 @@ class VectorStore(Protocol):
             EmbeddingError: the embedder failed, or the vectors cannot be written. What is done is kept.
         """
         ...
-
-
-def passage_text(chunk: Chunk) -> str:
-    """Return what is embedded of a chunk: its title and its text."""
-    return f"{chunk.title}\n{chunk.text}"
 
 
 CosineFunction = Callable[[Vector, Sequence[Vector]], list[float]]
