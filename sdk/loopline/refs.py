@@ -27,7 +27,7 @@ FORMS = (
     "so:sources_pool[1,3-5]",
     "su:<turn>.conv.range.summary[.n]",
     "sk:<namespace>.<skill>[@<digest>]",
-    "ks:<path>[@<commit>][#L<a>-L<b>]",
+    "ks:<path>[@<commit>][#L<a>-L<b>|#<heading>]",
     "cv:<conversation>/<ref>",
     "ef:<tenant>:<project>:chatbot:<stage>:<user>:<conversation>:<turn>:<role>:<path>",
     *(f"artifact:{name}" for name in _DOCUMENTS),
@@ -202,14 +202,19 @@ class SkillRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRef:
-    """A file of the knowledge space, or some of its lines; without `commit` as it is now."""
+    """A file of the knowledge space, or some of its lines; without `commit` as it is now.
+
+    `heading` names lines by a heading or a definition of the file; what is read by it is printed with its lines.
+    """
 
     path: str
     commit: str | None = None
     span: Span | None = None
+    heading: str = ""
 
     def __str__(self) -> str:
-        return f"ks:{encode(self.path)}{_pin(self.commit)}{_span(self.span)}"
+        heading = f"#{encode(self.heading)}" if self.heading else ""
+        return f"ks:{encode(self.path)}{_pin(self.commit)}{heading}{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,11 +392,17 @@ def _parse_sk(text: str) -> Ref | None:
 
 def _parse_ks(text: str) -> Ref | None:
     text, span = _split_span(text)
+    text, _, heading = text.partition("#")
     commit = _COMMIT.search(text)
     path = text[: commit.start()] if commit else text
     if not path:
         return None
-    return KnowledgeRef(path=decode(path), commit=commit[1] if commit else None, span=span)
+    return KnowledgeRef(
+        path=decode(path),
+        commit=commit[1] if commit else None,
+        span=span,
+        heading=decode(heading),
+    )
 
 
 def _parse_cv(text: str) -> Ref | None:

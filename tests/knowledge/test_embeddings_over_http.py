@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from loopline.adapters.embedding.http_embeddings import HttpEmbedder
+from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
 from loopline.search import EmbeddingError
 
 
@@ -83,6 +84,27 @@ def test_vectors_have_length_1_and_the_order_of_the_texts(server: EmbeddingServe
     assert len(vectors) == 150
     assert [round(x, 3) for x in array("f", vectors[1])] == [0.6, 0.8]
     assert set(server.authorizations) == {"Bearer k"}
+
+
+async def test_a_space_that_is_closed_closes_the_connection_and_opens_another_when_it_is_used_again(
+    server: EmbeddingServer,
+) -> None:
+    repository = MemoryRepository()
+    repository.commit({"tea.md": "# Tea\n\nGreen.\n"})
+    made: list[HttpEmbedder] = []
+
+    def load() -> HttpEmbedder:
+        made.append(embedder(server))
+        return made[-1]
+
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=load)
+    await space.ready()
+    await space.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        made[0].embed_query("tea")
+    await space.ready()
+    assert len(made) == 2
+    await space.close()
 
 
 def test_a_busy_server_is_asked_again(server: EmbeddingServer) -> None:

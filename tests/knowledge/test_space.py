@@ -498,6 +498,47 @@ async def test_vectors_that_cannot_be_made_leave_words_and_say_why(error: Except
     await space.close()
 
 
+HEADINGS = {
+    "tea.md": "# Tea\n\nGreen.\n\n## How it's stored\n\nDry.\n\n### In tins\n\nDark.\n\n## Brewing\n\nHot.\n",
+    "tea.rst": "Tea\n===\n\nGreen.\n\nBrewing\n-------\n\nHot.\n",
+    "tea.py": "class Tea:\n    pass\n\n\ndef brew() -> None:\n    pass\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("ref", "lines"),
+    [
+        ("tea.md#how-its-stored", (5, 12)),
+        ("tea.md#How%20it's%20stored", (5, 12)),
+        ("tea.md#in-tins", (9, 12)),
+        ("tea.md#tea", (1, 15)),
+        ("tea.rst#brewing", (6, 9)),
+        ("tea.py#brew", (5, 6)),
+        ("tea.py#class-tea", (1, 4)),
+    ],
+)
+async def test_a_heading_resolves_to_its_lines_and_those_below_it(
+    ref: str, lines: tuple[int, int]
+) -> None:
+    space = await ready(dict(HEADINGS))
+    passage = await space.read(f"ks:{ref}")
+    assert passage.lines == lines
+    assert passage.ref.endswith(f"@{space.state.short_commit}#L{lines[0]}-L{lines[1]}")
+    assert (await space.read(passage.ref)).text == passage.text
+
+
+async def test_a_heading_that_is_not_there_is_an_error_that_lists_near_ones() -> None:
+    space = await ready(dict(HEADINGS))
+    with pytest.raises(RefError, match=r"no heading 'brew'; there is #brewing"):
+        await space.read("ks:tea.md#brew")
+
+
+async def test_a_folder_lists_its_files_with_or_without_a_slash() -> None:
+    space = await ready()
+    assert (await space.read("ks:handbook")).text == "- ks:handbook/auth/\n- ks:handbook/cache.md"
+    assert (await space.read("ks:handbook/")).text == (await space.read("ks:handbook")).text
+
+
 async def test_only_files_that_fit_a_filter_are_searched() -> None:
     space = await ready()
     found = {

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import takewhile
 
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
-from loopline.search import Explanation, chunk, split_lines
+from loopline.search import SEPARATOR, Explanation, chunk, split_lines
 
 CACHED_TREES = 4
 LONGEST_LISTING = 200
+LISTED_HEADINGS = 5
+DEFINING = frozenset({"def", "class", "async def"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class PassageReader:
         path = parsed.path.strip("/")
         entry = tree.find(path)
         if entry is not None:
-            return self._file(path, parsed.span, entry, commit)
+            return self._file(path, parsed, entry, commit)
         names = tree.listing(path)
         if names is None:
             raise RefError(self._unknown(path, commit, tree))
@@ -88,10 +93,13 @@ class PassageReader:
                 f"{name} has no commit {abbreviation!r}; the current one is {now}, which is read without @"
             ) from error
 
-    def _file(self, path: str, span: Span | None, entry: RepositoryFile, commit: str) -> Passage:
+    def _file(self, path: str, parsed: KnowledgeRef, entry: RepositoryFile, commit: str) -> Passage:
         text = decode_text(self._repository.read(commit, entry.path))
         if text is None:
             raise RefError(f"ks:{self.shown(path)} is not text: it has {entry.size:,} bytes")
+        span = parsed.span
+        if parsed.heading and span is None:
+            span = _lines_below(self.shown(path), text, parsed.heading)
         part, lines, span = _part(self.shown(path), text, span)
         ref = KnowledgeRef(
             path=self.shown(path), commit=self._repository.abbreviate(commit), span=span
@@ -159,6 +167,41 @@ def read_passage(
     if name:
         parsed = replace(parsed, path=parsed.path.strip("/").removeprefix(name).strip("/"))
     return PassageReader(repository, configured_roots(config), name).passage(parsed, commit)
+
+
+def _lines_below(path: str, text: str, heading: str) -> Lines:
+    """Return the lines of a heading or a definition and of all that stands below it.
+
+    Raises:
+        RefError: the file has no such heading; the message lists those there are.
+    """
+    wanted = _slug(heading)
+    sections = [(piece.title.split(SEPARATOR), piece.lines) for piece in chunk(path, text)]
+    for number, (titles, lines) in enumerate(sections):
+        for depth, title in enumerate(titles, start=1):
+            if wanted in _slugs(title):
+                return Lines(lines[0], _last_below(titles[:depth], sections[number:]))
+    there = dict.fromkeys(_slug(titles[-1]) for titles, _ in sections)
+    near = get_close_matches(wanted, there, LISTED_HEADINGS, 0.0)
+    hint = f"; there is {', '.join(f'#{slug}' for slug in near)}" if near else ""
+    raise RefError(f"ks:{path} has no heading {heading!r}{hint}")
+
+
+def _last_below(titles: list[str], sections: Sequence[tuple[list[str], tuple[int, int]]]) -> int:
+    """Return the last line of the sections in a row whose titles begin so."""
+    below = takewhile(lambda section: section[0][: len(titles)] == titles, sections)
+    return max(last for _, (_, last) in below)
+
+
+def _slugs(title: str) -> set[str]:
+    """Return the names of a title: a definition has one with and one without its keyword."""
+    keyword, _, name = title.rpartition(" ")
+    return {_slug(title), _slug(name)} if keyword in DEFINING else {_slug(title)}
+
+
+def _slug(heading: str) -> str:
+    """Return a heading as a link names it: in lower case, with dashes for spaces, without punctuation."""
+    return "-".join("".join(c for c in heading.lower() if c.isalnum() or c in " -_").split())
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:

@@ -63,14 +63,14 @@ class KnowledgeSpace:
         """
         self._config = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
-        shared = None if embedder is None else SharedEmbedder(embedder)
+        self._embedder = None if embedder is None else SharedEmbedder(embedder)
         self._spaces: dict[str, RepositorySpace] = {
             name: RepositorySpace(
                 each,
                 indexes,
                 self._config.repositories[name] if name else self._config,
                 clock=clock or SystemClock(),
-                embedder=shared,
+                embedder=self._embedder,
                 vectors=vectors or MemoryVectors(),
                 name=name,
             )
@@ -164,8 +164,10 @@ class KnowledgeSpace:
         return await asyncio.to_thread(self._read, parse_knowledge_ref(ref))
 
     async def close(self) -> None:
-        """Close the indexes; a later call opens them again."""
+        """Close the indexes and the embedder; a later call opens them again."""
         await asyncio.gather(*(asyncio.to_thread(space.close) for space in self._spaces.values()))
+        if self._embedder is not None:
+            await asyncio.to_thread(self._embedder.close)
 
     async def _of_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
         """Return the joined state after a step of each repository, one after another."""

@@ -248,7 +248,7 @@ class Reader:
         return replace(item, title=skill.name, keep=bool(item.text))
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
-        stored = kept_passage(self.conversation.timeline, ref, room)
+        stored = None if ref.heading else kept_passage(self.conversation.timeline, ref, room)
         if stored is not None and (stored.status == "ok" or self.knowledge is None):
             return replace(stored, requested=requested)
         if self.knowledge is None:
@@ -257,7 +257,7 @@ class Reader:
             passage = await self.knowledge(str(ref))
             text = passage.text
             if len(text) > room:  # what fits is counted in lines of the full file
-                text = (await self.knowledge(str(replace(ref, span=None)))).text
+                text = (await self.knowledge(str(replace(ref, span=None, heading="")))).text
         except LooplineError as error:
             if stored is not None:
                 return replace(stored, requested=requested)

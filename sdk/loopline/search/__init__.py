@@ -27,6 +27,7 @@ from loopline.search.passage_text import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VE
 from loopline.search.passage_text import passage_text as passage_text
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
+from loopline.search.sections import SEPARATOR as SEPARATOR
 from loopline.search.vectors import CosineFunction as CosineFunction
 from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
 from loopline.search.vectors import MemoryVectors as MemoryVectors

@@ -50,6 +50,10 @@ class Embedder(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Release connections. Do not embed afterwards; closing twice is allowed."""
+        ...
+
 
 class EmbeddingError(KnowledgeError):
     """No vectors can be made now; the message names the setting or the line to install."""
@@ -74,6 +78,13 @@ class SharedEmbedder:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
+
+    def close(self) -> None:
+        """Close the embedder if it was loaded; a later call loads it again."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.close()
 
 
 class WordEmbedder:
@@ -107,6 +118,9 @@ class WordEmbedder:
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a question."""
         return self._vector(query_terms(text))
+
+    def close(self) -> None:
+        """Release nothing: there is no model."""
 
     def _vector(self, words: Sequence[str]) -> Vector:
         coordinates = [0.0] * self._dimensions

@@ -56,7 +56,11 @@ class HttpEmbedder:
             )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS)
-        self._dimensions = len(self._embed(["dimensions"], attempts)[0]) // 4
+        try:
+            self._dimensions = len(self._embed(["dimensions"], attempts)[0]) // 4
+        except EmbeddingError:
+            self.close()
+            raise
 
     @property
     def key(self) -> str:
@@ -91,6 +95,10 @@ class HttpEmbedder:
             EmbeddingError: the server refuses, or cannot be reached.
         """
         return self._embed([text], attempts=1)[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
 
     def _embed(self, texts: Sequence[str], attempts: int) -> list[Vector]:
         # An empty input is refused.

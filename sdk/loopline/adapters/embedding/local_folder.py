@@ -98,6 +98,9 @@ class LocalEmbedder:
         """Return the vector of a question."""
         return self._embed([self._prefixes.query + text])[0]
 
+    def close(self) -> None:
+        """Release nothing: the model is memory."""
+
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
         encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts])
         tokens = [encoding.ids for encoding in encodings]

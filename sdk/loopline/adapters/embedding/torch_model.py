@@ -91,6 +91,9 @@ class TorchEmbedder:
         """Return the vector of a question."""
         return _unit(self._model.encode_query(text, normalize_embeddings=True))
 
+    def close(self) -> None:
+        """Release nothing: the model is memory."""
+
 
 def _unit(row: NDArray[np.float32]) -> Vector:
     """Return a vector of length 1: one that was normalised in bfloat16 is off by a few thousandths."""
