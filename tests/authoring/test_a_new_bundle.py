@@ -134,7 +134,7 @@ def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("tea-shop", "'tea-shop' cannot name a package: 'tea_shop' would work"),
         ("Tea Shop", "'tea_shop' would work"),
@@ -150,10 +150,12 @@ def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
         ("class!", "'class_bundle' would work"),
     ],
 )
-def test_a_name_that_no_package_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_a_name_that_no_package_can_have_is_refused(
+    tmp_path: Path, name: str, message: str
+) -> None:
     with pytest.raises(BundleError) as raised:
         create(name, tmp_path / "new", LOOPLINE)
-    assert str(raised.value).endswith(said)
+    assert str(raised.value).endswith(message)
     assert not (tmp_path / "new").exists()
 
 

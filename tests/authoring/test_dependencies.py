@@ -185,7 +185,7 @@ STOCK = Stock({})
 
 
 @pytest.mark.parametrize(
-    ("wanted", "deps", "taken"),
+    ("expected", "deps", "taken"),
     [
         (ToolContext[None], STOCK, True),
         (ToolContext[Stock], STOCK, True),
@@ -211,9 +211,9 @@ STOCK = Stock({})
     ],
 )
 def test_what_is_given_is_checked_as_far_as_the_annotation_allows(
-    wanted: object, deps: object, taken: bool
+    expected: object, deps: object, taken: bool
 ) -> None:
-    bound = asking(wanted).bind("shop")
+    bound = asking(expected).bind("shop")
     assert bound.spec.parameters["properties"] == {}
     if taken:
         check_deps([bound], deps)

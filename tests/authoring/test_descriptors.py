@@ -70,7 +70,7 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("descriptor", "line", "said"),
+    ("descriptor", "line", "message"),
     [
         ('TOOL_SPECS = [{"ref": "tools.py"}]', "TOOL_SPECS", "nearest is TOOLS_SPECS"),
         ("TOOLS_SPECS = 3", "TOOLS_SPECS", "TOOLS_SPECS must be a list such as"),
@@ -125,9 +125,9 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_tools_descriptor_is_told_with_its_line(
-    tmp_path: Path, descriptor: str, line: str, said: str
+    tmp_path: Path, descriptor: str, line: str, message: str
 ) -> None:
-    check_refused(tmp_path, descriptor, line, said, "tools_descriptor")
+    check_refused(tmp_path, descriptor, line, message, "tools_descriptor")
 
 
 def test_a_descriptor_without_specs_is_told(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_skills_are_found_without_a_descriptor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("descriptor", "found"),
+    ("descriptor", "expected"),
     [
         ("", ["public.tea"]),
         ("CUSTOM_SKILLS_ROOT = None", []),
@@ -173,10 +173,10 @@ def test_skills_are_found_without_a_descriptor(tmp_path: Path) -> None:
     ],
 )
 def test_a_skills_descriptor_says_which_there_are(
-    tmp_path: Path, descriptor: str, found: list[str]
+    tmp_path: Path, descriptor: str, expected: list[str]
 ) -> None:
     files = {"skills/public/tea/SKILL.md": SKILL, "more/tea/SKILL.md": SKILL}
-    assert skills_of(tmp_path, descriptor, files) == found
+    assert skills_of(tmp_path, descriptor, files) == expected
 
 
 def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("descriptor", "line", "said"),
+    ("descriptor", "line", "message"),
     [
         ("AGENT_CONFIG = {}", "AGENT_CONFIG", "nearest is AGENTS_CONFIG"),
         ("CUSTOM_SKILLS_ROOT = 3", "CUSTOM_SKILLS_ROOT", "3 must be a path or None"),
@@ -221,6 +221,6 @@ def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_skills_descriptor_is_told_with_its_line(
-    tmp_path: Path, descriptor: str, line: str, said: str
+    tmp_path: Path, descriptor: str, line: str, message: str
 ) -> None:
-    check_refused(tmp_path, descriptor, line, said, "skills_descriptor")
+    check_refused(tmp_path, descriptor, line, message, "skills_descriptor")

@@ -150,7 +150,7 @@ def test_what_can_be_opened_by_name_is_listed_without_importing(tmp_path: Path) 
     guide(tmp_path / "bundles", {"__init__.py": "raise ValueError"})
     write(tmp_path / "bundles", {"notes/readme.txt": ""})
     with importable(site):
-        rows = [(one.name, one.location) for one in available(tmp_path)]
+        rows = [(item.name, item.location) for item in available(tmp_path)]
     assert ("guide_app", "guide_package:bundle") in rows
     assert rows[-1] == ("guide", str(tmp_path / "bundles" / "guide"))
 
@@ -237,7 +237,7 @@ def test_an_empty_name_is_refused() -> None:
 def test_a_malformed_project_does_not_hide_the_others(tmp_path: Path) -> None:
     guide(tmp_path / "bundles")
     write(tmp_path / "bundles" / "bad", {"pyproject.toml": "[project\n"})
-    assert "guide" in [one.name for one in available(tmp_path)]
+    assert "guide" in [item.name for item in available(tmp_path)]
 
 
 def test_an_unknown_path_names_what_lies_beside_it(tmp_path: Path) -> None:
@@ -288,16 +288,16 @@ def test_a_malformed_project_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x = 1", "no 'bundle' in it: write `bundle = Bundle(id=…, …)`"),
         (BUNDLE.replace("bundle =", "guide ="), "no 'bundle' in it: call one of ['guide'] that"),
         ("bundle = 3", "'bundle' is not a Bundle(…) but 3"),
     ],
 )
-def test_a_package_without_a_bundle_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_a_package_without_a_bundle_is_told(tmp_path: Path, text: str, message: str) -> None:
     folder = guide(tmp_path, {"__init__.py": text})
-    assert complaint(folder) == f"{folder / '__init__.py'}: {said}"
+    assert complaint(folder) == f"{folder / '__init__.py'}: {message}"
 
 
 def test_a_failing_import_is_blamed_on_the_bundles_own_line(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_what_is_typed_and_no_value_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ({"shop.limits": 3}, "no property 'shop.limits', nearest is 'shop.limit'"),
         ({"shpo.limit": 3}, "no property 'shpo', nearest is 'shop'"),
@@ -180,12 +180,12 @@ def test_what_is_typed_and_no_value_is_refused() -> None:
         ({"models.x": {1}}, "models.x: {1} is no JSON value"),
     ],
 )
-def test_a_wrong_override_is_told(overrides: dict[str, Setting], said: str) -> None:
-    assert complaint(overrides) == said
+def test_a_wrong_override_is_told(overrides: dict[str, Setting], message: str) -> None:
+    assert complaint(overrides) == message
 
 
 @pytest.mark.parametrize(
-    ("yaml", "said"),
+    ("yaml", "message"),
     [
         ("shop:\n  limits: 3\n", "2: no property 'shop.limits', nearest is 'shop.limit'"),
         ("title: x\n\nshop:\n  url: a\n  limit: x\n", "5: shop.limit must be a whole number"),
@@ -195,8 +195,8 @@ def test_a_wrong_override_is_told(overrides: dict[str, Setting], said: str) -> N
         ("shop:\n  limit: 1\n  limit: 2\n", "3: 'limit' is given twice"),
     ],
 )
-def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, yaml: str, said: str) -> None:
-    assert complaint(None, yaml, tmp_path).startswith(f"{tmp_path / 'loopline.yaml'}:{said}")
+def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, yaml: str, message: str) -> None:
+    assert complaint(None, yaml, tmp_path).startswith(f"{tmp_path / 'loopline.yaml'}:{message}")
 
 
 def test_a_file_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_file_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configuration", "said"),
+    ("configuration", "message"),
     [
         ({"knowledge": {"docs_rot": "x"}}, "configuration: no property 'knowledge.docs_rot', near"),
         ({"knowledge": "x"}, "configuration: knowledge must be a section, not 'x'"),
@@ -216,7 +216,7 @@ def test_a_file_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
         ({"a": cast("Json", {1: 2})}, "a: the key 1 must be a text"),
     ],
 )
-def test_a_wrong_configuration_is_told(configuration: dict[str, Json], said: str) -> None:
+def test_a_wrong_configuration_is_told(configuration: dict[str, Json], message: str) -> None:
     with pytest.raises(PropertyError) as raised:
         merged(configuration)
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)

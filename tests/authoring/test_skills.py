@@ -128,7 +128,7 @@ def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("Body.", "1: the front matter between two lines --- is missing"),
         ("---\nname: x\n", "1: the front matter between two lines --- is never closed"),
@@ -149,8 +149,8 @@ def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
         (skill(more="namespace: own\n"), "3: the namespace is 'own', but the folder says 'public'"),
     ],
 )
-def test_a_malformed_skill_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
-    assert complaint(tmp_path, text).startswith(said)
+def test_a_malformed_skill_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    assert complaint(tmp_path, text).startswith(message)
 
 
 def test_a_skill_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_values_reach_the_function_as_its_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "shop.find: 'name' is missing"),
         ({"name": "a", "limt": 3}, "'limt' is not a parameter, nearest is 'limit'"),
@@ -194,8 +194,8 @@ def test_values_reach_the_function_as_its_types() -> None:
         ({"name": "a", "colour": "green"}, "'colour': Input should be 'red' or 'blue'"),
     ],
 )
-def test_a_bad_argument_is_named(arguments: JsonObject, said: str) -> None:
-    assert said in complaint(find, arguments)
+def test_a_bad_argument_is_named(arguments: JsonObject, message: str) -> None:
+    assert message in complaint(find, arguments)
 
 
 def test_every_bad_argument_is_named() -> None:
@@ -311,7 +311,7 @@ def test_a_refusal_reaches_the_model_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (ValueError("broken"), "ValueError: broken"),
         (KeyError("x"), "KeyError: 'x'"),
@@ -320,7 +320,7 @@ def test_a_refusal_reaches_the_model_as_it_is() -> None:
         (StopIteration(), "RuntimeError: StopIteration"),
     ],
 )
-def test_a_failure_is_told_by_its_type_and_message(error: BaseException, said: str) -> None:
+def test_a_failure_is_told_by_its_type_and_message(error: BaseException, message: str) -> None:
     @tool(effect="read")
     def fail() -> str:
         """Fail."""
@@ -328,7 +328,7 @@ def test_a_failure_is_told_by_its_type_and_message(error: BaseException, said: s
 
     with pytest.raises(ToolError) as raised:
         asyncio.run(run(fail, {}))
-    assert str(raised.value) == said
+    assert str(raised.value) == message
     assert raised.value.__cause__ is not None
     assert raised.value.__notes__ == [f"shop.fail failed at {line_of(HERE, 'raise ' + 'error')}"]
 
@@ -382,7 +382,7 @@ def test_an_unknown_effect_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "effect", "said"),
+    ("key", "effect", "message"),
     [
         ("file:{path}", "write", r"no parameter 'path': its parameters are \['name'\]"),
         ("file:{name.x}", "write", "no parameter 'name.x'"),
@@ -392,9 +392,9 @@ def test_an_unknown_effect_is_refused() -> None:
     ],
 )
 def test_a_key_names_parameters_of_a_writing_tool(
-    key: str, effect: Literal["read", "write"], said: str
+    key: str, effect: Literal["read", "write"], message: str
 ) -> None:
-    with pytest.raises(BundleError, match=said):
+    with pytest.raises(BundleError, match=message):
         tool(effect=effect, key=key)(named)
 
 
@@ -408,7 +408,7 @@ def test_a_key_cannot_name_the_context() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (undocumented, "has no docstring"),
         (numbered, "is a generator"),
@@ -419,8 +419,8 @@ def test_a_key_cannot_name_the_context() -> None:
         (Colour, "@tool is for functions written with def"),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_is_refused(function: Any, said: str) -> None:
-    with pytest.raises(BundleError, match=said):
+def test_a_function_that_cannot_be_a_tool_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(BundleError, match=message):
         tool(function)
 
 
@@ -439,7 +439,7 @@ def test_a_wrong_decoration_names_file_and_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "message"),
     [
         ("Missing", "name 'Missing' is not defined"),
         ("threading.Lock", "Unable to generate pydantic-core schema"),
@@ -447,7 +447,7 @@ def test_a_wrong_decoration_names_file_and_line() -> None:
     ],
 )
 def test_an_annotation_that_cannot_be_used_is_blamed_on_the_function(
-    tmp_path: Path, annotation: str, said: str
+    tmp_path: Path, annotation: str, message: str
 ) -> None:
     text = f"""
         from __future__ import annotations
@@ -464,7 +464,7 @@ def test_an_annotation_that_cannot_be_used_is_blamed_on_the_function(
     with pytest.raises(BundleError) as raised:
         _ = function.bind("shop").spec
     assert str(raised.value).startswith(line_of(file, "@tool"))
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_context_may_be_imported_for_types_only(tmp_path: Path) -> None:

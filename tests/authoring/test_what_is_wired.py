@@ -22,7 +22,7 @@ bundle = Bundle(id="shop", workflow=Shop)
 
 
 @pytest.mark.parametrize(
-    ("module", "found"),
+    ("module", "expected"),
     [
         ('"shop.my_tools"', ["shop.my_tools"]),
         ('f"{__package__}.my_tools"', ["shop.my_tools"]),
@@ -30,11 +30,11 @@ bundle = Bundle(id="shop", workflow=Shop)
     ],
 )
 def test_a_module_that_is_written_out_is_found(
-    tmp_path: Path, module: str, found: list[str]
+    tmp_path: Path, module: str, expected: list[str]
 ) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", module))
-    assert descriptor_modules(load(tmp_path / "shop"), "tools") == found
+    assert descriptor_modules(load(tmp_path / "shop"), "tools") == expected
 
 
 def test_without_one_it_is_the_descriptor_of_the_usual_name(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def processes(store: str) -> list[Row]:
     """Eight processes on one store."""
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(partial(run, store=store), range(PROCESSES)))
-    waits = [wait for one, _ in found for wait in one]
+    waits = [wait for item, _ in found for wait in item]
     named = f"{PROCESSES} processes on one store"
     return [
         Row(f"{named}, p99 wait for an append", quantiles(waits, n=100)[98], "ms", "≤ 500"),

@@ -225,13 +225,23 @@ def commit(folder: Path) -> None:
 def show(run: Run) -> None:
     """The outcomes as a table, and the figures below it."""
     table = Table("", "question", "cited", "label", "hit", show_lines=True)
-    for one in run.outcomes:
-        verdict = "hit" if one.hit else "declined" if one.hit is None else "missed"
+    for pending_call in run.outcomes:
         verdict = (
-            verdict if one.good else f"[red]{'answered' if one.hit is None else verdict}[/red]"
+            "hit" if pending_call.hit else "declined" if pending_call.hit is None else "missed"
         )
-        cited = "\n".join(one.cited) or "–"
-        table.add_row(one.id, one.question, cited, one.label or "no answer", verdict)
+        verdict = (
+            verdict
+            if pending_call.good
+            else f"[red]{'answered' if pending_call.hit is None else verdict}[/red]"
+        )
+        cited = "\n".join(pending_call.cited) or "–"
+        table.add_row(
+            pending_call.id,
+            pending_call.question,
+            cited,
+            pending_call.label or "no answer",
+            verdict,
+        )
     console = Console(width=None if sys.stdout.isatty() else 160, markup=True)
     console.print(table)
     answerable = sum(outcome.hit is not None for outcome in run.outcomes)

@@ -52,7 +52,7 @@ def _told(part: object) -> tuple[object, ...]:
         case UserPromptPart(content=str(text)):
             return ("user", text)
         case UserPromptPart(content=content):
-            return ("user", *("|" if isinstance(one, CachePoint) else one for one in content))
+            return ("user", *("|" if isinstance(item, CachePoint) else item for item in content))
         case ToolReturnPart():
             return (part.tool_call_id, part.tool_name, part.content, part.outcome)
         case TextPart(content=text):
@@ -66,7 +66,7 @@ def _told(part: object) -> tuple[object, ...]:
 def unmarked(messages: Sequence[ModelMessage]) -> Iterator[tuple[object, ...]]:
     """The parts without cache points, in the order in which they travel."""
     for part in told(messages):
-        bare = tuple(one for one in part if one != "|")
+        bare = tuple(item for item in part if item != "|")
         if bare != ("user",):
             yield bare
 
@@ -122,7 +122,7 @@ async def test_a_cache_point_before_an_answer_stands_alone_and_one_behind_it_bef
 async def test_a_model_without_a_cache_of_its_own_gets_no_cache_points() -> None:
     listener = Listener(cached=False)
     await listener.ask(PROMPT)
-    assert "|" not in [one for part in told(listener.messages[0]) for one in part]
+    assert "|" not in [item for part in told(listener.messages[0]) for item in part]
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -149,7 +149,7 @@ async def test_markers_of_anthropic_stand_at_the_points_and_behind_the_system_te
     body = peer.requests[0].body
     at = [json.loads(parts(body)[marker]) for marker in markers(body)]
     assert at[0]["text"] == "You keep a shop."
-    assert [one[1].get("text") or one[1]["tool_use_id"] for one in at[1:]] == [
+    assert [row[1].get("text") or row[1]["tool_use_id"] for row in at[1:]] == [
         *["Is there tea?", "c2", "And pie?"]
     ]
 
@@ -169,9 +169,9 @@ async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tai
     async with openai_like(oai.Says("Tea.")) as peer, bridged_at(peer, wire, model) as bridged:
         await asked(bridged, PROMPT)
     body = peer.requests[0].body
-    sent = [json.dumps(one) for one in as_list(body.get("messages") or body.get("input"))]
-    kept = [one for one in sent if "prompt_cache_breakpoint" in one or "cache_control" in one]
-    assert all(words in one for words, one in zip(marked, kept, strict=True))
+    sent = [json.dumps(item) for item in as_list(body.get("messages") or body.get("input"))]
+    kept = [item for item in sent if "prompt_cache_breakpoint" in item or "cache_control" in item]
+    assert all(words in item for words, item in zip(marked, kept, strict=True))
     is_openai = bool(marked) and wire != "openrouter"
     assert body.get("prompt_cache_options") == ({"mode": "explicit"} if is_openai else None)
 
@@ -186,7 +186,7 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
         replace(PROMPT, options=Options(json_object=True)),
     )
     expected_model_settings: list[Mapping[str, object]] = [
-        one.model_settings or {} for one in listener.asked
+        request.model_settings or {} for request in listener.asked
     ]
     forced, silent, plain = expected_model_settings
     assert (forced.get("tool_choice"), forced.get("max_tokens")) == (["w__look"], 50)
@@ -213,8 +213,13 @@ async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_t
     async with server as peer, bridged_at(peer, wire) as model, at_work(model) as talk:
         await talk.say("Look.", attachments=files)
     body = peer.requests[0].body
-    said = [as_object(one) for one in as_list(body.get("messages") or body.get("input"))]
-    content = [part for one in said if one["role"] == "user" for part in as_list(one["content"])]
+    said = [as_object(item) for item in as_list(body.get("messages") or body.get("input"))]
+    content = [
+        part
+        for message in said
+        if message["role"] == "user"
+        for part in as_list(message["content"])
+    ]
     kinds = [as_object(part)["type"] for part in content]
     assert kinds[: len(KINDS[wire])] == KINDS[wire]
     raw = peer.requests[0].raw

@@ -77,11 +77,11 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "said", "stop", "text"), ENDS)
+@pytest.mark.parametrize(("wire", "message", "stop", "text"), ENDS)
 async def test_why_a_reply_ended_is_told(
-    wire: str, said: oai.Says | ant.Says, stop: str, text: str
+    wire: str, message: oai.Says | ant.Says, stop: str, text: str
 ) -> None:
-    server = anthropic_like(said) if isinstance(said, ant.Says) else openai_like(said)
+    server = anthropic_like(message) if isinstance(message, ant.Says) else openai_like(message)
     async with server as peer, bridged_at(peer, wire) as model:
         _, reply = await asked(model)
     assert (reply.stop_reason, reply.text) == (stop, text)

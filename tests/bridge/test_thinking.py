@@ -95,7 +95,7 @@ async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thou
             starts, ends = await bodies(talk, RoundStart), await bodies(talk, Exit)
     assert {end.reason for end in ends} == {"complete"}
     assert len(starts) == len(peer.requests) > 30  # none was refused, and none sent twice
-    assert any(one.opened_by for one in starts[1:])
+    assert any(item.opened_by for item in starts[1:])
     assert sum(b'"signature"' in request.raw for request in peer.requests) > 20
     extend_one_another(peer.requests, starts, tails=0)
 
@@ -116,7 +116,7 @@ async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_unt
         (thought,) = await bodies(talk, Thinking)
     body: Any = peer.requests[1].body
     asked_for, assistant, result = body["messages"]
-    assert [one["text"][:8] for one in asked_for["content"]] == ["[ar:turn", "ANNOUNCE"]
+    assert [record["text"][:8] for record in asked_for["content"]] == ["[ar:turn", "ANNOUNCE"]
     assert assistant["content"] == [
         {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "c2VhbA=="},
@@ -137,7 +137,7 @@ async def test_reasoning_of_openai_goes_back_encrypted_and_outlives_the_tail() -
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
-    assert [one.get("type", "said") for one in body["input"]] == [
+    assert [item.get("type", "said") for item in body["input"]] == [
         *["said", "reasoning", "message", "function_call", "function_call_output", "said"]
     ]
     _, thought, _, call, output, tail = body["input"]
@@ -209,7 +209,7 @@ async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(vendor: st
     ):
         await talk.say("go")
     body: Any = peer.requests[1].body
-    (message,) = [one for one in body["messages"] if one["role"] == "assistant"]
+    (message,) = [message for message in body["messages"] if message["role"] == "assistant"]
     assert message.get(field) == "Hm."
 
 

@@ -57,15 +57,15 @@ async def _counting(
         yield "It is 7."
 
 
-@pytest.mark.parametrize("given", ["the model", "a chain", "a function"])
-async def test_a_model_that_was_made_is_taken_as_it_is(given: str) -> None:
+@pytest.mark.parametrize("value", ["the model", "a chain", "a function"])
+async def test_a_model_that_was_made_is_taken_as_it_is(value: str) -> None:
     function_model = FunctionModel(stream_function=_counting, model_name="counts")
     choices: dict[str, ModelChoice] = {
         "the model": function_model,
         "a chain": [function_model, "offline"],
         "a function": lambda: function_model,
     }
-    async with Harness.open(workbench(), store="memory:", model=choices[given]) as harness:
+    async with Harness.open(workbench(), store="memory:", model=choices[value]) as harness:
         talk = harness.conversation("c")
         result = await talk.say("How many?")
         (header,) = await bodies(talk, TurnHeader)
@@ -110,15 +110,15 @@ async def test_twenty_rounds_are_taken_by_a_server_that_checks_all_of_them(
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ("nobody:gpt", "begin it with openai:, .* by way of pydantic-ai, with .*google:"),
         ("pydantic-ai:gpt-5", "begin it with openai:"),
         ("bedrock:some-model", r"pydantic-ai-slim\[bedrock\]"),
     ],
 )
-def test_a_string_that_names_no_model_says_what_is_possible(model: str, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_a_string_that_names_no_model_says_what_is_possible(model: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         Harness.open(workbench(), store="memory:", model=model)
 
 

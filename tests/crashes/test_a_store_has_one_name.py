@@ -113,10 +113,10 @@ async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
     async with Harness.open(bundle, store=url(path), model=ScriptedModel(["So."])) as harness:
         talk = harness.conversation("c")
         await talk.say("x" * 40_000)
-        open_to_others = [one for one in made(tmp_path / "a") if one.stat().st_mode & 0o077]
+        open_to_others = [path for path in made(tmp_path / "a") if path.stat().st_mode & 0o077]
     async with Store.open(url(path)) as store:
         await store.backup(tmp_path / "c" / "copy.db")
-    open_to_others += [one for one in made(tmp_path / "c") if one.stat().st_mode & 0o077]
+    open_to_others += [path for path in made(tmp_path / "c") if path.stat().st_mode & 0o077]
     assert open_to_others == []
 
 

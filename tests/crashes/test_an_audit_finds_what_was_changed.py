@@ -75,7 +75,7 @@ COPIED = "conversation, turn, round, n, ts, term, type, version, body, digest, b
 
 
 @pytest.mark.parametrize(
-    ("statements", "told"),
+    ("statements", "message"),
     [
         (["UPDATE blocks SET body = body || ' ' WHERE seq = 5"], [(5, "changed")]),
         (["UPDATE blocks SET digest = zeroblob(32) WHERE seq = 5"], [(5, "changed")]),
@@ -108,11 +108,11 @@ COPIED = "conversation, turn, round, n, ts, term, type, version, body, digest, b
     ],
 )
 async def test_the_block_and_what_became_of_it_is_told(
-    store: Path, statements: Sequence[str], told: list[tuple[int, str]]
+    store: Path, statements: Sequence[str], message: list[tuple[int, str]]
 ) -> None:
     await asyncio.to_thread(change, store, *statements)
     found = await audited(store)
-    assert [(fault.seq, fault.kind) for fault in found.faults] == told
+    assert [(fault.seq, fault.kind) for fault in found.faults] == message
 
 
 async def test_what_was_cut_off_at_the_end_and_a_new_chain_show_by_a_head(
@@ -161,9 +161,9 @@ async def test_a_row_is_checked_however_it_is_read(store: Path) -> None:
 async def test_a_fork_goes_on_from_the_digest_of_its_base(store: Path) -> None:
     async with Store.open(url(store)) as kept_store:
         await kept_store.log.fork(C, HERE, 7)
-        before = {one.conversation: one for one in await kept_store.audit()}
+        before = {item.conversation: item for item in await kept_store.audit()}
         await kept_store.log.append(HERE, [prompt("on")], seen=7)
-        again = {one.conversation: one for one in await kept_store.audit()}
+        again = {item.conversation: item for item in await kept_store.audit()}
         chain = list(digests(await kept_store.log.read(HERE)))
     assert (before[HERE].head.seq, again[HERE].head.seq) == (7, 8)
     assert (again[HERE].head.digest, again[HERE].faults) == (chain[7], ())
@@ -171,7 +171,7 @@ async def test_a_fork_goes_on_from_the_digest_of_its_base(store: Path) -> None:
         change, store, "UPDATE blocks SET ts = 0 WHERE seq = 5 AND conversation = 1"
     )
     async with Store.open(url(store), read_only=True) as kept_store:
-        assert [[fault.seq for fault in one.faults] for one in await kept_store.audit()] == [
+        assert [[fault.seq for fault in item.faults] for item in await kept_store.audit()] == [
             [5],
             [5],
         ]

@@ -26,7 +26,7 @@ async def test_nothing_that_another_process_says_is_lost_and_nothing_follows_the
             assert len(story.receipts) == (kind != "stop")
             assert (story.reason == "stopped") == (kind == "stop")
             own = [block for block in story.blocks if block.term]
-            assert [isinstance(one.body, Exit) for one in own].index(True) == len(own) - 1
+            assert [isinstance(block.body, Exit) for block in own].index(True) == len(own) - 1
             called = Counter(b.body.call_id for b in own if isinstance(b.body, ToolCalled))
             counts = Counter(b.body.call_id for b in own if isinstance(b.body, ToolResult))
             assert called == counts

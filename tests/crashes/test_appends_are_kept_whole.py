@@ -73,11 +73,11 @@ async def test_more_conversations_than_a_process_remembers_keep_their_places(
         ConversationKey(name=f"c{number}") for number in range(CACHED_CONVERSATIONS + 20)
     ]
     async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
-        await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in [first, *others[20:]]))
+        await asyncio.gather(*(log.append(item, PAIR, seen=0) for item in [first, *others[20:]]))
         mixed = [conversation for other in others[:20] for conversation in (first, other)]
         # What comes first is kept alone, and the rest waits for it to be kept together.
         together = [others[-1], *mixed]
-        await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in together))
+        await asyncio.gather(*(log.append(item, PAIR, seen=0) for item in together))
         assert [block.seq for block in await log.read(first)] == list(range(1, 43))
         assert {summary.head for summary in await log.conversations()} == {2, 4, 42}
 

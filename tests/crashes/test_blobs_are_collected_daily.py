@@ -78,10 +78,10 @@ async def test_many_that_open_a_store_at_once_collect_once(
     clock.days = 2
     with caplog.at_level(logging.INFO, logger="loopline"):
         stores = [Store.open(url(store), clock=clock) for _ in range(5)]
-        for one in stores:
-            await one.__aenter__()
-        for one in stores:
-            await one.__aexit__(None, None, None)
+        for item in stores:
+            await item.__aenter__()
+        for item in stores:
+            await item.__aexit__(None, None, None)
     assert len([message for message in caplog.messages if "nothing refers to" in message]) == 1
 
 

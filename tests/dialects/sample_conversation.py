@@ -181,12 +181,12 @@ def events(told: Sequence[tuple[int, Sequence[Told]]] = _TOLD) -> Iterator[Event
     """The events of turns, by their numbers; the block of seq n is recorded n seconds after ten."""
     seq = 0
     for turn, happened in told:
-        for one in happened:
-            if isinstance(one, Delta):
-                yield one
+        for item in happened:
+            if isinstance(item, Delta):
+                yield item
             else:
                 seq += 1
-                yield block(seq, turn, one)
+                yield block(seq, turn, item)
 
 
 def block(seq: int, turn: int, body: Body) -> Block:

@@ -171,7 +171,7 @@ def test_a_child_that_fails_is_told_with_its_error(reason: ExitReason) -> None:
     reported_events = [
         event for event in heard("chatcli", events([(1, turn)])) if event.event == "AgentEvent"
     ]
-    assert [one.data["type"] for one in reported_events] == ["Started", "Started", "Failed"]
+    assert [item.data["type"] for item in reported_events] == ["Started", "Started", "Failed"]
     assert (reported_events[-1].data["error"], reported_events[-1].data["duration"]) == (
         reason,
         "1s",

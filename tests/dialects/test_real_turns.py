@@ -34,7 +34,7 @@ async def talking(
     script: Sequence[Entry], desk: Desk | None = None, *, refusing: Sequence[Entry] = ()
 ) -> AsyncGenerator[Conversation, None]:
     """A conversation whose model follows the script, once the one before it has refused."""
-    model, clock = [ScriptedModel(one) for one in (refusing, script) if one], FakeClock()
+    model, clock = [ScriptedModel(item) for item in (refusing, script) if item], FakeClock()
     opened = Harness.open(workbench(desk), store="memory:", model=model, clock=clock)
     async with opened as harness:
         yield harness.conversation("c")

@@ -50,19 +50,19 @@ def steps(records: Sequence[Record], kind: str, status: str) -> list[Record]:
     found_records = [
         record for record in records if record.event == "step" and record.data["type"] == kind
     ]
-    return [one for one in found_records if one.data["status"] == status]
+    return [item for item in found_records if item.data["status"] == status]
 
 
 def test_parallel_calls_of_one_tool_can_be_told_apart() -> None:
     for name, (event, key) in CALLS.items():
         ended = [
-            one.data[key]
-            for one in heard(name, EVENTS)
-            if one.event == event and one.id in {"9.1", "11.1"}
+            record.data[key]
+            for record in heard(name, EVENTS)
+            if record.event == event and record.id in {"9.1", "11.1"}
         ]
         assert ended == ["c2", "c1"], name
     steps_of_kdcube = [event for event in heard("kdcube", EVENTS) if event.id in {"9.1", "11.1"}]
-    calls = [one.data["data"] for one in steps_of_kdcube]
+    calls = [item.data["data"] for item in steps_of_kdcube]
     assert [call["call_id"] for call in calls if isinstance(call, dict)] == ["c2", "c1"]
     messages = [
         event.data["value"] for event in heard("beakr", EVENTS) if event.id in {"9.1", "11.1"}
@@ -72,10 +72,10 @@ def test_parallel_calls_of_one_tool_can_be_told_apart() -> None:
 
 def test_each_call_has_the_time_it_took_itself() -> None:
     done = steps(heard("fim", EVENTS), "iteration", "done")
-    assert [one.data["iter_elapsed"] for one in done[:2]] == [1.23, 0.23]
+    assert [item.data["iter_elapsed"] for item in done[:2]] == [1.23, 0.23]
 
 
-@pytest.mark.parametrize("name", [one for one in NAMES if one != "fim"])
+@pytest.mark.parametrize("name", [item for item in NAMES if item != "fim"])
 def test_after_a_reset_a_listener_is_told_that_what_it_showed_is_void(name: DialectName) -> None:
     told = [*_asked(), answer_begun(), delta("answer", "Ma"), reset()]
     records = heard(name, events([(1, told)]))
@@ -92,7 +92,7 @@ def test_after_a_reset_an_answer_begins_again() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", [one for one in NAMES if one != "plain"])
+@pytest.mark.parametrize("name", [item for item in NAMES if item != "plain"])
 def test_a_reset_of_what_was_never_shown_is_not_told(name: DialectName) -> None:
     with_it, without = [*_asked(), reset()], _asked()
     assert heard(name, events([(1, with_it)])) == heard(name, events([(1, without)]))
@@ -118,7 +118,7 @@ def test_an_unreadable_reply_that_is_the_answer_says_so_as_its_reasoning() -> No
     ]
     told = [*_asked(), *repaired, *bodies]
     done = steps(heard("fim", events([(1, told)])), "thinking", "done")
-    assert [one.data["reasoning"] for one in done] == ["", "(could not parse LLM output as JSON)"]
+    assert [item.data["reasoning"] for item in done] == ["", "(could not parse LLM output as JSON)"]
 
 
 def test_what_the_model_notes_is_its_thought_and_else_what_it_thinks() -> None:

@@ -34,7 +34,7 @@ def test_attached_files_are_kept_and_listed_and_never_shown_as_base64(tea: Loopl
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("none.pdf", "none.pdf cannot be attached: no such file"),
         ("docs", "docs cannot be attached: it is a folder"),
@@ -43,14 +43,14 @@ def test_attached_files_are_kept_and_listed_and_never_shown_as_base64(tea: Loopl
     ],
 )
 def test_what_cannot_be_attached_is_told_and_nothing_is_kept(
-    tea: Loopline, name: str, said: str
+    tea: Loopline, name: str, message: str
 ) -> None:
     (tea.folder / "empty.md").touch()
     image = png(2)
     (tea.folder / "big.png").write_bytes(image + bytes(5 * 1024 * 1024 + 1 - len(image)))
     ran = tea(*RUN, "--attach", name, "-c", "c1")
     assert (ran.code, ran.out) == (1, "")
-    assert said in ran.err
+    assert message in ran.err
     assert "Traceback" not in ran.err
     assert "no conversation 'c1'" in tea("timeline", "c1").err
 

@@ -19,7 +19,7 @@ def complaint(ran: Ran) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((*RUN, "--prop", "knowledge"), "write it as name=value"),
         ((*RUN, "--prop", "knowledge.rep=x"), "nearest is 'knowledge.repo'"),
@@ -31,9 +31,9 @@ def complaint(ran: Ran) -> str:
         (("timeline", "--store", "here.db"), "no store 'here.db'"),
     ],
 )
-def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], message: str) -> None:
     ran = tea(*arguments)
-    assert said in complaint(ran)
+    assert message in complaint(ran)
     assert ran.code == 2
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_command_is_2_and_shows_how_it_is_used(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("run", "guid", QUESTION), "no bundle 'guid'"),
         (("run", "./nowhere", QUESTION), "nowhere: no such folder"),
@@ -61,15 +61,15 @@ def test_what_is_no_command_is_2_and_shows_how_it_is_used(
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(
-    tea: Loopline, arguments: tuple[str, ...], said: str
+    tea: Loopline, arguments: tuple[str, ...], message: str
 ) -> None:
     ran = tea(*arguments)
-    assert said in complaint(ran)
+    assert message in complaint(ran)
     assert ran.code in (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ("{", 2, "the arguments are not JSON"),
         ("[1]", 2, "must be a JSON object"),
@@ -79,10 +79,10 @@ def test_what_cannot_be_done_is_told_in_a_line(
     ],
 )
 def test_bad_arguments_of_a_tool_are_named(
-    slow: Loopline, arguments: str, code: int, said: str
+    slow: Loopline, arguments: str, code: int, message: str
 ) -> None:
     ran = slow("tool", "slow", "slow.work", arguments)
-    assert said in complaint(ran)
+    assert message in complaint(ran)
     assert ran.code == code
 
 

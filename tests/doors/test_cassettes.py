@@ -94,7 +94,7 @@ def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--record", "talk.jsonl"], "exists already"),
         (["--replay", "guide/__init__.py"], "line 1"),
@@ -103,10 +103,10 @@ def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) 
     ids=["taken", "no cassette", "both"],
 )
 def test_a_file_that_cannot_serve_is_a_wrong_option(
-    words: list[str], said: str, recorded: Loopline
+    words: list[str], message: str, recorded: Loopline
 ) -> None:
     ran = recorded("run", "guide", QUESTION, *words)
-    assert (ran.code, said in ran.err) == (2, True)
+    assert (ran.code, message in ran.err) == (2, True)
 
 
 def test_a_bundle_that_is_not_there_leaves_no_file(recorded: Loopline) -> None:

@@ -43,7 +43,7 @@ def test_a_preset_that_there_is_not_is_refused_with_the_nearest(tea: Loopline) -
 
 def test_presets_are_json_too(tea: Loopline) -> None:
     value = json.loads(tea("presets", "--json").out)
-    most = {one["name"]: one["policies"]["max_iterations"] for one in value}
+    most = {record["name"]: record["policies"]["max_iterations"] for record in value}
     assert list(most.values()) == [15, 15, 50, 10, 30, None]
     apart = tea("presets", "diff", "chatcli", "beakr", "--json").value
     assert apart["policies"]["max_iterations"] == [30, None]
@@ -77,7 +77,7 @@ def test_a_turn_is_told_again_in_a_vocabulary(
     reported_rows = rows(talked.loopline(*asked).out)
     assert (reported_rows[0][1], reported_rows[-1][1]) == (first, last)
     as_json = json.loads(talked.loopline(*asked, "--json").out)
-    assert [[one["id"], one["event"], one["data"]] for one in as_json] == [
+    assert [[record["id"], record["event"], record["data"]] for record in as_json] == [
         [record_id, event, json.loads(data)] for record_id, event, data in reported_rows
     ]
 

@@ -107,7 +107,7 @@ def test_a_full_store_is_listed_page_by_page(slow: Loopline) -> None:
 
 def test_answers_are_verified_by_their_sources(talked: Talked) -> None:
     value = talked.loopline("timeline", "--verify", "--json").value
-    assert [one["turn_id"] for one in value["answers"]] == ["turn_1", "turn_2"]
+    assert [record["turn_id"] for record in value["answers"]] == ["turn_1", "turn_2"]
     for answer in value["answers"]:
         assert sum(answer["counts"].values()) == len(answer["cited"]) > 0
         assert {sentence["support"] for sentence in answer["cited"]} == {"supported"}

@@ -36,12 +36,12 @@ def test_what_killed_processes_left_behind_is_carried_on_once_beside_who_is_aliv
     ran = [finish(process) for process in resuming]
     alive.kill()
     finish(alive)
-    assert [(one.code, one.err.count("error")) for one in ran] == [(0, 0)] * 2
-    reported_statuses = [statuses(one.out) for one in ran]
-    assert [one["alive"] for one in reported_statuses] == ["running"] * 2
+    assert [(notice.code, notice.err.count("error")) for notice in ran] == [(0, 0)] * 2
+    reported_statuses = [statuses(item.out) for item in ran]
+    assert [record["alive"] for record in reported_statuses] == ["running"] * 2
     for name in ("one", "two", "three"):
         assert sorted(
-            one[name] for one in reported_statuses if one.get(name, "running") != "running"
+            row[name] for row in reported_statuses if row.get(name, "running") != "running"
         ) == ["resumed"]
         blocks = slow.blocks(name)
         assert [block["body"]["reason"] for block in blocks if block["type"] == "react.exit"] == [

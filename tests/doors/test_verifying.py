@@ -15,7 +15,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ("", "it says nothing"),
         ("The kettle boils water. [[S:1]]", "1 supported"),
@@ -25,8 +25,8 @@ SOURCES = {
         ("It is. [[S:7]] Or? [[S:8]]", "2 no source · cites S:7,8, which are not there"),
     ],
 )
-def test_an_answer_is_summed_up_in_a_line(answer: str, said: str) -> None:
-    assert verification_summary(verify(answer, SOURCES)) == said
+def test_an_answer_is_summed_up_in_a_line(answer: str, message: str) -> None:
+    assert verification_summary(verify(answer, SOURCES)) == message
 
 
 def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> None:

@@ -78,7 +78,7 @@ def where(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arms", "found"),
+    ("arms", "expected"),
     [
         ("case Exit(): pass\n  case _: pass", True),
         ("case Ended(): pass\n  case _: pass", True),
@@ -91,6 +91,6 @@ def where(path: Path) -> str:
         ("case Draft(): pass\n  case _: pass", False),
     ],
 )
-def test_a_default_arm_is_noticed(arms: str, found: bool) -> None:
+def test_a_default_arm_is_noticed(arms: str, expected: bool) -> None:
     imports = "from loopline.timeline import Block, Exit, Notes, Exit as Ended"
-    assert bool(list(defaults(ast.parse(f"{imports}\nmatch x:\n  {arms}")))) is found
+    assert bool(list(defaults(ast.parse(f"{imports}\nmatch x:\n  {arms}")))) is expected

@@ -34,11 +34,11 @@ def inside(value: object) -> Iterator[re.Pattern[str]]:
         case re.Pattern(pattern=bytes() as written, flags=flags):
             yield re.compile(written.decode("latin-1"), flags | re.ASCII)
         case tuple() | list() | frozenset() | set():
-            for one in cast("tuple[object, ...]", value):
-                yield from inside(one)
+            for item in cast("tuple[object, ...]", value):
+                yield from inside(item)
         case dict():
-            for one in cast("dict[object, object]", value).values():
-                yield from inside(one)
+            for item in cast("dict[object, object]", value).values():
+                yield from inside(item)
         case _:
             pass
 

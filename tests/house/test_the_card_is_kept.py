@@ -59,10 +59,10 @@ def required() -> set[str]:
     """The packages that the project names, whether for its users or for its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = [
-        one for extra in project["project"]["optional-dependencies"].values() for one in extra
+        item for extra in project["project"]["optional-dependencies"].values() for item in extra
     ]
     named = [*project["project"]["dependencies"], *extras, *project["dependency-groups"]["test"]]
-    return {re.split(r"[\[><=~! ]", one)[0] for one in named}
+    return {re.split(r"[\[><=~! ]", item)[0] for item in named}
 
 
 def test_the_page_has_a_row_for_each_package_and_each_entry_of_the_top_level_and_no_other() -> None:

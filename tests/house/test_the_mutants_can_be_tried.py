@@ -65,7 +65,7 @@ def test_a_trial_tells_a_mutant_that_a_law_kills_from_one_that_nothing_tests(
     tmp_path: Path,
 ) -> None:
     copy = Copy(ROOT, tmp_path)
-    (mutant,) = (one.mutant(SDK) for one in NAMED if one.fault.startswith("a mark of the step"))
+    (mutant,) = (item.mutant(SDK) for item in NAMED if item.fault.startswith("a mark of the step"))
     before = (copy.package / mutant.path).read_bytes()
     names = {LAW: [f"{mutant.path}:{mutant.function}"]}
     killed = tried(copy, mutant, Coverage(names).of(mutant.path, mutant.function))

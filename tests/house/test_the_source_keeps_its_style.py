@@ -58,7 +58,7 @@ def test_no_file_names_a_package_registry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("see /ho" + "me/ann/x", True),
         ('"/wo' + 'rk/main"', True),
@@ -67,8 +67,8 @@ def test_no_file_names_a_package_registry() -> None:
         ("https://example.org/ho" + "me/ann", False),
     ],
 )
-def test_a_place_on_one_machine_is_told_from_a_path(text: str, found: bool) -> None:
-    assert (MACHINES.search(text) is not None) is found
+def test_a_place_on_one_machine_is_told_from_a_path(text: str, expected: bool) -> None:
+    assert (MACHINES.search(text) is not None) is expected
 
 
 def stated(union: ast.Call) -> str:

@@ -23,28 +23,30 @@ TEXTS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=200)
 
 @given(PATHS, TEXTS)
 def test_the_chunks_of_a_text_are_the_text(path: str, text: str) -> None:
-    assert "".join(one.text for one in chunk(path, text)) == text
+    assert "".join(item.text for item in chunk(path, text)) == text
 
 
 @given(PATHS, TEXTS)
 def test_a_chunk_is_exactly_the_lines_it_says(path: str, text: str) -> None:
     lines = split_lines(text)
-    for one in chunk(path, text):
-        first, last = one.lines
-        assert one.text == "".join(lines[first - 1 : last])
+    for passage in chunk(path, text):
+        first, last = passage.lines
+        assert passage.text == "".join(lines[first - 1 : last])
         assert first <= last
 
 
 @given(PATHS, TEXTS)
 def test_every_line_is_in_one_chunk(path: str, text: str) -> None:
-    covered = [n for one in chunk(path, text) for n in range(one.lines[0], one.lines[1] + 1)]
+    covered = [
+        n for passage in chunk(path, text) for n in range(passage.lines[0], passage.lines[1] + 1)
+    ]
     assert covered == list(range(1, len(split_lines(text)) + 1))
 
 
 @given(PATHS, TEXTS)
 def test_a_chunk_is_short_unless_a_line_is_long(path: str, text: str) -> None:
     longest = max(map(len, split_lines(text)), default=0)
-    assert all(len(one.text) <= 2_800 + longest for one in chunk(path, text))
+    assert all(len(item.text) <= 2_800 + longest for item in chunk(path, text))
 
 
 @given(TEXTS)
@@ -55,7 +57,7 @@ def test_only_newlines_end_lines(text: str) -> None:
 
 
 def titles(path: str, text: str) -> list[str]:
-    return [one.title for one in chunk(path, text)]
+    return [item.title for item in chunk(path, text)]
 
 
 def test_a_markdown_section_is_called_by_its_headings() -> None:
@@ -112,7 +114,7 @@ def test_a_table_in_restructured_text_is_no_title() -> None:
 def test_a_python_file_is_cut_at_its_definitions() -> None:
     text = "import os\n\n\n# about f\n@cached(\n    1,\n)\ndef f(\n    x,\n):\n    pass\n\n\nX = 1\n\n\nclass C:\n    pass\n"
     cut = chunk("src/a.py", text)
-    assert [one.title for one in cut] == ["a.py", "def f", "a.py", "class C"]
+    assert [item.title for item in cut] == ["a.py", "def f", "a.py", "class C"]
     assert cut[1].text.startswith("# about f\n@cached(")
 
 
@@ -145,15 +147,15 @@ def test_a_syntax_error_stops_nothing() -> None:
 
 def test_any_other_file_is_cut_by_lines_and_called_by_its_name() -> None:
     cut = chunk("web/a.js", "x();\n" * 150)
-    assert [one.lines for one in cut] == [(1, 60), (61, 120), (121, 150)]
-    assert {one.title for one in cut} == {"a.js"}
+    assert [passage.lines for passage in cut] == [(1, 60), (61, 120), (121, 150)]
+    assert {item.title for item in cut} == {"a.js"}
 
 
 def test_a_long_section_is_cut_between_paragraphs() -> None:
     paragraph = "word " * 100 + "\n\n"
     cut = chunk("a.md", "# One\n\n" + paragraph * 12)
     assert len(cut) > 1
-    assert all(one.text.endswith("\n\n") for one in cut)
+    assert all(item.text.endswith("\n\n") for item in cut)
 
 
 def test_an_empty_file_has_no_chunks() -> None:

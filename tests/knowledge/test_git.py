@@ -213,7 +213,7 @@ def test_a_remote_is_mirrored_and_fetched_each_time_it_is_opened(
     assert opened.location == url_of(folder)
     assert opened.uncommitted() == 0
     made = [tmp_path / "mirrors", *(tmp_path / "mirrors").iterdir()]
-    assert [one for one in made if one.stat().st_mode & 0o077] == []
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
     folder.git("checkout", "-q", "-b", "next")
     second = folder.commit({"a.md": "two\n"})
     assert opened.resolve("HEAD") == first

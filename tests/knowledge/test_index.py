@@ -158,9 +158,9 @@ def test_notes_are_taken_when_every_chunk_has_been(indexes: IndexStore) -> None:
     taken: list[Chunk] = []
 
     def chunks() -> Iterator[Chunk]:
-        for one in FEW:
-            taken.append(one)
-            yield one
+        for item in FEW:
+            taken.append(item)
+            yield item
 
     built = indexes.build("one", chunks(), lambda: f"{len(taken)} chunks")
     assert built.notes == "3 chunks"
@@ -290,4 +290,4 @@ def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
     FtsIndexes(tmp_path / "search").build("one", FEW, lambda: "notes").index.close()
     made = [tmp_path / "search", *(tmp_path / "search").iterdir()]
     assert len(made) > 2
-    assert [one for one in made if one.stat().st_mode & 0o077] == []
+    assert [path for path in made if path.stat().st_mode & 0o077] == []

@@ -97,7 +97,7 @@ async def test_the_state_says_what_the_space_holds(writer: Writer, indexes: Inde
     assert state is space.state
     assert (state.repository, state.commit, state.short_commit) == ("project", commit, commit[:7])
     assert (state.files, state.passages) == (3, 4)
-    assert [(one.path, one.reason) for one in state.skipped] == [
+    assert [(passage.path, passage.reason) for passage in state.skipped] == [
         ("src/big.txt", "too large"),
         ("src/logo.png", "binary"),
     ]
@@ -391,7 +391,7 @@ async def test_links_and_refs_that_lead_nowhere_are_warned_of_with_file_and_line
     found = await warnings_of(
         {"d/a.md": text, "d/c.md": "c\n", "lib/x": "x\n"}, KnowledgeConfig(docs_root="d")
     )
-    assert [one.partition(" ")[0] for one in found] == [
+    assert [item.partition(" ")[0] for item in found] == [
         "docs/a.md:3:",
         "docs/a.md:5:",
         "docs/a.md:5:",

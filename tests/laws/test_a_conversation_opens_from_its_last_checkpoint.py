@@ -205,7 +205,7 @@ def check_folds(whole: Timeline, part: Timeline) -> None:
     assert (part.seq, part.reactions.newest_seq) == (whole.seq, whole.reactions.newest_seq)
     assert part.reactions.user_reactions == whole.reactions.user_reactions
     assert part.resumable == whole.resumable
-    assert [one.number for one in part.queued] == [one.number for one in whole.queued]
+    assert [item.number for item in part.queued] == [item.number for item in whole.queued]
 
 
 @over_lives

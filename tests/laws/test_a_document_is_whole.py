@@ -47,7 +47,7 @@ def missing(value: object, written: Json, path: str) -> list[str]:
     if isinstance(value, tuple):
         assert isinstance(written, list), path
         inner = zip(cast("tuple[object, ...]", value), written, strict=True)
-        return [lost for one, text in inner for lost in missing(one, text, f"{path}[]")]
+        return [lost for item, text in inner for lost in missing(item, text, f"{path}[]")]
     return []
 
 
@@ -96,15 +96,15 @@ def numbers(value: Json) -> Iterator[Callable[[Json], None]]:
     """For every number, what puts another value in its place."""
     match value:
         case dict():
-            for name, one in value.items():
-                if is_number(one):
+            for name, item in value.items():
+                if is_number(item):
                     yield partial(value.__setitem__, name)
-                yield from numbers(one)
+                yield from numbers(item)
         case list():
-            for index, one in enumerate(value):
-                if is_number(one):
+            for index, item in enumerate(value):
+                if is_number(item):
                     yield partial(value.__setitem__, index)
-                yield from numbers(one)
+                yield from numbers(item)
         case _:
             pass
 

@@ -204,7 +204,7 @@ def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]
                 return list(await log.read(HERE))
 
     blocks = asyncio.run(run())
-    assert all(one.term <= after.term for one, after in pairwise(blocks))
+    assert all(item.term <= after.term for item, after in pairwise(blocks))
 
 
 async def kept(log: TimelineLog, entry: Entry, term: int) -> bool:

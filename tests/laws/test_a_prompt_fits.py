@@ -24,10 +24,10 @@ def test_an_estimate_learns_from_what_was_reported(scenario: Scenario) -> None:
         for block in run.blocks
         if isinstance(block.body, Decision) and block.body.usage.input_tokens
     ]
-    for one in run.sent:
-        known = [seq for seq, model in reports if model == one.kind.name and seq < one.start.seq]
-        if known and one.kind.counts in (fives, finer):
-            assert one.begun.tokens >= 0.95 * one.reported
+    for item in run.sent:
+        known = [seq for seq, model in reports if model == item.kind.name and seq < item.start.seq]
+        if known and item.kind.counts in (fives, finer):
+            assert item.begun.tokens >= 0.95 * item.reported
 
 
 @over_corpus(drawn_scenarios)

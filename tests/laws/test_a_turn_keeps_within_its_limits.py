@@ -106,7 +106,7 @@ async def live(life: Life) -> tuple[BillingModel, ...]:
         talk = harness.conversation("c")
         result = await talk.say("go", **life.limits)
         while result.exit_reason == "paused":
-            result = await talk.resume({one.call_id: "this one" for one in result.pending})
+            result = await talk.resume({item.call_id: "this one" for item in result.pending})
         assert result.answer or result.exit_reason == "error"
     return chain
 

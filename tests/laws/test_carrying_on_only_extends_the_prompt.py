@@ -59,7 +59,9 @@ def starts(blocks: Sequence[Block]) -> list[tuple[Block, RoundStart]]:
 
 def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
     """Requests that follow each other in one epoch."""
-    return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
+    return [
+        (item, other) for item, other in pairwise(sent) if item.begun.epoch == other.begun.epoch
+    ]
 
 
 @over_corpus(drawn_scenarios)
@@ -72,7 +74,7 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(scenario: Sc
 
 @over_corpus(drawn_scenarios)
 def test_thinking_goes_back_only_behind_what_it_was_thought_behind(scenario: Scenario) -> None:
-    assert not [misplaced(one.prompt) for one in run_of(scenario).sent if misplaced(one.prompt)]
+    assert not [misplaced(item.prompt) for item in run_of(scenario).sent if misplaced(item.prompt)]
 
 
 @over_corpus(drawn_scenarios)

@@ -59,8 +59,8 @@ def test_a_text_keeps_everything_but_its_tokens(text: str) -> None:
     assert citations.resolve(text, lambda _: "", newest=4) == "".join(
         text[start:end]
         for start, end in zip(
-            [0, *(one.end for one in summary)],
-            [*(one.start for one in summary), len(text)],
+            [0, *(item.end for item in summary)],
+            [*(item.start for item in summary), len(text)],
             strict=True,
         )
     )
@@ -297,8 +297,8 @@ def test_an_overlap_says_what_was_found_and_what_was_not() -> None:
 def test_each_source_of_a_sentence_is_compared_by_itself_too() -> None:
     [sentence] = verify("Black tea is fermented [[S:3,1,2]].", TEAS).cited
     assert sentence.sids == (3, 1, 2)
-    assert [one.support for one in sentence.each] == ["no text kept", "supported", "supported"]
-    assert [one.run for one in sentence.each] == [0, 2, 4]
+    assert [item.support for item in sentence.each] == ["no text kept", "supported", "supported"]
+    assert [item.run for item in sentence.each] == [0, 2, 4]
 
 
 def test_an_answer_is_read_sentence_by_sentence() -> None:
@@ -316,7 +316,7 @@ code. [[S:1]]
 ```
 [[S:1]]"""
     report = verify(answer, TEAS)
-    assert [(one.text, one.sids) for one in report.cited] == [
+    assert [(item.text, item.sids) for item in report.cited] == [
         ("Green tea is not fermented.", (1,)),
         ("Black tea is, e.g. that of 2.5 years, they say!", (2,)),
         ("It keeps.", (2,)),
@@ -335,7 +335,7 @@ def test_a_sentence_that_cites_only_unknown_numbers_is_uncited() -> None:
 @given(markdown)
 def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -> None:
     report, counts = verify(f"Tea is old. {answer}", TEAS), {1, 2, 3}
-    sids = {sid for one in report.cited for sid in one.sids}
+    sids = {sid for item in report.cited for sid in item.sids}
     assert sids | set(report.unknown) == set(
         citations.cited_sids(f"Tea is old. {answer}", newest=3)
     )
@@ -345,9 +345,9 @@ def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -
 
 @given(st.text(alphabet="tea is old. \n", min_size=1))
 def test_a_text_supports_itself(text: str) -> None:
-    for one in verify(f"{text} [[S:1]]", {1: Source(url="x", text=text)}).cited:
-        assert not one.together.missing_numbers
-        assert one.together.support == "supported" or one.together.share == 0.0
+    for item in verify(f"{text} [[S:1]]", {1: Source(url="x", text=text)}).cited:
+        assert not item.together.missing_numbers
+        assert item.together.support == "supported" or item.together.share == 0.0
 
 
 @pytest.mark.parametrize(

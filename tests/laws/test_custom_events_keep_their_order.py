@@ -27,8 +27,8 @@ ACTS = ["progress", "emit", "durable", "awaited", "awaited durable", "pause", "f
 @tool(effect="read")
 async def act(acts: list[str], context: ToolContext) -> str:
     """Do all that, on the loop."""
-    for number, one in enumerate(acts):
-        match one.split():
+    for number, item in enumerate(acts):
+        match item.split():
             case ["progress"]:
                 context.progress(str(number))
             case ["pause"]:
@@ -38,7 +38,7 @@ async def act(acts: list[str], context: ToolContext) -> str:
             case ["awaited", *durable]:
                 await context.emit("e", number, durable=bool(durable))
             case _:
-                context.emit("e", number, durable=one == "durable")
+                context.emit("e", number, durable=item == "durable")
     return "done"
 
 
@@ -46,13 +46,13 @@ async def act(acts: list[str], context: ToolContext) -> str:
 def act_in_a_thread(acts: list[str], context: ToolContext) -> str:
     """Do all that, in a thread."""
     with suppress(LooplineError):  # it was cut off
-        for number, one in enumerate(acts):
-            if one == "progress":
+        for number, item in enumerate(acts):
+            if item == "progress":
                 context.progress(str(number))
-            elif one == "fail":
+            elif item == "fail":
                 raise ToolError("it failed")
-            elif one != "pause":
-                context.emit("e", number, durable="durable" in one)
+            elif item != "pause":
+                context.emit("e", number, durable="durable" in item)
     return "done"
 
 
@@ -105,7 +105,7 @@ async def heard(calls: list[tuple[str, Acts]], stop_at: int | None) -> Heard:
 def expected(acts: Acts) -> list[Json]:
     """The numbers of what these tell: up to a failure, and no pause."""
     reported_acts = acts[: acts.index("fail")] if "fail" in acts else acts
-    return [number for number, one in enumerate(reported_acts) if one != "pause"]
+    return [number for number, item in enumerate(reported_acts) if item != "pause"]
 
 
 @settings(max_examples=80, deadline=None)

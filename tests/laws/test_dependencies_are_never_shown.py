@@ -139,7 +139,7 @@ def test_a_secret_in_them_is_nowhere_in_what_a_turn_leaves(
         everything = asyncio.run(rendered(shape(key), made))
     finally:
         logger.removeHandler(heard)
-    assert [one for one in [*everything, *heard.lines] if key in one] == []
+    assert [item for item in [*everything, *heard.lines] if key in item] == []
 
 
 @tool

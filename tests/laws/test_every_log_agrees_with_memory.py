@@ -220,7 +220,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     def the_terms_of_runners_never_fall(self) -> None:
         for blocks in self.read.values():
             terms = [block.term for block in blocks if block.term]
-            assert all(one <= next_one for one, next_one in pairwise(terms))
+            assert all(item <= next_one for item, next_one in pairwise(terms))
 
     def teardown(self) -> None:
         for log in self.kept:

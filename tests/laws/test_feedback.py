@@ -45,7 +45,7 @@ def test_the_newest_of_a_turn_is_what_the_user_thinks_of_it(
 ) -> None:
     newest = {turn: body.reaction for turn, body in bodies if body.origin == "user"}
     users = feedback.fold(blocks(*bodies)).user_reactions
-    assert {turn: one.feedback.reaction for turn, one in users.items()} == {
+    assert {turn: item.feedback.reaction for turn, item in users.items()} == {
         turn: reaction for turn, reaction in newest.items() if reaction is not None
     }
 

@@ -34,7 +34,7 @@ def test_an_object_among_words_and_fences_is_found_byte_for_byte(
 @given(st.lists(json_objects, max_size=5), prose)
 def test_all_objects_are_found_in_their_order(values: list[JsonObject], between: str) -> None:
     text = f" {between}\n".join(map(dumps, values))
-    assert [dumps(one) for one in scan_json(text) if isinstance(one, dict)] == list(
+    assert [dumps(item) for item in scan_json(text) if isinstance(item, dict)] == list(
         map(dumps, values)
     )
 

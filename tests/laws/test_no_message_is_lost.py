@@ -127,8 +127,8 @@ def names(text: str, sid: int) -> bool:
     if f"[[S:{sid}]]" in text:
         return True
     for part in text.split("so:sources_pool[")[1:]:
-        for one in part.partition("]")[0].split(","):
-            first, _, last = one.partition("-")
+        for item in part.partition("]")[0].split(","):
+            first, _, last = item.partition("-")
             if first.isdigit() and int(first) <= sid <= int(last or first):
                 return True
     return False

@@ -90,7 +90,7 @@ async def test_values_for_calls_that_wait_are_held_to_the_limit_of_a_prompt() ->
                 await conversation.resume({"c1": value})
         assert await conversation.blocks() == before
         assert (await conversation.resume({"c1": "é" * 5})).answer == "Done."
-    assert [one.call_id for one in paused.pending] == ["c1"]
+    assert [item.call_id for item in paused.pending] == ["c1"]
 
 
 async def test_the_text_of_a_message_counts_with_its_files() -> None:

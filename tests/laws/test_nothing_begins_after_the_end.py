@@ -56,7 +56,7 @@ def test_no_runner_records_anything_after_the_exit_of_its_turn(drawing: Drawn) -
     for blocks in everywhere(tell(drawing)):
         for turn in {block.turn for block in blocks}:
             own = [block for block in blocks if block.turn == turn and block.term]
-            ends = [place for place, one in enumerate(own) if isinstance(one.body, Exit)]
+            ends = [place for place, block in enumerate(own) if isinstance(block.body, Exit)]
             assert ends == [len(own) - 1]
         called = Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolCalled))
         assert called == Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolResult))
@@ -157,4 +157,4 @@ def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:
     assert turn.completion is not None
     assert (turn.completion.text, turn.rounds, len(story.children)) == ("So it is.", 5, 1)
     assert {"conv.range.summary", "run.child", "react.tool.start", "react.plan"} <= types
-    assert {one.kind for one in bodies} == {"approval", "question"}
+    assert {item.kind for item in bodies} == {"approval", "question"}

@@ -86,7 +86,7 @@ def test_the_history_tells_of_every_plan_but_the_current_one(script: list[tuple[
         if "snapshot_ref=" in line
     ]
     newest_first = [*reversed(plans.open_plans), *reversed(plans.closed_plans)]
-    assert told == [PlanRef(plan_id=one.plan_id) for one in newest_first if one != plans.current]
+    assert told == [PlanRef(plan_id=item.plan_id) for item in newest_first if item != plans.current]
 
 
 def test_two_changes_in_one_moment_stand_in_the_order_of_the_log() -> None:

@@ -106,7 +106,7 @@ class AnySplitter(Protocol):
 
 
 def cut(splitter: AnySplitter, pieces: list[str]) -> list[tuple[str, str]]:
-    given = [one for piece in pieces for one in splitter.feed(piece)]
+    given = [item for piece in pieces for item in splitter.feed(piece)]
     return together([*given, *splitter.close()])
 
 

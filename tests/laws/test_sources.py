@@ -127,9 +127,9 @@ def test_numbers_are_dense_and_kept(found: list[Source]) -> None:
     for source in found:
         sids, added = pool.assign_numbers([source, source])
         assert sids[0] == sids[1]
-        for one in added:
-            pool.take(one)
-            given_out[one.sid] = one.source
+        for item in added:
+            pool.take(item)
+            given_out[item.sid] = item.source
     assert pool.sources == given_out
     assert list(pool.sources) == list(range(1, pool.newest + 1))
 
@@ -138,7 +138,7 @@ def test_numbers_are_dense_and_kept(found: list[Source]) -> None:
 def test_numbering_at_once_is_numbering_one_by_one(found: list[Source]) -> None:
     sids, added = SourcePool().assign_numbers(found)
     one_by_one = folded(*found)
-    assert [one.source for one in added] == list(one_by_one.sources.values())
+    assert [item.source for item in added] == list(one_by_one.sources.values())
     assert [one_by_one.assign_numbers([source])[0][0] for source in found] == sids
 
 

@@ -441,7 +441,7 @@ def test_no_more_is_read_than_an_earlier_request_has_in_common(
 ) -> None:
     for place, row in enumerate(simulate(requests, rules).rows):
         earlier = requests[:place]
-        assert row.read <= max((common(one, requests[place]) for one in earlier), default=0)
+        assert row.read <= max((common(item, requests[place]) for item in earlier), default=0)
 
 
 @pytest.mark.parametrize("rules", RULES)

@@ -109,7 +109,7 @@ def test_i5_results_stand_directly_behind_their_calls_and_in_their_order(
     for sent in run.sent:
         if sent.prompt.tail == TRACE_TAIL:
             continue
-        refs = [one for message in sent.prompt.messages for one in [result_in(message)] if one]
+        refs = [item for message in sent.prompt.messages for item in [result_in(message)] if item]
         numbers = [int(ref.split(".")[1].removeprefix("c")) for ref in refs]
         assert numbers == sorted(set(numbers))
         expected: list[str] = []
@@ -205,9 +205,9 @@ def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(scenario: Sc
 def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(scenario: Scenario) -> None:
     run = run_of(scenario)
     for ran in batches(run.blocks):
-        for one, other in combinations(ran, 2):
-            if one.conflicts(other):
-                assert one.ended < (other.began or other.ended)
+        for item, other in combinations(ran, 2):
+            if item.conflicts(other):
+                assert item.ended < (other.began or other.ended)
     assert run.trace.busiest <= scenario.limits.get("parallel_tools", 10)
 
 
@@ -258,9 +258,9 @@ def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(scenario: Scenario) -
             view = View(spoken, run.blocks[: sent.start.seq])
             assert tuple(view.messages) == sent.prompt.messages
     shown = [sent for sent in run.sent if sent.prompt.tail != TRACE_TAIL]
-    for one, other in pairwise(shown):
-        if one.begun.epoch == other.begun.epoch:
-            assert other.prompt.messages[: len(one.prompt.messages)] == one.prompt.messages
+    for item, other in pairwise(shown):
+        if item.begun.epoch == other.begun.epoch:
+            assert other.prompt.messages[: len(item.prompt.messages)] == item.prompt.messages
     again = {request.block.seq: request.messages for request in past_requests(Timeline(run.blocks))}
     assert all(again[sent.start.seq] == sent.prompt.messages for sent in run.sent)
 

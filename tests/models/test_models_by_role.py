@@ -66,18 +66,18 @@ def test_an_object_that_is_almost_a_model_is_refused_by_what_it_lacks() -> None:
         resolve_models(former)
 
 
-@pytest.mark.parametrize("given", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
-def test_a_choice_of_what_is_no_model_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("value", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
+def test_a_choice_of_what_is_no_model_is_refused(value: Any) -> None:
     with pytest.raises(ModelError, match="is no model: give a model string"):
-        resolve_models(given)
+        resolve_models(value)
     with pytest.raises(ModelError, match="is no model: give a model string"):
-        resolve_models(lambda: given)()
+        resolve_models(lambda: value)()
 
 
-@pytest.mark.parametrize("given", ["offline", ("offline",), ONE, 5])
-def test_a_registry_of_what_is_no_chain_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("value", ["offline", ("offline",), ONE, 5])
+def test_a_registry_of_what_is_no_chain_is_refused(value: Any) -> None:
     with pytest.raises(ModelError, match="is no chain of models for the role 'general'"):
-        ModelRegistry({"general": given})
+        ModelRegistry({"general": value})
 
 
 def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
@@ -87,7 +87,7 @@ def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("value", "names"),
     [
         ("offline, fast=offline", {"general": ["offline"], "fast": ["offline"]}),
         ([ONE, "offline"], {"general": ["one", "offline"]}),
@@ -97,10 +97,10 @@ def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
     ids=["strings", "a list", "roles", "a registry"],
 )
 def test_a_function_may_give_whatever_may_be_chosen(
-    given: Models, names: dict[str, list[str]]
+    value: Models, names: dict[str, list[str]]
 ) -> None:
-    registry = resolve_models(lambda: given)()
-    found = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
+    registry = resolve_models(lambda: value)()
+    found = {role: [item.name for item in chain] for role, chain in registry.roles.items()}
     assert found == names
 
 
@@ -114,7 +114,7 @@ def test_a_role_is_written_before_its_model(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("LOOPLINE_MODEL", "openai:gpt-5, offline, fast=openai:gpt-5-mini,b=offline")
     registry = resolve_models(None)()
-    names = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
+    names = {role: [item.name for item in chain] for role, chain in registry.roles.items()}
     assert names == {
         "general": ["openai:gpt-5", "offline"],
         "fast": ["openai:gpt-5-mini"],

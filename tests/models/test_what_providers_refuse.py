@@ -258,7 +258,9 @@ def test_of_an_error_that_nobody_documents_nothing_is_said(status: int | None, n
 
 def test_every_refusal_is_found_by_its_name() -> None:
     named = [refusal for refusal in DOCUMENTED_ERRORS if refusal.name]
-    assert [find_documented_error(one.wire, one.status, one.name) for one in named] == named
+    assert [
+        find_documented_error(result.wire, result.status, result.name) for result in named
+    ] == named
     assert all(refusal.name for refusal in DOCUMENTED_ERRORS if refusal.wire == "anthropic")
 
 

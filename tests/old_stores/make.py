@@ -78,7 +78,7 @@ async def write(folder: Path, name: str) -> None:
         document = await talk.export()
         await harness.conversation("waits").say("write it down")
     async with Store.open(store, read_only=True) as kept_store:
-        heads = {one.conversation: one.head for one in await kept_store.audit()}
+        heads = {item.conversation: item.head for item in await kept_store.audit()}
     (FOLDER / f"{name}.heads.json").write_text(f"{heads_text(heads, KEY)}\n", "utf-8")
     with closing(sqlite3.connect(folder / "talk.db")) as database:
         dumped = "\n".join(database.iterdump())

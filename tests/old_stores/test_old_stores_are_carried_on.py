@@ -52,9 +52,9 @@ async def test_it_is_carried_on_and_whole(
         done = await harness.conversation("waits").resume({"c1": True})
         third = await harness.conversation("talk").say("third")
         other_result = await harness.conversation("fork").say("another")
-    assert [one.answer for one in (done, third, other_result)] == ["Noted.", "Third.", "Another."]
+    assert [item.answer for item in (done, third, other_result)] == ["Noted.", "Third.", "Another."]
     async with Store.open(store) as kept_store:
-        assert [fault for one in await kept_store.audit() for fault in one.faults] == []
+        assert [fault for item in await kept_store.audit() for fault in item.faults] == []
 
 
 async def test_its_document_is_imported_and_goes_on(old: str) -> None:
@@ -83,8 +83,8 @@ async def test_heads_that_were_saved_and_signed_fit_the_store_they_are_of(
     store = laid_out(saved.name.removesuffix(".heads.json"), tmp_path)
     async with Store.open(store, read_only=True) as kept_store:
         audit = await kept_store.audit(heads)
-    assert {one.conversation: one.head for one in audit} == heads
-    assert [fault for one in audit for fault in one.faults] == []
+    assert {item.conversation: item.head for item in audit} == heads
+    assert [fault for item in audit for fault in item.faults] == []
 
 
 @pytest.mark.parametrize("cassette", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.name)
@@ -96,9 +96,9 @@ async def test_a_cassette_answers_what_was_asked_when_it_was_recorded(cassette: 
     await tape.begin()
     async with tape.client() as client:
         said = [
-            await client.post(one.url, content=one.content, headers=one.headers)
-            for one in recorded_requests
+            await client.post(source.url, content=source.content, headers=source.headers)
+            for source in recorded_requests
         ]
     assert len(said) == len(SAID)
-    assert [one.status_code for one in said] == [200, 200]
-    assert all("[DONE]" in one.text for one in said)
+    assert [item.status_code for item in said] == [200, 200]
+    assert all("[DONE]" in item.text for item in said)

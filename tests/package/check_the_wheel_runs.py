@@ -80,12 +80,12 @@ def assert_oldest(made: Environment) -> None:
         canonicalize_name(name(distribution)): distribution.version
         for distribution in distributions(path=[str(packages)])
     }
-    for one in map(Requirement, PROJECT["dependencies"]):
-        [bound] = one.specifier
+    for item in map(Requirement, PROJECT["dependencies"]):
+        [bound] = item.specifier
         assert (bound.operator, Version(bound.version)) == (
             ">=",
-            Version(found[canonicalize_name(one.name)]),
-        ), one
+            Version(found[canonicalize_name(item.name)]),
+        ), item
 
 
 def name(one: Distribution) -> str:

@@ -67,7 +67,7 @@ async def test_text_and_usage_are_what_was_said(read: Read) -> None:
 async def test_calls_are_what_was_called(read: Read) -> None:
     message = await read(Says("Let me look.", calls=CALLS, pieces=5))
     contents = [block for block in message.content if block.type == "tool_use"]
-    assert [(one.id, one.name, one.input) for one in contents] == [
+    assert [(item.id, item.name, item.input) for item in contents] == [
         ("toolu_a", "search", {"query": "größe"}),
         ("toolu_b", "read", {}),
     ]

@@ -162,7 +162,7 @@ async def test_a_turn_makes_its_calls_reads_from_the_cache_and_ends(
         results = await bodies(talk, ToolResult)
         decisions = await bodies(talk, Decision)
     assert (result.exit_reason in ENDS, bool(result.answer)) == (True, True)
-    assert {one.call_id for one in results} == {call.call_id for call in calls}
+    assert {item.call_id for item in results} == {call.call_id for call in calls}
     assert all(decision.usage.cache_read_tokens > 1_000 for decision in decisions[1:])
 
 
@@ -177,7 +177,7 @@ async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
         calls = await bodies(talk, ToolCalled)
         ended_results = await bodies(talk, ToolResult)
     assert all(result.exit_reason in {*ENDS, "error"} for result in results)
-    assert {one.call_id for one in ended_results} == {call.call_id for call in calls}
+    assert {item.call_id for item in ended_results} == {call.call_id for call in calls}
 
 
 async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(
@@ -192,7 +192,7 @@ async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(
             result, learned = await until(talk, ModelOverflowed, "tea " * 900)
             decisions = await bodies(talk, Decision)
     assert result.exit_reason in ENDS
-    assert [one.window for one in learned] == [WINDOW]
+    assert [item.window for item in learned] == [WINDOW]
     assert "exceeds the available context size" in learned[0].text
     assert decisions[-1].usage.input_tokens < WINDOW < learned[0].tokens
 

@@ -67,7 +67,7 @@ async def test_text_and_usage_are_what_was_said(read: Read) -> None:
 async def test_calls_are_what_was_called(read: Read) -> None:
     output = (await read(Says("Let me look.", calls=CALLS))).output
     made = [item for item in output if item.type == "function_call"]
-    assert [Call(one.name, one.arguments, one.call_id) for one in made] == list(CALLS)
+    assert [Call(call.name, call.arguments, call.call_id) for call in made] == list(CALLS)
     assert [item.type for item in output] == ["message", "function_call", "function_call"]
 
 
@@ -141,7 +141,7 @@ async def test_an_error_event_with_an_inner_object_is_raised() -> None:
 
 async def test_arguments_may_come_in_one_delta() -> None:
     read = await events(Says(calls=CALLS, odd=Odd(whole_arguments=True)))
-    deltas = [one.delta for one in read if one.type == "response.function_call_arguments.delta"]
+    deltas = [item.delta for item in read if item.type == "response.function_call_arguments.delta"]
     assert deltas == [call.arguments for call in CALLS]
 
 

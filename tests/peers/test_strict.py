@@ -19,7 +19,7 @@ ANSWER: JsonObject = {"role": "assistant", "content": "It is 4."}
 def calls(*ids: str) -> JsonObject:
     """A message of an assistant that calls."""
     function: JsonObject = {"name": "read", "arguments": "{}"}
-    records: list[Json] = [{"id": one, "type": "function", "function": function} for one in ids]
+    records: list[Json] = [{"id": item, "type": "function", "function": function} for item in ids]
     return {"role": "assistant", "content": None, "tool_calls": records}
 
 

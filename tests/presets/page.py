@@ -80,8 +80,8 @@ def _tables() -> Iterator[str]:
         title = group
         for name in names:
             cells = list[str]()
-            for one in PRESETS.values():
-                value = one.options.values[name]
+            for item in PRESETS.values():
+                value = item.options.values[name]
                 same = value == bare.values[name]
                 cells.append(format_limit(value) if same else f"**{format_limit(value)}**")
             yield _row([title, f"`{name}`", *cells])

@@ -94,7 +94,7 @@ WARNINGS: list[tuple[Limits, list[Entry], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "script", "code"), WARNINGS, ids=[one[2] for one in WARNINGS])
+@pytest.mark.parametrize(("limits", "script", "code"), WARNINGS, ids=[row[2] for row in WARNINGS])
 async def test_a_nudge_that_a_policy_switches_on_is_heard_and_else_is_not(
     limits: Limits, script: list[Entry], code: str
 ) -> None:

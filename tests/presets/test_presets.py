@@ -155,7 +155,7 @@ async def test_the_code_gives_way_to_the_configuration_and_that_to_the_turn() ->
     of_code = await header("nadoo", max_iterations=4)
     configured = await header("nadoo", properties, max_iterations=4)
     asked_header = await header("nadoo", properties, {"max_iterations": 6}, max_iterations=4)
-    assert [one.limits["max_iterations"] for one in (of_code, configured, asked_header)] == [
+    assert [item.limits["max_iterations"] for item in (of_code, configured, asked_header)] == [
         4,
         5,
         6,
@@ -172,7 +172,7 @@ async def test_a_header_is_recorded_with_the_first_round_and_says_when_the_turn_
         events = await heard(talk, "go")
         (sent_header,) = await bodies(talk, TurnHeader)
     header, begun = (event for event in events[1:3])
-    assert [one.type for one in (header, begun)] == ["turn.header", "react.round.start"]
+    assert [item.type for item in (header, begun)] == ["turn.header", "react.round.start"]
     assert sent_header.began is not None
 
 
@@ -202,14 +202,14 @@ NADOO: Mapping[str, tuple[JsonObject, dict[str, LimitValue]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "set_so"), NADOO.values(), ids=NADOO)
+@pytest.mark.parametrize(("value", "set_so"), NADOO.values(), ids=NADOO)
 async def test_react_config_is_heeded_by_nadoos_names(
-    given: JsonObject, set_so: dict[str, LimitValue]
+    value: JsonObject, set_so: dict[str, LimitValue]
 ) -> None:
     async with at_work(
         ScriptedModel(["Done."] * 10, strict=False),
         workbench(preset="nadoo"),
-        properties={"agent_mode": "react", "react_config": given},
+        properties={"agent_mode": "react", "react_config": value},
     ) as talk:
         await talk.say("go")
         (header,) = await bodies(talk, TurnHeader)
@@ -247,12 +247,12 @@ JUNK: Mapping[str, tuple[dict[str, Setting], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "said"), JUNK.values(), ids=JUNK)
+@pytest.mark.parametrize(("value", "message"), JUNK.values(), ids=JUNK)
 async def test_junk_in_the_configuration_is_refused_before_any_turn(
-    given: dict[str, Setting], said: str
+    value: dict[str, Setting], message: str
 ) -> None:
-    with pytest.raises(PropertyError, match=said):
-        async with at_work([], properties=given):
+    with pytest.raises(PropertyError, match=message):
+        async with at_work([], properties=value):
             pass
 
 
@@ -292,11 +292,11 @@ ENVIRONMENT: Mapping[str, tuple[dict[str, str], dict[str, LimitValue]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "set_so"), ENVIRONMENT.values(), ids=ENVIRONMENT)
+@pytest.mark.parametrize(("value", "set_so"), ENVIRONMENT.values(), ids=ENVIRONMENT)
 async def test_the_environment_is_heeded_by_chatclis_names(
-    given: dict[str, str], set_so: dict[str, LimitValue], monkeypatch: pytest.MonkeyPatch
+    value: dict[str, str], set_so: dict[str, LimitValue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in given.items():
+    for name, text in value.items():
         monkeypatch.setenv(name, text)
     assert (await header("chatcli")).limits == {**SAID["chatcli"], **set_so}
     assert (await header("beakr")).limits == SAID["beakr"]
@@ -306,7 +306,7 @@ async def test_the_configuration_wins_over_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv("CHATCLI_AGENT_WORKER_MAX_TURNS", "7")
     of_code = await header("chatcli", max_iterations=3)
     configured = await header("chatcli", {"react.max_iterations": 4})
-    assert [one.limits["max_iterations"] for one in (of_code, configured)] == [3, 4]
+    assert [item.limits["max_iterations"] for item in (of_code, configured)] == [3, 4]
 
 
 ODD = {
@@ -337,11 +337,11 @@ WITHOUT_ROUNDS = {
 }
 
 
-@pytest.mark.parametrize(("limits", "said"), WITHOUT_ROUNDS.values(), ids=WITHOUT_ROUNDS)
+@pytest.mark.parametrize(("limits", "message"), WITHOUT_ROUNDS.values(), ids=WITHOUT_ROUNDS)
 async def test_a_turn_without_a_limit_of_rounds_needs_time_and_tokens(
-    limits: dict[str, Any], said: str
+    limits: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LooplineError, match=said):
+    with pytest.raises(LooplineError, match=message):
         await header("beakr", **limits)
 
 

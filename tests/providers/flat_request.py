@@ -55,12 +55,14 @@ def sent(wire: str, prompt: Prompt) -> JsonObject:
 
 def parts(body: JsonObject) -> list[str]:
     """Tools, system, then each role with each of its content parts; without markers."""
-    return [json.dumps(_bare(one), sort_keys=True) for one in _parts(body)]
+    return [json.dumps(_bare(item), sort_keys=True) for item in _parts(body)]
 
 
 def markers(body: JsonObject) -> list[int]:
     """Behind which of the parts a marker stands."""
-    return [number for number, one in enumerate(_parts(body)) if "cache_control" in json.dumps(one)]
+    return [
+        number for number, item in enumerate(_parts(body)) if "cache_control" in json.dumps(item)
+    ]
 
 
 def _parts(body: JsonObject) -> Iterator[Json]:

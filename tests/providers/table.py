@@ -201,7 +201,7 @@ class Server(Generic[SayT]):
                 return len(reply.events) - 1
             case _:
                 word = PHASES[phase]
-                return next(at for at, one in enumerate(reply.events, 1) if word in one.data)
+                return next(at for at, item in enumerate(reply.events, 1) if word in item.data)
 
 
 async def rows(wire: str) -> Rows:

@@ -98,7 +98,7 @@ async def test_a_reply_comes_again_when_its_server_has_gone(wire: str, file: Pat
         assert await asked(model) == first
     assert first[1].text == GREEN
     (recorded_request,) = [
-        one for one in read_cassette(file)[1] if isinstance(one, RecordedRequest)
+        item for item in read_cassette(file)[1] if isinstance(item, RecordedRequest)
     ]
     assert recorded_request.content == peer.requests[0].raw
 
@@ -278,7 +278,7 @@ NEWER = json.dumps({**json.loads(HEAD), "version": 2}).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "line 1"),
         (HEAD[:-9], "line 1"),
@@ -291,10 +291,10 @@ NEWER = json.dumps({**json.loads(HEAD), "version": 2}).encode() + b"\n"
     ids=["empty", "cut", "bytes", "another's", "newer", "junk", "a part"],
 )
 def test_a_file_that_is_no_cassette_is_told_with_the_line(
-    content: bytes, said: str, file: Path
+    content: bytes, message: str, file: Path
 ) -> None:
     file.write_bytes(content)
-    with pytest.raises(CassetteError, match=said):
+    with pytest.raises(CassetteError, match=message):
         CassettePlayer(file)
 
 

@@ -42,11 +42,15 @@ class Round:
     thinks: bool = True
 
     def said_by_openai(self) -> oai.Says:
-        calls = tuple(Call("w__count", f'{{"number": {n}}}', one) for n, one in enumerate(self.ids))
+        calls = tuple(
+            Call("w__count", f'{{"number": {n}}}', item) for n, item in enumerate(self.ids)
+        )
         return oai.Says("I look.", calls, "Hm." if self.thinks else "")
 
     def said_by_anthropic(self) -> ant.Says:
-        calls = tuple(Call("w__count", f'{{"number": {n}}}', one) for n, one in enumerate(self.ids))
+        calls = tuple(
+            Call("w__count", f'{{"number": {n}}}', item) for n, item in enumerate(self.ids)
+        )
         return ant.Says("I look.", calls, (ant.Thinking("Hm."),) if self.thinks else ())
 
 
@@ -72,12 +76,12 @@ async def families(
     models, peers = dict[str, Model](), dict[str, Peer]()
     async with AsyncExitStack() as stack:
         for family in FAMILIES:
-            mine = [one for one in rounds if one.family == family]
+            mine = [item for item in rounds if item.family == family]
             if family.endswith("anthropic"):
-                messages = [*(one.said_by_anthropic() for one in mine), ant.Says("Done.")]
+                messages = [*(item.said_by_anthropic() for item in mine), ant.Says("Done.")]
                 peer = await stack.enter_async_context(signing(*messages))
             else:
-                replies = [*(one.said_by_openai() for one in mine), oai.Says("Done.")]
+                replies = [*(item.said_by_openai() for item in mine), oai.Says("Done.")]
                 peer = await stack.enter_async_context(pairing(*replies))
             peers[family] = peer
             models[family] = model = await _model(family, peer, stack)
@@ -108,7 +112,7 @@ async def _model(family: str, peer: Peer, stack: AsyncExitStack) -> HttpModel | 
 
 async def decided(rounds: Sequence[Round], last: str) -> list[str]:
     """How the turn of these rounds ends, whose answer `last` writes."""
-    order = [*(one.family for one in rounds), last]
+    order = [*(item.family for item in rounds), last]
     async with families(rounds) as (models, _), at_work(Alternating(models, order)) as talk:
         await talk.say("go", max_iterations=len(order) + 1)
         return [end.reason for end in await bodies(talk, Exit)]
@@ -116,7 +120,7 @@ async def decided(rounds: Sequence[Round], last: str) -> list[str]:
 
 @pytest.mark.parametrize("first", FAMILIES)
 async def test_whoever_called_first_every_family_can_go_on(first: str) -> None:
-    rounds = [Round(one, (f"call_{n}",)) for n, one in enumerate([first, *FAMILIES])]
+    rounds = [Round(item, (f"call_{n}",)) for n, item in enumerate([first, *FAMILIES])]
     assert await decided(rounds, first) == ["complete"]
 
 

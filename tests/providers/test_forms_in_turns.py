@@ -89,16 +89,16 @@ async def test_what_a_filter_holds_back_is_answered_by_the_next_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "back"),
+    ("message", "back"),
     [
         ([_chunk({"reasoning_details": [DETAILS]})], {"reasoning_details": [DETAILS]}),
         ([_chunk({"reasoning": "Hm."})], {}),
     ],
 )
 async def test_details_of_reasoning_go_back_to_the_model_that_wrote_them(
-    said: list[Event], back: JsonObject
+    message: list[Event], back: JsonObject
 ) -> None:
-    served = Scripted([*said, _chunk(_call(index=0), "tool_calls")], ANSWER)
+    served = Scripted([*message, _chunk(_call(index=0), "tool_calls")], ANSWER)
     facts = find_model_facts("openrouter:google/gemini-3-pro")
     async with (
         serving(Peer(), served) as peer,

@@ -72,5 +72,5 @@ async def test_who_stops_waiting_leaves_others_the_connection(signed: tuple[Path
             assert isinstance(await anext(replies), TextDelta)
         await left(first)
         assert (peer.connections.open, peer.connections.opened) == (1, 1)
-        assert [one async for one in second]
+        assert [item async for item in second]
         await peer.until(lambda it: it.connections.open == 0)

@@ -134,10 +134,10 @@ async def test_a_model_of_two_harnesses_finishes_for_one_when_the_other_closes()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("anthropic:new", ModelFacts()), ("openai:m", ModelFacts(api="messages"))]
+    ("name", "message"), [("anthropic:new", ModelFacts()), ("openai:m", ModelFacts(api="messages"))]
 )
 def test_facts_cannot_put_a_model_on_the_wire_of_another_vendor(
-    name: str, said: ModelFacts
+    name: str, message: ModelFacts
 ) -> None:
     with pytest.raises(ModelError, match="change api in its facts"):
-        loopline.model(name, api_key=KEY, facts=said)
+        loopline.model(name, api_key=KEY, facts=message)

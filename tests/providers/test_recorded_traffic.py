@@ -128,11 +128,11 @@ def spoiled(value: Json, drawn: Random, share: float) -> Json:
         return drawn.choice(ODD)
     match value:
         case dict():
-            kept = {name: one for name, one in value.items() if drawn.random() >= share}
-            return {name: spoiled(one, drawn, share) for name, one in kept.items()}
+            kept = {name: item for name, item in value.items() if drawn.random() >= share}
+            return {name: spoiled(item, drawn, share) for name, item in kept.items()}
         case list():
-            twice = [one for one in value for _ in range(1 + (drawn.random() < share))]
-            return [spoiled(one, drawn, share) for one in twice]
+            twice = [item for item in value for _ in range(1 + (drawn.random() < share))]
+            return [spoiled(item, drawn, share) for item in twice]
         case _:
             return value
 

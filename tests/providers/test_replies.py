@@ -86,9 +86,9 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "said", "stop"), ENDS)
-async def test_why_a_reply_of_openai_ended_is_told(wire: str, said: oai.Says, stop: str) -> None:
-    async with openai_like(said) as peer, model_at(peer, wire) as model:
+@pytest.mark.parametrize(("wire", "message", "stop"), ENDS)
+async def test_why_a_reply_of_openai_ended_is_told(wire: str, message: oai.Says, stop: str) -> None:
+    async with openai_like(message) as peer, model_at(peer, wire) as model:
         _, reply = await asked(model)
     assert reply.stop_reason == stop
 
@@ -103,12 +103,12 @@ STOPS: list[tuple[ant.Stop, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stop", "told"), STOPS)
-async def test_why_a_message_ended_is_told(stop: ant.Stop, told: str) -> None:
+@pytest.mark.parametrize(("stop", "message"), STOPS)
+async def test_why_a_message_ended_is_told(stop: ant.Stop, message: str) -> None:
     sent_reply = ant.Says("Tea.", stop=stop)
     async with anthropic_like(sent_reply) as peer, model_at(peer, "messages") as model:
         _, reply = await asked(model)
-    assert reply.stop_reason == told
+    assert reply.stop_reason == message
 
 
 async def test_half_a_call_is_a_problem_unless_the_output_limit_cut_it_off() -> None:

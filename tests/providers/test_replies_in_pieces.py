@@ -107,7 +107,7 @@ def test_f34_thoughts_and_text_are_told_apart_however_they_are_cut(
 def test_a_tag_within_the_text_is_text() -> None:
     tags = ThinkTagParser()
     heard = [*tags.feed("use <think> here"), *tags.close()]
-    assert [(one.channel, one.text) for one in heard] == [("answer", "use <think> here")]
+    assert [(delta.channel, delta.text) for delta in heard] == [("answer", "use <think> here")]
 
 
 ME = Credentials("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")

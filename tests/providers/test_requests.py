@@ -72,7 +72,7 @@ def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() ->
         *["system", "user", "assistant", "tool", "tool", "user", "user"]
     ]
     tool_calls = body["messages"][2]["tool_calls"]
-    assert [one["id"] for one in tool_calls] == ["c1", "c2"]
+    assert [record["id"] for record in tool_calls] == ["c1", "c2"]
     assert [message["tool_call_id"] for message in body["messages"][3:5]] == ["c1", "c2"]
     assert json.loads(tool_calls[0]["function"]["arguments"]) == {"name": "tea"}
     assert body["messages"][-1] == {"role": "user", "content": "ANNOUNCE"}
@@ -95,7 +95,7 @@ def test_markers_stand_at_the_points_and_behind_the_system_text_and_never_on_the
     values = [json.loads(part) for part in parts(body)]
     at = [values[marker] for marker in markers(body)]
     assert at[0]["text"] == "You keep a shop."
-    assert [one[1].get("text") or one[1]["content"] for one in at[1:]] == [
+    assert [row[1].get("text") or row[1]["content"] for row in at[1:]] == [
         *["Is there tea?", "no", "And pie?"]
     ]
     assert len(at) == 4
@@ -103,7 +103,7 @@ def test_markers_stand_at_the_points_and_behind_the_system_text_and_never_on_the
 
 def test_responses_are_items_that_nobody_stores() -> None:
     body = sent("responses", PROMPT)
-    assert [one.get("type") or one["role"] for one in body["input"]] == [
+    assert [message.get("type") or message["role"] for message in body["input"]] == [
         *["user", "assistant", "function_call", "function_call"],
         *["function_call_output", "function_call_output", "user", "user"],
     ]
@@ -215,9 +215,9 @@ async def test_each_request_begins_with_all_stable_parts_of_the_one_before(
     async with at_work(model) as talk:
         await talk.say("go", max_iterations=60)
         starts = await bodies(talk, RoundStart)
-    assert len({one.epoch for one in starts}) == 1
+    assert len({item.epoch for item in starts}) == 1
     whole_parts = [parts(sent(wire, request)) for request in model.requests]
-    stable = [one[:-1] if tail in ("dropped", "inside") else one for one in whole_parts]
+    stable = [row[:-1] if tail in ("dropped", "inside") else row for row in whole_parts]
     assert len(stable) == 50
     assert all(
         after[: len(before)] == before
@@ -231,9 +231,9 @@ async def test_the_places_of_the_markers_are_those_of_the_log() -> None:
     async with at_work(model) as talk:
         await talk.say("go")
         starts = await bodies(talk, RoundStart)
-    for request, one in zip(model.requests, starts, strict=True):
+    for request, item in zip(model.requests, starts, strict=True):
         body = sent("messages", request)
-        assert len(markers(body)) == len(one.points) + 1 <= 4
+        assert len(markers(body)) == len(item.points) + 1 <= 4
         assert markers(body)[-1] == len(parts(body)) - 2  # directly before the tail
 
 

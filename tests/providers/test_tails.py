@@ -67,7 +67,7 @@ def replies(drawn: Random, *, thinks: bool) -> list[Behaviour[ant.Says]]:
             number += 1
             new_calls = calls(drawn, number if turn else 0)
             new_calls = tuple(
-                Call(one.name, one.arguments, f"toolu_{number}_{one.id}") for one in new_calls
+                Call(call.name, call.arguments, f"toolu_{number}_{call.id}") for call in new_calls
             )
             before = thoughts(drawn, number) if thinks else ()
             between = (*(thoughts(drawn, number) if thinks else ()), *new_calls)
@@ -196,7 +196,7 @@ async def test_a_reply_of_white_space_leaves_a_prompt_that_is_taken(stop: ant.St
 
 @pytest.mark.parametrize("ids", [("t1", "t1"), ("", "")])
 async def test_calls_whose_ids_are_not_their_own_go_back_under_ours(ids: tuple[str, str]) -> None:
-    twice = tuple(Call("w__count", f'{{"number": {n}}}', one) for n, one in enumerate(ids))
+    twice = tuple(Call("w__count", f'{{"number": {n}}}', item) for n, item in enumerate(ids))
     replies: list[Behaviour[ant.Says]] = [
         ant.Says("", twice, thinking=(ant.Thinking("Hm."),)),
         ant.Says("Done."),

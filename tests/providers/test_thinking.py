@@ -72,7 +72,7 @@ async def test_reasoning_of_openai_goes_back_encrypted_and_the_tail_lies_in_the_
         async with at_work(model) as talk:
             await talk.say("go")
     body: Any = peer.requests[1].body
-    assert [one.get("type", "said") for one in body["input"]] == [
+    assert [item.get("type", "said") for item in body["input"]] == [
         *["said", "reasoning", "message", "function_call", "function_call_output"]
     ]
     assert body["input"][1]["encrypted_content"]
@@ -150,7 +150,7 @@ async def test_the_first_that_goes_to_make_room_is_thinking() -> None:
             summed = await bodies(talk, RangeSummary)
     assert (result.answer, len(peer.requests), summed) == ("Done.", 10, [])
     assert notices
-    assert all("thought in earlier rounds is no longer shown" in one.text for one in notices)
+    assert all("thought in earlier rounds is no longer shown" in item.text for item in notices)
 
 
 def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:

@@ -186,4 +186,4 @@ async def test_fifty_rounds_are_taken_by_a_server_that_checks_all_of_them(
             epochs = {start.epoch for start in await bodies(talk, RoundStart)}
     assert (result.answer, len(peer.requests), epochs) == ("Done.", 50, {1})
     later = [decision.usage for decision in decisions[5:]]
-    assert all(one.cache_read_tokens > 0 for one in later)
+    assert all(item.cache_read_tokens > 0 for item in later)

@@ -136,7 +136,7 @@ def page() -> str:
     parts.append(_TABLES)
     for title, table in tables().items():
         lines = ["| line | what it is | covered by |", "|---|---|---|"]
-        lines += [f"| `{one.key}` | {one.text} | {_holds(one)} |" for one in table]
+        lines += [f"| `{item.key}` | {item.text} | {_holds(item)} |" for item in table]
         parts.append("\n".join([f"### {title}\n", *lines]) + "\n")
     return "\n".join(parts)
 
@@ -155,7 +155,9 @@ def _link(name: str) -> str:
 
 
 def _line(row: Feature, held: Sequence[Held]) -> str:
-    links = [f"[{one.sentence}]({os.path.relpath(one.path, PAGE.parent)})" for one in held]
+    links = [
+        f"[{passage.sentence}]({os.path.relpath(passage.path, PAGE.parent)})" for passage in held
+    ]
     by = " · ".join(links) or f"later: {row.later}"
     return f"| `{row.name}` | {row.seeds} | {row.text} | {by} |"
 

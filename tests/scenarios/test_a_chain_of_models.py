@@ -54,7 +54,7 @@ async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
         switched = await bodies(talk, ModelSwitched)
         deciders = [decision.model for decision in await bodies(talk, Decision)]
     assert (result.answer, deciders) == ("Done.", ["two", "one"])
-    assert [(one.why, one.text) for one in switched] == [("unavailable", "busy")]
+    assert [(item.why, item.text) for item in switched] == [("unavailable", "busy")]
 
 
 async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_rest_of_the_turn() -> (
@@ -67,7 +67,7 @@ async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_r
         switched = await bodies(talk, ModelSwitched)
         models = [start.model for start in await bodies(talk, RoundStart)]
     assert answers == ["Tea.", "Mine."]
-    assert [(one.why, one.place) for one in switched] == [("unavailable", 1), ("refusal", 2)]
+    assert [(item.why, item.place) for item in switched] == [("unavailable", 1), ("refusal", 2)]
     assert models == ["one", "two", "three", "three", "one"]
 
 
@@ -112,12 +112,12 @@ async def test_another_model_is_an_epoch_of_its_own_and_speaks_its_own_protocol(
     async with at_work((one([Refuse()]), second)) as talk:
         assert (await talk.say("go")).answer == "Tea."
         starts = await bodies(talk, RoundStart)
-    assert [(one.model, one.protocol) for one in starts] == [
+    assert [(item.model, item.protocol) for item in starts] == [
         ("one", "native"),
         ("two", "tagged"),
         ("two", "tagged"),
     ]
-    assert [one.opened_by for one in starts] == ["start", "model,protocol,instructions", ""]
+    assert [item.opened_by for item in starts] == ["start", "model,protocol,instructions", ""]
 
 
 async def test_the_answer_of_a_synthesis_comes_from_the_next_model_too() -> None:
@@ -190,8 +190,8 @@ async def test_model_strings_may_be_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [([], "needs at least one"), ("offline,gpt", "no model 'gpt'")]
+    ("value", "words"), [([], "needs at least one"), ("offline,gpt", "no model 'gpt'")]
 )
-def test_a_chain_of_nothing_or_of_what_does_not_work_is_refused(given: str, words: str) -> None:
+def test_a_chain_of_nothing_or_of_what_does_not_work_is_refused(value: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        Harness.open(workbench(), store="memory:", model=given)
+        Harness.open(workbench(), store="memory:", model=value)

@@ -76,5 +76,5 @@ async def test_a_turn_that_is_stopped_while_its_context_is_compacted_is_carried_
     assert next(b.body.reason for b in blocks if isinstance(b.body, Exit)) == "stopped"
     assert again.ok
     rendered = list(past_requests(Timeline(blocks)))
-    assert [one.inexact for one in rendered if one.inexact] == []
+    assert [item.inexact for item in rendered if item.inexact] == []
     assert model.requests[-1].messages == rendered[-1].messages

@@ -99,7 +99,7 @@ def started_twice(found: Rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (without_its_call, r"blocks\[\d+\]: react.tool.(start|result) of 'c1' is out of place"),
         (before_its_call, r"blocks\[\d+\]: react.tool.result of 'c1' is out of place"),
@@ -109,10 +109,10 @@ def started_twice(found: Rows) -> None:
     ],
 )
 def test_a_start_and_a_result_stand_behind_their_call_once(
-    document: JsonObject, damage: Callable[[Rows], None], said: str
+    document: JsonObject, damage: Callable[[Rows], None], message: str
 ) -> None:
     damage(rows(document))
-    with pytest.raises(DocumentError, match=said):
+    with pytest.raises(DocumentError, match=message):
         read_document(document)
 
 
@@ -136,7 +136,7 @@ def test_a_turn_begins_with_its_prompt_and_none_is_left_out(document: JsonObject
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("seq", True, "a field"),
         ("round", "0", "a field"),
@@ -156,10 +156,10 @@ def test_a_turn_begins_with_its_prompt_and_none_is_left_out(document: JsonObject
     ],
 )
 def test_a_damaged_field_is_refused_with_the_place(
-    document: JsonObject, field: str, value: Json, said: str
+    document: JsonObject, field: str, value: Json, message: str
 ) -> None:
     rows(document)[0][field] = value
-    with pytest.raises(DocumentError, match=rf"blocks\[0\]: .*{said}"):
+    with pytest.raises(DocumentError, match=rf"blocks\[0\]: .*{message}"):
         read_document(document)
 
 

@@ -35,11 +35,11 @@ def test_the_last_prompt_has_each_fact_or_names_its_very_block(lived: Lived) -> 
 
 def test_every_request_is_rendered_again_as_it_was_sent(lived: Lived) -> None:
     again = list(past_requests(Timeline(lived.blocks)))
-    assert [one.inexact for one in again] == [""] * (2 * TURNS)
+    assert [item.inexact for item in again] == [""] * (2 * TURNS)
     decisions = [request for request in lived.requests if request.purpose == "decision"]
-    assert [one.messages for one in again] == [decision.messages for decision in decisions]
-    assert [one.round_start.tail for one in again] == [decision.tail for decision in decisions]
-    assert [one.system for one in again] == [decision.system for decision in decisions]
+    assert [request.messages for request in again] == [decision.messages for decision in decisions]
+    assert [item.round_start.tail for item in again] == [decision.tail for decision in decisions]
+    assert [item.system for item in again] == [decision.system for decision in decisions]
 
 
 @pytest.mark.parametrize("rules", [AnthropicCache(), OpenAICache()])
@@ -47,7 +47,7 @@ def test_what_a_request_held_is_read_from_the_cache_over_fifty_rounds(
     lived: Lived, rules: CacheRules
 ) -> None:
     asked_past_requests = list(past_requests(Timeline(lived.blocks)))
-    report = simulate((one.as_sent for one in _within_epochs(asked_past_requests)[:50]), rules)
+    report = simulate((item.as_sent for item in _within_epochs(asked_past_requests)[:50]), rules)
     assert len(report.rows) == 50
     assert report.read_of_held >= 0.99
 
@@ -57,13 +57,13 @@ def test_every_cache_miss_of_the_whole_conversation_has_a_recorded_cause(
     lived: Lived, rules: CacheRules
 ) -> None:
     asked_past_requests = list(past_requests(Timeline(lived.blocks)))
-    report = simulate((one.as_sent for one in asked_past_requests), rules)
+    report = simulate((item.as_sent for item in asked_past_requests), rules)
     missed = [miss for row in report.rows for miss in row.misses if miss.reason != "minimum"]
     assert missed
     assert {(miss.reason, miss.cause) for miss in missed} == {("broken", "compaction")}
 
 
 def _within_epochs(asked: list[ModelRequest]) -> list[ModelRequest]:
-    first = [one for one in asked if one.round_start.epoch == 1]
+    first = [item for item in asked if item.round_start.epoch == 1]
     assert len(first) >= 50
     return first

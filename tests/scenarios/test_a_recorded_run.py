@@ -69,7 +69,9 @@ async def test_a_run_comes_again_block_by_block_and_needs_no_setting(tmp_path: P
             first = await talked(first_store, recorded, "How many?", "What did you say?")
     second = await talked(second_store, Cassette(file), "How many?", "What did you say?")
     assert len(peer.requests) == len(SCRIPT)
-    assert [(one.ts, one.body) for one in second] == [(one.ts, one.body) for one in first]
+    assert [(block.ts, block.body) for block in second] == [
+        (block.ts, block.body) for block in first
+    ]
 
 
 async def test_a_miss_ends_the_turn_and_is_raised(tmp_path: Path) -> None:
@@ -126,12 +128,12 @@ PAST_IT: dict[str, Callable[[], Models]] = {
 }
 
 
-@pytest.mark.parametrize("which", PAST_IT)
+@pytest.mark.parametrize("choice", PAST_IT)
 @pytest.mark.parametrize("mode", ["record", "replay"])
 async def test_a_model_that_would_be_asked_past_the_cassette_is_refused(
-    mode: Literal["record", "replay"], which: str, tmp_path: Path
+    mode: Literal["record", "replay"], choice: str, tmp_path: Path
 ) -> None:
-    file, make = tmp_path / "talk.jsonl", PAST_IT[which]
+    file, make = tmp_path / "talk.jsonl", PAST_IT[choice]
     if mode == "replay":
         await talked("memory:", Cassette(file, mode="record"), "How many?")  # by offline
     cassette = Cassette(file, mode=mode)

@@ -99,7 +99,7 @@ async def test_later_requests_fit_the_window_too_also_in_another_process(tmp_pat
     async with at_work(later, store=store) as talk:
         assert (await talk.say("and")).answer == "More."
         starts = await bodies(talk, RoundStart)
-    assert max(one.tokens for one in starts[-7:]) <= 3_000
+    assert max(item.tokens for item in starts[-7:]) <= 3_000
 
 
 async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own_window() -> None:

@@ -114,7 +114,7 @@ async def test_calls_that_write_one_key_keep_their_order_and_each_begins_once(
     calls = [Call("play.note", name="n", ledger=str(ledger)) for _ in range(5)]
     async with talking([Say("", *calls), "Done."]) as talk:
         await talk.say("write")
-        starts = [one.call_id for one in await left(talk, ToolStarted)]
+        starts = [item.call_id for item in await left(talk, ToolStarted)]
     written = [line.split(":")[1].split()[0] for line in ledger.read_text().splitlines()]
     assert written == starts == ["c1", "c2", "c3", "c4", "c5"]
 
@@ -123,7 +123,7 @@ async def test_only_reads_begin_without_a_start_block() -> None:
     script: list[Entry] = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
     async with talking(script) as talk:
         await talk.say("go")
-        assert [one.call_id for one in await left(talk, ToolStarted)] == ["c2"]
+        assert [item.call_id for item in await left(talk, ToolStarted)] == ["c2"]
 
 
 async def test_an_answer_waits_when_the_user_has_said_something_more() -> None:

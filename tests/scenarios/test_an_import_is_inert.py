@@ -126,8 +126,8 @@ async def test_a_repository_that_a_document_names_is_not_read(repository: Path) 
     async with Store.open("memory:") as store:
         talk = await store.load(document)
         fork = await talk.fork(seq=3)
-        for one in (talk, fork):
-            assert [item.status for item in await one.read(refs)] == ["missing", "missing"]
+        for entry in (talk, fork):
+            assert [item.status for item in await entry.read(refs)] == ["missing", "missing"]
         (action,) = import_actions(read_document(document), "d")
         assert action.name == f"repository:{repository}"
         known = await store.load(document, name="d", confirm=[action.name])

@@ -46,7 +46,7 @@ def attached(prompt: Prompt) -> list[Attached]:
 
 def given(prompt: Prompt) -> list[str]:
     """The names of those that the model is given."""
-    return [one.name for one in attached(prompt) if one.data]
+    return [item.name for item in attached(prompt) if item.data]
 
 
 async def test_a_file_is_recorded_with_what_it_came_with_and_both_are_acknowledged_at_once() -> (
@@ -101,8 +101,8 @@ async def test_a_file_reads_again_as_it_came_elsewhere_and_after_a_summary(tmp_p
         fork = await talk.fork(seq=5)
         loaded = await harness.load(document, name="d")
         assert "conv.range.summary" in [block.type for block in await talk.blocks()]
-        for one in (talk, fork, loaded):
-            reading = list(await one.read(refs))
+        for entry in (talk, fork, loaded):
+            reading = list(await entry.read(refs))
             assert [item.data for item in reading] == [file.data for file in files]
             assert [item.mime for item in reading] == [
                 *["image/png", "application/pdf", "text/markdown", "application/octet-stream"]
@@ -118,7 +118,7 @@ async def test_a_file_reads_again_as_it_came_elsewhere_and_after_a_summary(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("data", "AAAA", "'photo.png' is not what its sha256 says"),
         ("data", "A", "'photo.png' is not what its sha256 says"),
@@ -126,13 +126,13 @@ async def test_a_file_reads_again_as_it_came_elsewhere_and_after_a_summary(tmp_p
     ],
 )
 async def test_a_document_whose_file_is_damaged_is_refused(
-    field: str, value: Json, said: str
+    field: str, value: Json, message: str
 ) -> None:
     async with at_work(["So."]) as talk:
         await talk.say("Look.", attachments=[PHOTO])
         document: Any = json.loads(json.dumps(await talk.export()))
     document["blocks"][1]["body"][field] = value
-    with pytest.raises(DocumentError, match=said):
+    with pytest.raises(DocumentError, match=message):
         read_document(document)
 
 
@@ -186,7 +186,7 @@ async def test_a_workflow_has_the_files_of_its_turn() -> None:
 
     async with at_work([], Bundle(id="looking", workflow=Looking)) as talk:
         await talk.say("Look.", attachments=[PHOTO, NOTES])
-    assert [(one.name, one.data) for one in attachments] == [
+    assert [(item.name, item.data) for item in attachments] == [
         (PHOTO.name, PHOTO.data),
         (NOTES.name, NOTES.data),
     ]
@@ -317,9 +317,9 @@ async def test_what_cannot_be_attached_is_refused_before_anything_is_recorded(
         workbench(), store="memory:", model=ScriptedModel([]), caps=caps
     ) as harness:
         talk = harness.conversation("c")
-        for one, words in wrong:
+        for item, words in wrong:
             with pytest.raises(AttachmentError, match=re.escape(words)):
-                await talk.say("Look.", attachments=[NOTES, one])
+                await talk.say("Look.", attachments=[NOTES, item])
         whole_attachments = [Attachment(f"{number}.txt", b"x" * 50_000) for number in range(3)]
         with pytest.raises(AttachmentError, match=r"2\.txt: with it the message has 150,005 bytes"):
             await talk.say("Look.", attachments=whole_attachments)
@@ -343,13 +343,13 @@ SIZED: list[tuple[Callable[[int], Sequence[Attachment]], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("of_size", "most", "words"), SIZED)
+@pytest.mark.parametrize(("of_size", "limit", "words"), SIZED)
 def test_who_says_nothing_of_sizes_has_those_of_the_page(
-    of_size: Callable[[int], Sequence[Attachment]], most: int, words: str
+    of_size: Callable[[int], Sequence[Attachment]], limit: int, words: str
 ) -> None:
-    assert read_attachments(of_size(most), AttachmentCaps())
+    assert read_attachments(of_size(limit), AttachmentCaps())
     with pytest.raises(AttachmentError, match=re.escape(words)):
-        read_attachments(of_size(most + 1), AttachmentCaps())
+        read_attachments(of_size(limit + 1), AttachmentCaps())
 
 
 @pytest.mark.parametrize(

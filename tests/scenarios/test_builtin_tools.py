@@ -101,7 +101,7 @@ async def test_the_calculator_gives_the_value_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         (Calculator(), {}, "expression: a text that is not empty"),
         (Calculator(), {"expression": " "}, "expression: a text"),
@@ -137,11 +137,11 @@ async def test_the_calculator_gives_the_value_alone() -> None:
     ],
 )
 async def test_wrong_arguments_are_told_by_their_name(
-    tool: Tool, arguments: JsonObject, said: str
+    tool: Tool, arguments: JsonObject, message: str
 ) -> None:
     with pytest.raises(ToolError) as raised:
         tool.check(arguments)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_of_a_long_page_the_beginning_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gives", "said"),
+    ("gives", "message"),
     [
         (OSError("no route"), "https://x.example/ failed: OSError: no route"),
         (ToolError("not allowed"), "not allowed"),
@@ -222,15 +222,15 @@ async def test_of_a_long_page_the_beginning_is_shown() -> None:
     ],
 )
 async def test_a_page_that_cannot_be_had_is_an_error_for_the_model(
-    gives: object, said: str
+    gives: object, message: str
 ) -> None:
     with pytest.raises(ToolError) as raised:
         await outcome(WebFetchTool(Given(gives)), url="https://x.example/")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("gives", "said"),
+    ("gives", "message"),
     [
         (OSError("no route"), "the search failed: OSError: no route"),
         (ToolError("no key"), "no key"),
@@ -238,10 +238,10 @@ async def test_a_page_that_cannot_be_had_is_an_error_for_the_model(
         (None, "the search failed: TypeError"),
     ],
 )
-async def test_a_search_that_fails_is_an_error_for_the_model(gives: object, said: str) -> None:
+async def test_a_search_that_fails_is_an_error_for_the_model(gives: object, message: str) -> None:
     with pytest.raises(ToolError) as raised:
         await outcome(WebSearchTool(Given(gives)), query="x")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 async def test_spaces_are_searched_together_and_the_best_come_first() -> None:
@@ -279,7 +279,7 @@ def test_scores_that_do_not_compare_count_by_their_share_of_the_best() -> None:
     passages = merge_passages(
         {"bm25": [passage("a", 12.0), passage("b", 3.0)], "cosine": [passage("c", 0.5)]}, 9
     )
-    assert [(one.passage.title, one.score) for one in passages] == [
+    assert [(passage.passage.title, passage.score) for passage in passages] == [
         ("A", 1),
         ("C", 0.5),
         ("B", 0.25),
@@ -337,7 +337,7 @@ async def test_a_descriptor_chooses_built_in_tools_by_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ('{"builtin": "calcualtor"}', "no built-in tool is called 'calcualtor', nearest is 'calc"),
         ('{"builtin": "calculator", "alias": "c"}', "the key 'alias' means nothing"),
@@ -350,14 +350,14 @@ async def test_a_descriptor_chooses_built_in_tools_by_name(tmp_path: Path) -> No
         ('{"builtin": "knowledge_search", "port": {3: print}}', "needs as its port a dict"),
     ],
 )
-def test_a_wrong_choice_is_told_with_its_line(tmp_path: Path, spec: str, said: str) -> None:
+def test_a_wrong_choice_is_told_with_its_line(tmp_path: Path, spec: str, message: str) -> None:
     descriptor = f"TOOLS_SPECS = [\n    {spec},\n]\n"
     loaded = load(guide(tmp_path, {"tools_descriptor.py": descriptor}))
     with pytest.raises(BundleError) as raised:
         load_tools("guide.tools_descriptor", loaded)
     location = line_of(tmp_path / "guide" / "tools_descriptor.py", "builtin")
     assert str(raised.value).startswith(f"{location}: ")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 TOOLS_SPECS = [

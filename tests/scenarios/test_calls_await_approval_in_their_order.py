@@ -36,7 +36,7 @@ async def test_what_conflicts_with_a_call_that_waits_for_leave_runs_after_it(
     script: list[Entry] = [Say("", DEAR, LOOK, ALONE, ALONE), "Done."]
     async with talking(script, bundle=bundle) as talk:
         paused = await talk.say("go")
-        assert [one.call_id for one in paused.pending] == ["c1"]
+        assert [item.call_id for item in paused.pending] == ["c1"]
         assert (await begun(talk), await ended(talk)) == ([], [("c2", "ok")])
         done = await talk.resume({"c1": approves})
         assert (await begun(talk), (await ended(talk))[1:]) == (
@@ -51,7 +51,7 @@ async def test_with_one_of_two_approved_the_rest_still_waits_for_the_other() -> 
     async with talking([Say("", DEAR, other_call, ALONE), "Done."], bundle=bundle) as talk:
         await talk.say("go")
         paused = await talk.resume({"c1": True})
-        assert [one.call_id for one in paused.pending] == ["c2"]
+        assert [item.call_id for item in paused.pending] == ["c2"]
         assert await ended(talk) == [("c1", "ok")]
         await talk.resume({"c2": True})
         assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2", "c3"]

@@ -131,7 +131,7 @@ async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("place", "field", "value", "said"),
+    ("place", "field", "value", "message"),
     [
         (0, "seq", 2, r"blocks\[0\]: seq 2"),
         (0, "body", {"text": 5}, r"blocks\[0\]: it is no user.prompt"),
@@ -143,11 +143,11 @@ async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
     ],
 )
 async def test_a_damaged_document_is_refused_with_the_place(
-    place: int, field: str, value: Json, said: str, tmp_path: Path
+    place: int, field: str, value: Json, message: str, tmp_path: Path
 ) -> None:
     document = await exported(tmp_path)
     rows(document)[place][field] = value
-    await refused(document, said)
+    await refused(document, message)
 
 
 async def test_a_gap_another_version_and_nothing_at_all_are_refused(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def of_the_call(events: Sequence[Event]) -> list[object]:
     return values
 
 
-@pytest.mark.parametrize("name", [one.name for one in TOOLS])
+@pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_events_are_heard_in_the_order_of_the_call_that_emits_them(name: str) -> None:
     model = ScriptedModel([Call(f"plotter.{name}"), Say("Done.")])
     async with Harness.open(PLOTTER, store="memory:", model=model) as harness:
@@ -329,7 +329,7 @@ class Full(MemoryLog):
         return await super().append(conversation, entries, seen=seen, key=key, term=term)
 
 
-@pytest.mark.parametrize("name", [one.name for one in TOOLS])
+@pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_event_that_cannot_be_recorded_is_never_passed_over(name: str) -> None:
     model = ScriptedModel([Call(f"plotter.{name}")], strict=False)
     async with Harness.open(PLOTTER, store=Full(FakeClock()), model=model) as harness:

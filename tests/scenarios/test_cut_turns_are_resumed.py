@@ -161,7 +161,7 @@ async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_gi
         await reached.wait()
         assert await carried_on(log) == [("c", "turn_1", "running")]
         free.set()
-        assert [one.status for one in await taking_up] == ["resumed"]
+        assert [result.status for result in await taking_up] == ["resumed"]
     assert await carried_on(log) == []
 
 

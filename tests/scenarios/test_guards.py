@@ -79,7 +79,7 @@ class Reaches:
 
 
 @pytest.mark.parametrize(
-    ("guard", "tool", "effect", "said"),
+    ("guard", "tool", "effect", "message"),
     [
         (allow_only(["shop.*"]), "shop.add", "write", ""),
         (allow_only("shop.*"), "shop.add", "write", ""),
@@ -97,14 +97,14 @@ class Reaches:
     ],
 )
 async def test_a_guard_lets_a_call_pass_or_says_why_not(
-    guard: Guard, tool: str, effect: Effect, said: str
+    guard: Guard, tool: str, effect: Effect, message: str
 ) -> None:
     match await guard.before(call(tool, effect)):
         case Deny(reason=reason):
-            assert said
-            assert said in reason
+            assert message
+            assert message in reason
         case verdict:
-            assert (verdict, said) == (Allow(), "")
+            assert (verdict, message) == (Allow(), "")
     assert await guard.after(call(tool, effect), "found") == "found"
 
 
@@ -114,7 +114,7 @@ def test_guards_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "patterns", "made", "passes"),
+    ("limit", "patterns", "made", "passes"),
     [
         (2, ["shop.*"], {}, True),
         (2, ["shop.*"], {"shop.add": 1, "web.get": 9}, True),
@@ -126,9 +126,9 @@ def test_guards_are_values() -> None:
     ],
 )
 async def test_calls_of_matching_tools_are_counted_together(
-    most: int, patterns: list[str], made: dict[str, int], passes: bool
+    limit: int, patterns: list[str], made: dict[str, int], passes: bool
 ) -> None:
-    verdict = await rate_limit(most, patterns).before(call(made=made))
+    verdict = await rate_limit(limit, patterns).before(call(made=made))
     assert isinstance(verdict, Allow) is passes
 
 

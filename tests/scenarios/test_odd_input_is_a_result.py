@@ -179,7 +179,7 @@ async def test_a_very_long_result_is_shown_in_part_and_named_for_the_rest() -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("value", "message"),
     [
         ([{"ref": "ks:a"}], "not a Passage"),
         ([Passage(ref="doc-17", title="t", text="x")], "doc-17"),
@@ -188,14 +188,14 @@ async def test_a_very_long_result_is_shown_in_part_and_named_for_the_rest() -> N
     ],
 )
 async def test_a_search_that_gives_odd_things_is_an_error_for_the_model(
-    given: Any, said: str
+    value: Any, message: str
 ) -> None:
     class Searching(Odd):
-        passages = given
+        passages = value
 
     bundle = Bundle(id="searching", workflow=Searching)
     (one,) = await results([Call("react.search_knowledge", query="tea")], bundle)
-    assert said in one.text
+    assert message in one.text
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ async def test_stopping_takes_back_what_waits_behind_the_running_turn() -> None:
                 waiting.append(asyncio.create_task(talk.say("second")))
                 await asyncio.sleep(0.01)
                 await talk.stop()
-        assert [(await one).exit_reason for one in waiting] == ["stopped"]
+        assert [(await item).exit_reason for item in waiting] == ["stopped"]
         result = await talk.say("third")
     assert result.answer == "Later."
     texts = [m.text for m in script.requests[-1].messages if isinstance(m, UserMessage)]
@@ -409,7 +409,7 @@ async def test_a_turn_cut_in_a_round_of_another_model_begins_a_round_of_its_own(
     async with Harness.open(playground, store=again, model=other_model) as harness:
         await harness.conversation("c").resume()
     bodies = [b.body for b in await again.read(HERE) if isinstance(b.body, RoundStart)]
-    assert [(one.model, one.protocol, one.takes) for one in bodies] == [
+    assert [(item.model, item.protocol, item.takes) for item in bodies] == [
         ("scripted", "native", (1,)),
         ("other", "json", ()),
     ]

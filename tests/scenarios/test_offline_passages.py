@@ -107,7 +107,7 @@ A term
 
     found_sentences = sentences(text)
 
-    assert [(one.text, one.form) for one in found_sentences] == [
+    assert [(item.text, item.form) for item in found_sentences] == [
         ("The first, e.g. this one, is wrapped.", "prose"),
         ("The second ends!", "prose"),
         ("``a.b.C`` begins the third.", "prose"),

@@ -141,7 +141,7 @@ class Desk:
             case "react.read":
                 paths = json.dumps(call.arguments["paths"])
                 asked_spaces = [
-                    one for one in self.space if one[0].split("ks:")[1].split("@")[0] in paths
+                    row for row in self.space if row[0].split("ks:")[1].split("@")[0] in paths
                 ]
                 return sections(READ_STATUS, asked_spaces)
             case _:

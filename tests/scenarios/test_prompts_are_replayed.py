@@ -42,16 +42,18 @@ def changed(blocks: list[Block], change: Callable[[Body], Body]) -> list[Replaye
 
 def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
     """The first that diverges, by its ref."""
-    found = next(one for one in rounds if one.divergence is not None)
+    found = next(
+        replayed_round for replayed_round in rounds if replayed_round.divergence is not None
+    )
     assert found.divergence is not None
     return found.request.block.ref, found.divergence
 
 
 async def test_each_round_of_a_log_that_nobody_touched_is_rendered_as_it_was() -> None:
     rounds = changed(await kept(), lambda body: body)
-    assert [one.request.block.turn for one in rounds] == [1, 1, 1, 2, 2]
-    assert [one.request.round_start.epoch for one in rounds] == [1, 1, 1, 1, 2]
-    assert {one.divergence for one in rounds} == {None}
+    assert [item.request.block.turn for item in rounds] == [1, 1, 1, 2, 2]
+    assert [item.request.round_start.epoch for item in rounds] == [1, 1, 1, 1, 2]
+    assert {replayed_round.divergence for replayed_round in rounds} == {None}
 
 
 async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() -> None:
@@ -63,9 +65,17 @@ async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() ->
     rounds = changed(await kept(), change)
     ref, found = first(rounds)
     assert (ref, found.part) == ("ar:turn_1.react.round.start.3", "messages")
-    wrong = next(one for one in rounds if one.divergence is not None)
+    wrong = next(
+        replayed_round for replayed_round in rounds if replayed_round.divergence is not None
+    )
     assert wrong.suspects == ("tc:turn_1.c3.call", "tc:turn_1.c3.result", "tc:turn_1.c4.result")
-    assert [one.divergence is None for one in rounds] == [True, True, False, False, True]
+    assert [replayed_round.divergence is None for replayed_round in rounds] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 async def test_a_changed_question_is_missed_by_the_round_after_the_one_that_took_it() -> None:

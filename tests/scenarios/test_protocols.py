@@ -286,7 +286,7 @@ def test_an_observation_is_marked_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "capabilities", "chosen"),
+    ("question", "capabilities", "chosen"),
     [
         ("auto", Capabilities(), "native"),
         ("auto", Capabilities(tool_call=False, json_mode=True), "json"),
@@ -299,10 +299,10 @@ def test_an_observation_is_marked_as_one() -> None:
     ],
 )
 def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
-    asked: ProtocolName, capabilities: Capabilities, chosen: ProtocolName
+    question: ProtocolName, capabilities: Capabilities, chosen: ProtocolName
 ) -> None:
     model = ScriptedModel([], tool_call=capabilities.tool_call, json_mode=capabilities.json_mode)
-    assert choose_protocol(LoopOptions(protocol=asked), model).name == chosen
+    assert choose_protocol(LoopOptions(protocol=question), model).name == chosen
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_there_are() -> None:

@@ -56,7 +56,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ref", "said"),
+    ("ref", "message"),
     [
         ("ar:turn_9.user.prompt", "turns are turn_1"),
         ("ar:turn_1.react.decisions", "ar:turn_1.react.decision.1"),
@@ -73,12 +73,12 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
         ("x", "refs look like"),
     ],
 )
-async def test_an_unknown_ref_says_what_was_possible(repo: Path, ref: str, said: str) -> None:
+async def test_an_unknown_ref_says_what_was_possible(repo: Path, ref: str, message: str) -> None:
     async with talking(["Yes."], bundle=guide(repo)) as talk:
         await talk.say("go")
         (item,) = await talk.read([ref])
     assert item.status == "missing"
-    assert said in item.message
+    assert message in item.message
 
 
 async def test_a_moving_name_says_what_it_resolved_to(repo: Path) -> None:

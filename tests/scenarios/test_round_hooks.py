@@ -96,7 +96,7 @@ def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said"),
+    ("rounds", "message"),
     [
         ([A, A], []),
         ([A, A, A], [3]),
@@ -118,8 +118,8 @@ def spoken(hook: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int
         ([[*A, *A, *B], [*A, *B, *A]], []),
     ],
 )
-def test_each_cycle_is_warned_of_once(rounds: Sequence[Round], said: list[int]) -> None:
-    assert spoken(cycle_warning(after=3), rounds) == said
+def test_each_cycle_is_warned_of_once(rounds: Sequence[Round], message: list[int]) -> None:
+    assert spoken(cycle_warning(after=3), rounds) == message
 
 
 def test_a_warning_names_the_tools_and_the_rounds() -> None:
@@ -192,7 +192,7 @@ def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said", "firmly"),
+    ("rounds", "message", "firmly"),
     [
         ([BAD], "Every call of the last round failed: shop.find.", False),
         ([BAD, BAD], "Every call of the last round failed", False),
@@ -205,12 +205,12 @@ def test_a_round_in_which_a_call_failed_is_spoken_of() -> None:
     ],
 )
 def test_after_three_failed_rounds_the_words_are_stronger(
-    rounds: Sequence[Round], said: str, firmly: bool
+    rounds: Sequence[Round], message: str, firmly: bool
 ) -> None:
     result = failure_reflection()(state(rounds))
     assert isinstance(result, Reminder)
     assert result.code == FAILURE_REFLECTION
-    assert said in result.text
+    assert message in result.text
     assert ("stop trying this" in result.text) is firmly
 
 

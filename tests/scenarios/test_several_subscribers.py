@@ -51,7 +51,7 @@ async def test_all_who_listen_hear_what_the_sender_hears() -> None:
         await asyncio.gather(*(event.wait() for event in ready))
         own = [event async for event in talk.stream("first")]
         own += [event async for event in talk.stream("second")]
-        assert [await one for one in other_tasks] == [own, own]
+        assert [await item for item in other_tasks] == [own, own]
 
 
 async def test_who_leaves_is_told_no_more_and_the_turn_goes_on() -> None:

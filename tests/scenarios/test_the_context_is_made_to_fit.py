@@ -198,7 +198,7 @@ async def test_what_later_rounds_refer_to_is_carried_though_a_summary_lacks_it()
         summaries = await of_kind(talk, RangeSummary)
     carried = [line.words for summary in summaries for line in summary.carried]
     ledger = [line.words for line in summaries[0].ledger]
-    assert any("Wharf_31" in one for one in [*carried, *ledger])
+    assert any("Wharf_31" in item for item in [*carried, *ledger])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "editable", "said"),
+    ("path", "editable", "message"),
     [
         ("ar:turn_1.user.prompt", 2_000, "never hidden"),
         (REF, 2_000, "hide_before_cache"),
@@ -317,7 +317,7 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
         ("nonsense", 2_000, "refs look like"),
     ],
 )
-async def test_what_may_not_be_hidden_is_refused(path: str, editable: int, said: str) -> None:
+async def test_what_may_not_be_hidden_is_refused(path: str, editable: int, message: str) -> None:
     looks = [Say("note", Call("life.look", size=600, seed=number)) for number in range(6)]
     model = ScriptedModel([*looks, hide(path), "Done."])
     async with talking(model) as talk:
@@ -325,7 +325,7 @@ async def test_what_may_not_be_hidden_is_refused(path: str, editable: int, said:
         result = (await of_kind(talk, ToolResult))[-1]
         starts = await of_kind(talk, RoundStart)
     assert result.status == "error"
-    assert said in result.text
+    assert message in result.text
     assert {start.opened_by for start in starts} == {"start", ""}
 
 
@@ -357,7 +357,7 @@ async def test_feedback_stands_in_its_turn_once_the_cache_is_cold() -> None:
     line = "turn_1 not_ok (user): too short"
     assert [line in request.tail for request in model.requests] == [False, True, False, False]
     places = [
-        [number for number, one in enumerate(request.messages) if line in str(one)]
+        [number for number, item in enumerate(request.messages) if line in str(item)]
         for request in model.requests
     ]
     assert places == [[], [], [2], [2]]

@@ -138,7 +138,7 @@ def cake() -> str:
 
 
 TOOLS: list[Tool] = [tea.bind("shop"), cake.bind("shop")]
-REQUEST = RequestTools([one.spec for one in TOOLS], ["shop.tea"])
+REQUEST = RequestTools([item.spec for item in TOOLS], ["shop.tea"])
 
 
 def asked(*rounds: tuple[list[Json], str], status: ResultStatus = "ok") -> Timeline:
@@ -187,7 +187,7 @@ def test_what_a_turn_has_brought_in_is_a_fold_of_its_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "a list of names"),
         ({"tool_names": []}, "a list of names"),
@@ -196,8 +196,8 @@ def test_what_a_turn_has_brought_in_is_a_fold_of_its_calls() -> None:
         ({"tool_names": ["shop.cake"], "x": 1}, "no field 'x'"),
     ],
 )
-def test_odd_arguments_are_refused(arguments: JsonObject, said: str) -> None:
-    with pytest.raises(ToolError, match=said):
+def test_odd_arguments_are_refused(arguments: JsonObject, message: str) -> None:
+    with pytest.raises(ToolError, match=message):
         REQUEST.check(arguments)
 
 

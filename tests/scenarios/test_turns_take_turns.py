@@ -72,7 +72,7 @@ async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_resul
         waiting = [asyncio.create_task(talk.say(f"go {number}")) for number in range(3)]
         await asyncio.sleep(0)
         assert await talk.stop()
-        ends = [await one for one in waiting]
+        ends = [await item for item in waiting]
         assert await talk.interrupts.pending() == []
         blocks = await talk.blocks()
     assert [end.exit_reason for end in ends] == ["stopped"] * 3
@@ -276,7 +276,7 @@ class Twice(BaseWorkflow):
 
 
 @pytest.mark.parametrize(
-    ("workflow", "said"),
+    ("workflow", "message"),
     [
         (Refusing, r"test_turns_take_turns\.py:\d+: ToolError: not like this"),
         (Leaving, r"test_turns_take_turns\.py:\d+: SystemExit: 3"),
@@ -284,10 +284,10 @@ class Twice(BaseWorkflow):
     ],
 )
 async def test_whatever_a_bundle_does_wrong_closes_its_turn_and_names_the_place(
-    workflow: type[BaseWorkflow], said: str
+    workflow: type[BaseWorkflow], message: str
 ) -> None:
     async with talking([], bundle=Bundle(id="wrong", workflow=workflow)) as talk:
-        with pytest.raises(BundleError, match=said):
+        with pytest.raises(BundleError, match=message):
             await talk.say("go")
         assert exits(await talk.blocks()) == [(1, "error")]
 

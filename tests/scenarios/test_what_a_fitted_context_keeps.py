@@ -81,8 +81,8 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
         texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
     assert "Goal: count." in texts
     options = [request.options for request in script.requests if request.purpose == "summary"]
-    assert {(one.protocol, one.allow_calls) for one in options} == {("native", False)}
-    assert {one.output_limit for one in options} == {1_000}
+    assert {(item.protocol, item.allow_calls) for item in options} == {("native", False)}
+    assert {item.output_limit for item in options} == {1_000}
 
 
 async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
@@ -93,8 +93,8 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
     async with talking(script, bundle=bundle) as talk:
         await talk.say("go")
         bodies = [b.body for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
-    assert [one.text for one in bodies[:2]] == ["Goal: the first.", "Goal: the first."]
-    assert [one.why for one in bodies[:2]] == ["", "no"]
+    assert [item.text for item in bodies[:2]] == ["Goal: the first.", "Goal: the first."]
+    assert [item.why for item in bodies[:2]] == ["", "no"]
 
 
 async def test_each_model_is_learned_by_itself() -> None:

@@ -84,7 +84,7 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
     second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
     async with at_work((first, second), workbench(tools=TEN, select_tools=True)) as talk:
         result = await talk.say("go")
-        requests = [one for one in map(request_cost, await talk.blocks()) if one is not None]
+        requests = [item for item in map(request_cost, await talk.blocks()) if item is not None]
     assert [(request.purpose, request.model, request.cost) for request in requests] == [
         ("selection", "one", 3.0),
         ("refusal", "one", 5.0),

@@ -173,11 +173,11 @@ class Endless:
         yield Reply(text="Turned.")
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-async def test_each_steer_that_cuts_a_reply_is_in_the_next_request(most: int) -> None:
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_each_steer_that_cuts_a_reply_is_in_the_next_request(limit: int) -> None:
     model = Endless(4)
     async with at_work(model) as talk:
-        turn = asyncio.ensure_future(talk.say("go", max_iterations=most))
+        turn = asyncio.ensure_future(talk.say("go", max_iterations=limit))
         for number in range(4):
             await model.writing.wait()
             model.writing.clear()
@@ -264,7 +264,7 @@ async def test_all_that_want_leave_are_asked_for_together() -> None:
     three = Say("", *[Call("w.command", text=text) for text in "abc"])
     async with at_work([three, "Done."], asks) as talk:
         paused = await talk.say("go")
-        assert [one.call_id for one in paused.pending] == ["c1", "c2", "c3"]
+        assert [item.call_id for item in paused.pending] == ["c1", "c2", "c3"]
         result = await talk.resume({"c1": True, "c2": False, "c3": True})
         assert len(await bodies(talk, ToolPending)) == 3
     assert (result.answer, desk.order) == ("Done.", ["+a", "-a", "+c", "-c"])

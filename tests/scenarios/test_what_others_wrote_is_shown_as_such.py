@@ -118,7 +118,7 @@ def viewed(
     return "\n".join(
         text
         for message in view.messages
-        for text in (message.text, *(one.text for one in attached(message)))
+        for text in (message.text, *(item.text for item in attached(message)))
     )
 
 
@@ -130,7 +130,7 @@ def traced(*bodies: Body) -> str:
     return "\n".join(
         text
         for message in trace(blocks(*bodies), Projection())
-        for text in (message.text, *(one.text for one in attached(message)))
+        for text in (message.text, *(item.text for item in attached(message)))
     )
 
 

@@ -325,7 +325,7 @@ async def live(
 
 
 def _given(waiting: Sequence[ToolPending], answered: set[str]) -> dict[str, Json]:
-    return {one.call_id: ANSWERS[one.kind] for one in waiting if one.call_id not in answered}
+    return {item.call_id: ANSWERS[item.kind] for item in waiting if item.call_id not in answered}
 
 
 def run(crashing_turn: CrashingTurn) -> None:

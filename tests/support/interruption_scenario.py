@@ -393,9 +393,9 @@ async def play(
 async def _wanted(talk: Conversation) -> dict[str, Json]:
     """What the user answers to every call that waits."""
     waiting = [
-        one for turn in Timeline(await talk.blocks()).resumable for one in turn.pending.values()
+        item for turn in Timeline(await talk.blocks()).resumable for item in turn.pending.values()
     ]
-    return {one.call_id: ANSWERS[one.kind] for one in waiting}
+    return {item.call_id: ANSWERS[item.kind] for item in waiting}
 
 
 async def interrupted(now: Interruption, talk: Conversation, scene: Scene) -> Receipt | None:

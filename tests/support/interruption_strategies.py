@@ -25,8 +25,8 @@ class Drawn:
 
 def _together(some: tuple[Limits, ...]) -> Limits:
     limits: Limits = {}
-    for one in some:
-        limits = {**limits, **one}
+    for item in some:
+        limits = {**limits, **item}
     return limits
 
 

@@ -111,4 +111,4 @@ def check_long(blocks: list[Block], summary: str) -> None:
     answered = [body.call_id for body in bodies if isinstance(body, UserAnswer)]
     assert call_ids == answered
     used = {body.call_id: body.status for body in bodies if isinstance(body, ToolResult)}
-    assert len([one for one in call_ids if used[one] == "interrupted"]) <= 1
+    assert len([item for item in call_ids if used[item] == "interrupted"]) <= 1

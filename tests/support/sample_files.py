@@ -67,9 +67,9 @@ def pdf(*pages: str) -> bytes:
 
 def _written(objects: Sequence[str]) -> bytes:
     data, numbers = b"%PDF-1.4\n", list[int]()
-    for number, one in enumerate(objects, start=1):
+    for number, item in enumerate(objects, start=1):
         numbers.append(len(data))
-        data += f"{number} 0 obj\n{one}\nendobj\n".encode()
+        data += f"{number} 0 obj\n{item}\nendobj\n".encode()
     rows = "".join(f"{place:010d} 00000 n \n" for place in numbers)
     end = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
     return data + f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{rows}{end}".encode()

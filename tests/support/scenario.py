@@ -506,8 +506,8 @@ async def _before(world: World, talk: Conversation, said: Said) -> None:
     if not blocks:
         return
     turns = max(block.turn for block in blocks)
-    for one in said.judged:
-        await talk.feedback(f"turn_{max(turns - one.back, 1)}", one.reaction, text=one.text)
+    for item in said.judged:
+        await talk.feedback(f"turn_{max(turns - item.back, 1)}", item.reaction, text=item.text)
     if said.between:
         await talk.followup(said.between, attachments=said.files[:1])
 
@@ -541,9 +541,9 @@ async def _meanwhile(world: World, talk: Conversation, said: Said) -> None:
 async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
     """What the user gives to each call that waits."""
     waiting = [
-        one for turn in Timeline(await talk.blocks()).resumable for one in turn.pending.values()
+        item for turn in Timeline(await talk.blocks()).resumable for item in turn.pending.values()
     ]
-    return {one.call_id: said.approves if one.kind == "approval" else "blue" for one in waiting}
+    return {item.call_id: said.approves if item.kind == "approval" else "blue" for item in waiting}
 
 
 async def _hear(world: World, talk: Conversation, events: AsyncIterator[Event]) -> None:

@@ -59,7 +59,7 @@ class Desk:
     @property
     def began(self) -> list[str]:
         """What was begun, in order."""
-        return [one[1:] for one in self.order if one[0] == "+"]
+        return [row[1:] for row in self.order if row[0] == "+"]
 
 
 def desk_of(context: ToolContext) -> Desk:

@@ -34,7 +34,7 @@ class Kept(logging.Handler):
     def places(self) -> list[tuple[object, ...]]:
         """The conversation, turn and round of each."""
         found = [vars(record) for record in self.records]
-        return [(one["conversation"], one["turn_id"], one["round"]) for one in found]
+        return [(record["conversation"], record["turn_id"], record["round"]) for record in found]
 
     @property
     def messages(self) -> list[str]:
@@ -178,7 +178,9 @@ def test_the_command_logs_lines_of_json_when_it_answers_in_json(tmp_path: Path) 
     ran = loopline("run", "shop", "Hello?", "-c", "talk", "-v", "--json")
     assert ran.value["turn_id"] == "turn_1"
     reported_lines = [line for line in lines(ran.err) if line["level"] == "INFO"]
-    assert {(one["conversation"], one["turn_id"]) for one in reported_lines} == {("talk", "turn_1")}
+    assert {(record["conversation"], record["turn_id"]) for record in reported_lines} == {
+        ("talk", "turn_1")
+    }
     assert reported_lines[-1]["reason"] == ran.value["exit_reason"]
 
 

@@ -59,21 +59,21 @@ async def test_what_arrives_are_the_spans_of_the_log_with_their_parents(
     log = await said("top secret")
     made = by_id(await rebuilt(log, ConversationKey(name="c")))
     sent = sorted(received.spans, key=lambda span: span.span_id)
-    assert [(one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex()) for one in sent] == [
-        (span.trace_id, span.span_id, span.parent_id or "") for span in made
-    ]
-    assert [one.name for one in sent] == [span.name for span in made]
-    assert [(one.start_time_unix_nano, one.end_time_unix_nano) for one in sent] == [
+    assert [
+        (item.trace_id.hex(), item.span_id.hex(), item.parent_span_id.hex()) for item in sent
+    ] == [(span.trace_id, span.span_id, span.parent_id or "") for span in made]
+    assert [item.name for item in sent] == [span.name for span in made]
+    assert [(item.start_time_unix_nano, item.end_time_unix_nano) for item in sent] == [
         (_nanoseconds(span.start.timestamp()), _nanoseconds(span.end.timestamp())) for span in made
     ]
-    assert [values(list(one.attributes)) for one in sent] == [
+    assert [values(list(span.attributes)) for span in sent] == [
         {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in span.attributes.items()
         }
         for span in made
     ]
-    assert [one.status.code == one.status.STATUS_CODE_ERROR for one in sent] == [
+    assert [result.status.code == result.status.STATUS_CODE_ERROR for result in sent] == [
         span.failed for span in made
     ]
 
@@ -129,13 +129,13 @@ async def test_a_trace_that_is_not_sampled_is_not_sent(
     assert received.spans == []
 
 
-@pytest.mark.parametrize(("captured", "told"), [("", False), ("SPAN_ONLY", True)])
+@pytest.mark.parametrize(("captured", "is_sent"), [("", False), ("SPAN_ONLY", True)])
 async def test_what_was_said_is_sent_only_when_it_is_opted_in(
-    captured: str, told: bool, received: Received, monkeypatch: pytest.MonkeyPatch
+    captured: str, is_sent: bool, received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", captured)
     await said("top secret")
-    assert any("secret" in str(values(list(span.attributes))) for span in received.spans) == told
+    assert any("secret" in str(values(list(span.attributes))) for span in received.spans) == is_sent
 
 
 def counts(received: Received, name: str) -> dict[tuple[Plain, ...], int | float]:
@@ -155,7 +155,7 @@ async def test_tokens_are_measured_by_model_and_kind(received: Received) -> None
     await said("bottom")
     points = measured(received, "gen_ai.client.token.usage")
     told = {values(list(point.attributes))["gen_ai.token.type"]: point for point in points}
-    assert {kind: (one.count, one.sum) for kind, one in told.items()} == {
+    assert {kind: (item.count, item.sum) for kind, item in told.items()} == {
         "input": (1, 10),
         "output": (1, 5),
     }
@@ -187,9 +187,9 @@ async def test_a_failed_call_is_measured_as_such(received: Received) -> None:
     points = measured(received, "gen_ai.client.operation.duration")
     told = [values(list(point.attributes)) for point in points]
     assert [
-        one["gen_ai.tool.name"]
-        for one in told
-        if one.get("error.type") and "gen_ai.tool.name" in one
+        record["gen_ai.tool.name"]
+        for record in told
+        if record.get("error.type") and "gen_ai.tool.name" in record
     ] == ["play.fail"]
 
 

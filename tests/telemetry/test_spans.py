@@ -281,12 +281,12 @@ def test_nothing_that_was_said_is_told_unless_it_is_asked_for() -> None:
     assert "the secret answer" in str(agent.attributes[genai.OUTPUT_MESSAGES])
 
 
-@pytest.mark.parametrize(("ran_with", "told"), [({}, "{}"), ({"text": "x"}, '{"text":"x"}')])
+@pytest.mark.parametrize(("ran_with", "message"), [({}, "{}"), ({"text": "x"}, '{"text":"x"}')])
 def test_a_call_is_told_with_the_arguments_that_a_guard_left_it(
-    ran_with: JsonObject, told: str
+    ran_with: JsonObject, message: str
 ) -> None:
     (call,) = spans(CALLED, structs.replace(SEEN, ran_with=ran_with), content=True)
-    assert call.attributes[genai.ARGUMENTS] == told
+    assert call.attributes[genai.ARGUMENTS] == message
 
 
 def test_a_child_run_stands_below_the_call_that_began_it_in_the_same_trace() -> None:

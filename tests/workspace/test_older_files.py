@@ -107,7 +107,7 @@ async def test_a_checkout_of_nothing_says_what_there_is(path: str, problem: str)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "expected"),
     [
         ({"content_regex": "tea"}, ["files/a.py"]),
         ({"content_regex": "tea", "ignore_case": True}, ["files/a.py", "files/b.md"]),
@@ -123,11 +123,11 @@ async def test_a_checkout_of_nothing_says_what_there_is(path: str, problem: str)
     ],
 )
 async def test_files_are_found_by_name_and_content(
-    arguments: dict[str, str | bool], found: list[str]
+    arguments: dict[str, str | bool], expected: list[str]
 ) -> None:
     text = await result_of(FIRST[0], Call("react.search_files", **arguments), "Done.")
     lines = [line.split()[0] for line in text.splitlines() if " bytes) fi:" in line]
-    assert lines == found
+    assert lines == expected
 
 
 async def test_a_pattern_that_takes_others_for_ever_is_searched_at_once() -> None:

@@ -147,16 +147,16 @@ def tamper(documents: int, seed: int, jobs: int) -> Outcome:
     with quick_folder() as folder, ThreadPoolExecutor(jobs) as pool:
         parts = [seeds[number::jobs] for number in range(jobs)]
         whole = pool.map(partial(outcomes_of, folder=folder), parts)
-        found = [one for part in whole for one in part]
+        found = [entry for part in whole for entry in part]
     tally = Tally()
-    for one in found:
-        match one.end:
+    for item in found:
+        match item.end:
             case "refused" | "used" | "read, of types that are not known here":
-                tally.done[one.end] += 1
+                tally.done[item.end] += 1
             case "store unchanged":
                 pass
             case _:
-                tally.broken[f"{one.end} (seed {one.seed})"] += 1
-    longest = max(one.seconds for one in found)
+                tally.broken[f"{item.end} (seed {item.seed})"] += 1
+    longest = max(entry.seconds for entry in found)
     tally.done["ms the longest"] = round(longest * 1000)
     return tally.outcome(f"{documents:,} tampered documents are imported", BEFORE)

@@ -252,7 +252,7 @@ def is_there(entry: dict[str, str | int], blocks: list[Block]) -> bool:
             return entry["answer"] in answers
         case _:
             bodies = [block.body for block in blocks if block.seq == entry["seq"]]
-            texts = [one.text for one in bodies if isinstance(one, UserSteer | UserFollowup)]
+            texts = [item.text for item in bodies if isinstance(item, UserSteer | UserFollowup)]
             return texts == [entry["text"]]
 
 

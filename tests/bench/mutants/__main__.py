@@ -57,11 +57,13 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(ROOT, Path(folder) / f"{number}") for number in range(options.jobs)]
         package = copies[0].package
-        found = [one.mutant(package) for one in NAMED] if options.only != "drawn" else []
+        found = [item.mutant(package) for item in NAMED] if options.only != "drawn" else []
         if options.only != "named":
             found += drawn(sources_of(package, DRAWN_FROM), options.count, options.seed)
         if options.match:
-            found = [one for one in found if options.match in f"{one.path} {one.operator}"]
+            found = [
+                mutant for mutant in found if options.match in f"{mutant.path} {mutant.operator}"
+            ]
         traces = options.traces or Path(folder) / "traces"
         tests = Coverage.traced(copies[0], traces, options.jobs)
         outcomes = list(_tried(found, copies, tests, quiet=options.json))

@@ -190,7 +190,9 @@ def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[st
     for task, text in TASKS.items():
         row = [cells.get((task, library), "–") for library in libraries]
         yield " | ".join([f"| {text}", *row]) + " |"
-    orders = {one.program.library: "fails" if one.problem else str(one.orders) for one in killed}
+    orders = {
+        item.program.library: "fails" if item.problem else str(item.orders) for item in killed
+    }
     row = [orders.get(library, "–") for library in libraries]
     yield " | ".join(["| orders after a kill inside the call", *row]) + " |"
 
@@ -207,22 +209,22 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as new_folder:
         folder = (parse_args.environments or Path(new_folder)).resolve()
         commands, skipped = await make_all(
-            dict.fromkeys(one.library for one in expected_programs), folder
+            dict.fromkeys(program.library for program in expected_programs), folder
         )
-        chosen = [one for one in expected_programs if one.library in commands]
+        chosen = [program for program in expected_programs if program.library in commands]
         async with serving(Peer(), TeaModel().respond) as peer:
-            outcomes = [await run(one, commands[one.library], peer) for one in chosen]
+            outcomes = [await run(program, commands[program.library], peer) for program in chosen]
             killed = [
-                await run(killed_inside(one), commands[one.library], peer)
-                for one in chosen
-                if one.task == "resume"
+                await run(killed_inside(program), commands[program.library], peer)
+                for program in chosen
+                if program.task == "resume"
             ]
         lines = [f"{LIBRARIES[name]}: {await version(commands[name], name)}" for name in commands]
     sys.stdout.write("\n".join([*table(outcomes, killed), "", *sorted(lines), *skipped, ""]))
-    for one in [*outcomes, *killed]:
-        if one.problem:
+    for item in [*outcomes, *killed]:
+        if item.problem:
             sys.stdout.write(
-                f"\n{one.program.library} {one.program.task}: {one.problem}\n{one.end}\n"
+                f"\n{item.program.library} {item.program.task}: {item.problem}\n{item.end}\n"
             )
 
 

@@ -44,7 +44,9 @@ def says(asked: Request, done: int) -> Says:
     known = [name for wanted in ARGUMENTS for name in tools if name.endswith(wanted)]
     if done < len(known):
         name = known[done]
-        return _call(asked, name, next(ARGUMENTS[one] for one in ARGUMENTS if name.endswith(one)))
+        return _call(
+            asked, name, next(ARGUMENTS[item] for item in ARGUMENTS if name.endswith(item))
+        )
     typed = [name for name, schema in tools.items() if '"minutes"' in schema]
     if typed:
         return _call(asked, typed[0], _ADVICE)
@@ -63,7 +65,7 @@ def _tools(asked: Request) -> dict[str, str]:
 
 def _results(asked: Request) -> int:
     if asked.path == CHAT:
-        return sum(_object(one).get("role") == "tool" for one in _list(asked, "messages"))
+        return sum(_object(item).get("role") == "tool" for item in _list(asked, "messages"))
     items = map(_object, _list(asked, "input"))
     return sum(item.get("type") == "function_call_output" for item in items)
 

@@ -101,11 +101,11 @@ class RoundRobin:
             )
         taken_samples = [sample for sample in samples if sample is not None]
         began, ended = (
-            min(one.began for one in taken_samples),
-            max(one.ended for one in taken_samples),
+            min(item.began for item in taken_samples),
+            max(item.ended for item in taken_samples),
         )
         rounds = each * len(processes) * (ROUNDS_OF_MANY + 1)
-        cpu = sum(one.cpu_ms for one in taken_samples) / len(taken_samples)
+        cpu = sum(item.cpu_ms for item in taken_samples) / len(taken_samples)
         sample = Sample(ms=(ended - began) / rounds * 1000, cpu_ms=cpu, began=began, ended=ended)
         self.results.add(key, processes[0].name, sample)
         self.results.lock_shares.setdefault(key, []).append(lock.share)

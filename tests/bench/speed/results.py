@@ -97,7 +97,7 @@ def read(path: Path) -> SpeedResults:
     """Return the results of a JSON file that an earlier run has written."""
     fields = json.loads(path.read_text("utf-8"))
     samples = {
-        row: {subject: [Sample(**one) for one in taken] for subject, taken in subjects.items()}
+        row: {subject: [Sample(**item) for item in taken] for subject, taken in subjects.items()}
         for row, subjects in fields.pop("samples").items()
     }
     return SpeedResults(**fields, samples=samples)

@@ -204,7 +204,7 @@ async def test_row_16_rounds_are_counted_from_one() -> None:
     blocks = [
         block for block in events if isinstance(block, Block) and block.type == "react.round.start"
     ]
-    assert [one.round for one in blocks] == [1, 2, 3]
+    assert [item.round for item in blocks] == [1, 2, 3]
 
 
 async def test_row_17_each_decision_says_why_the_model_stopped() -> None:

@@ -42,7 +42,7 @@ async def told(
     most = limits.get("parallel_tools", 10)
     async with at_work(model, workbench(desk, guards=guards)) as talk:
         assert (await talk.say("go", parallel_tools=most)).ok
-    return [one.text.partition("\n")[2] for one in results(model.requests[1])]
+    return [item.text.partition("\n")[2] for item in results(model.requests[1])]
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
         events = await heard(talk, "go")
         deltas = [delta for delta in events if isinstance(delta, Delta) and delta.type == "pending"]
         assert (await talk.resume({"c1": True, "c2": True})).answer == "Done."
-    assert [one.text for one in deltas] == ["May w.write run?"] * 2
+    assert [item.text for item in deltas] == ["May w.write run?"] * 2
 
 
 async def test_row_51_who_may_only_read_writes_nothing() -> None:
@@ -340,7 +340,7 @@ async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> N
     model = ScriptedModel([Say("", *searches), "Hot [[S:1]]."])
     async with at_work(model, Bundle(id="searching", workflow=Searching)) as talk:
         result = await talk.say("How is tea?")
-    found, none = (one.text for one in results(model.requests[1]))
+    found, none = (item.text for item in results(model.requests[1]))
     assert "[[S:1]] Tea — ks:docs/tea.md@aaaa" in found
     assert 'no passage for "cake"' in none
     assert [source.source_type for source in result.sources] == ["file"]

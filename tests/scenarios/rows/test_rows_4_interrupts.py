@@ -78,7 +78,7 @@ async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message(
     model = ScriptedModel([Call("w.look"), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short")
-    (message,) = [one for one in model.requests[1].messages if "[USER INTERRUPT]" in str(one)]
+    (message,) = [item for item in model.requests[1].messages if "[USER INTERRUPT]" in str(item)]
     assert isinstance(message, UserMessage)
     lines = message.text.splitlines()
     assert lines[0] == "[USER INTERRUPT]"
@@ -188,7 +188,7 @@ async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
     async with at_work(model, workbench(desk), store=log) as talk:
         result = await talk.resume({"c1": "the second"})
     assert (result.answer, desk.began) == ("The second.", ["ask", "tea"])
-    assert [one.text.partition("\n")[2] for one in results(model.requests[0])] == [
+    assert [item.text.partition("\n")[2] for item in results(model.requests[0])] == [
         "the second",
         "seen tea",
     ]
@@ -205,21 +205,21 @@ class Asking:
 
 
 @pytest.mark.parametrize(
-    ("value", "began", "said"),
+    ("value", "began", "message"),
     [(True, ["x"], "ran x"), ("yes", ["x"], "ran x"), (False, [], "did not approve")],
 )
 async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
-    value: bool | str, began: list[str], said: str
+    value: bool | str, began: list[str], message: str
 ) -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
     async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
         result = await talk.say("go")
-        assert ([one.question for one in result.pending], desk.began) == (
+        assert ([pending_call.question for pending_call in result.pending], desk.began) == (
             ["May w.command run?"],
             [],
         )
         assert (await talk.resume({"c1": value})).answer == "Done."
-    assert (desk.began, said in results(model.requests[1])[0].text) == (began, True)
+    assert (desk.began, message in results(model.requests[1])[0].text) == (began, True)
 
 
 class Cake:
@@ -283,7 +283,7 @@ async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> N
         await talk.resume()
         ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
     assert ends == {"c1": "ok", "c2": "interrupted"}
-    assert [one.ok for one in results(model.requests[0])] == [True, False]
+    assert [item.ok for item in results(model.requests[0])] == [True, False]
 
 
 async def test_row_82_what_came_after_a_place_is_read_again_from_the_log() -> None:
@@ -338,9 +338,9 @@ async def test_a_turn_with_two_questions_waits_for_both() -> None:
     async with at_work(model) as talk:
         await talk.say("go")
         half = await talk.resume({"c2": "two"})
-        assert (half.exit_reason, [one.call_id for one in half.pending]) == ("paused", ["c1"])
+        assert (half.exit_reason, [item.call_id for item in half.pending]) == ("paused", ["c1"])
         assert (await talk.resume({"c1": "one"})).answer == "Done."
-    assert [one.text.partition("\n")[2] for one in results(model.requests[1])] == ["one", "two"]
+    assert [item.text.partition("\n")[2] for item in results(model.requests[1])] == ["one", "two"]
 
 
 async def test_what_is_said_while_a_turn_is_paused_is_taken_when_it_goes_on() -> None:

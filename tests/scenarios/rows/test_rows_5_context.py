@@ -233,7 +233,7 @@ async def test_row_100_the_board_is_new_in_each_round_and_never_kept() -> None:
         await talk.say("go")
     first, second = model.requests
     assert ("iteration 1 of 15" in first.tail, "iteration 2 of 15" in second.tail) == (True, True)
-    assert ["[OPEN PLANS]" in one.tail for one in (first, second)] == [False, True]
+    assert ["[OPEN PLANS]" in item.tail for item in (first, second)] == [False, True]
     assert not any("ANNOUNCE" in str(message) for message in second.messages)
 
 

@@ -26,7 +26,7 @@ async def test_row_124_a_plan_is_made_replaced_activated_and_closed() -> None:
     async with at_work(script) as talk:
         await talk.say("go")
         latest = Timeline(await talk.blocks()).plans.latest
-    assert {name: one.status for name, one in latest.items()} == {
+    assert {name: result.status for name, result in latest.items()} == {
         "plan:turn_1:c1": "superseded",
         "plan:turn_1:c2": "closed",
         "plan:turn_1:c4": "open",

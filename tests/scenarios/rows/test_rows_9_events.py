@@ -25,7 +25,7 @@ async def lasting(name: DialectName) -> list[Record]:
 
 
 async def test_row_144_a_turn_is_told_in_steps() -> None:
-    steps = [(one.event, one.data.get("type")) for one in await lasting("fim")]
+    steps = [(record.event, record.data.get("type")) for record in await lasting("fim")]
     assert steps == [
         *[("step", "thinking"), ("step", "thinking"), ("step", "iteration"), ("step", "iteration")],
         *[("step", "thinking"), ("step", "thinking"), ("step", "answer"), ("answer", None)],
@@ -34,14 +34,14 @@ async def test_row_144_a_turn_is_told_in_steps() -> None:
 
 
 async def test_row_145_a_turn_is_told_as_a_node() -> None:
-    assert [one.event for one in await lasting("nadoo")] == [
+    assert [record.event for record in await lasting("nadoo")] == [
         *["node_started", "agent_iteration", "agent_tool_call", "agent_tool_result"],
         *["agent_iteration", "llm_finished", "node_finished"],
     ]
 
 
 async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
-    records = [one.data for one in await lasting("chatcli") if one.event == "log"]
+    records = [record.data for record in await lasting("chatcli") if record.event == "log"]
     assert [record["msg"] for record in records] == [
         *["agent turn", "tool_call", "tool result", "agent turn"]
     ]
@@ -57,13 +57,15 @@ async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
 
 
 async def test_row_147_an_agent_is_started_once_and_completed_once() -> None:
-    records = [one.data for one in await lasting("chatcli") if one.event == "AgentEvent"]
+    records = [record.data for record in await lasting("chatcli") if record.event == "AgentEvent"]
     assert [record["type"] for record in records] == ["Started", "Completed"]
 
 
 async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
     async with at_work(["Tea."]) as talk:
-        tokens = [one for one in told("beakr", await heard(talk, "go")) if one.event == "token"]
+        tokens = [
+            record for record in told("beakr", await heard(talk, "go")) if record.event == "token"
+        ]
     async with at_work([Call("w.ask")]) as talk:
         asked, end = told("beakr", await heard(talk, "go"))[-2:]
     assert "".join(str(token.data["token"]) for token in tokens) == "Tea."
@@ -111,4 +113,4 @@ async def test_row_151_a_tool_tells_of_events_of_its_own() -> None:
         records = told("kdcube", await heard(talk, "go"))
     named = [(record.event, record.data["type"], bool(record.id)) for record in records]
     own = [("chat_step", "chat.step", False), ("chat_step", "work.done", True)]
-    assert [one for one in named if one in own] == own
+    assert [item for item in named if item in own] == own

@@ -80,7 +80,7 @@ async def test_b4_a_layer_that_suffices_is_the_last_one() -> None:
     for model in (reads, rounds):
         async with at_work(model) as talk:
             await talk.say("go")
-    light, heavy = (sum(r.purpose == "summary" for r in one.requests) for one in (reads, rounds))
+    light, heavy = (sum(r.purpose == "summary" for r in item.requests) for item in (reads, rounds))
     assert (light, heavy > 0) == (0, True)
 
 
@@ -106,7 +106,7 @@ async def test_b6_reads_overlap_and_writes_never_do() -> None:
         await talk.say("go")
     assert desk.order.index("+b") < desk.order.index("-a")
     assert desk.order.index("-db1") < desk.order.index("+db2")
-    assert [one.call_id for one in results(model.requests[1])] == ["c1", "c2", "c3", "c4"]
+    assert [item.call_id for item in results(model.requests[1])] == ["c1", "c2", "c3", "c4"]
 
 
 async def test_b7_a_refusal_is_an_end_of_its_own() -> None:

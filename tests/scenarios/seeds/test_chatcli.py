@@ -65,7 +65,7 @@ async def test_c4_a_turn_that_is_stopped_before_it_begins_asks_nothing() -> None
         for _ in range(5):
             await asyncio.sleep(0)
         await talk.stop()
-        outcomes = [(await one).exit_reason for one in (first, second)]
+        outcomes = [(await item).exit_reason for item in (first, second)]
     assert (outcomes, len(model.requests)) == (["stopped", "stopped"], 1)
 
 
@@ -85,10 +85,10 @@ async def test_c6_who_only_reads_cannot_write() -> None:
 
 
 async def test_c7_three_rounds_with_one_call_each_are_three_calls() -> None:
-    async with at_work([Call("w.look", text=one) for one in "abc"]) as talk:
+    async with at_work([Call("w.look", text=item) for item in "abc"]) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="partial")
         (answer,) = await bodies(talk, Completion)
-    assert [f"seen {one}" in answer.text for one in "abc"] == [True] * 3
+    assert [f"seen {item}" in answer.text for item in "abc"] == [True] * 3
     assert (result.rounds, answer.flag) == (3, "partial")
 
 
@@ -114,7 +114,9 @@ async def test_c9_five_calls_of_which_two_run_at_once_come_in_their_order() -> N
     async with at_work(model, workbench(desk, parallel_tools=2)) as talk:
         await talk.say("go")
     assert desk.most == 2
-    assert [one.text[-6:] for one in results(model.requests[1])] == [f"seen {n}" for n in range(5)]
+    assert [item.text[-6:] for item in results(model.requests[1])] == [
+        f"seen {n}" for n in range(5)
+    ]
 
 
 async def test_c17_two_writes_of_one_file_beside_a_read_keep_their_order() -> None:

@@ -146,11 +146,11 @@ async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_i
 
 
 async def test_f11_three_calls_have_three_results_in_their_order() -> None:
-    calls = [Call("w.look", text=one, ticks=9 - n) for n, one in enumerate("abc")]
+    calls = [Call("w.look", text=item, ticks=9 - n) for n, item in enumerate("abc")]
     model = ScriptedModel([Say("", *calls), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
-    assert [(one.call_id, one.text[-1]) for one in results(model.requests[1])] == [
+    assert [(item.call_id, item.text[-1]) for item in results(model.requests[1])] == [
         ("c1", "a"),
         ("c2", "b"),
         ("c3", "c"),
@@ -261,7 +261,7 @@ async def test_f22_a_context_that_fits_is_left_alone() -> None:
     async with at_work(model) as talk:
         await talk.say("go")
         assert {start.opened_by for start in await bodies(talk, RoundStart)} == {"start", ""}
-    assert [len(one.text) for one in results(model.requests[-1])] == [3_000 + 22] * 6
+    assert [len(item.text) for item in results(model.requests[-1])] == [3_000 + 22] * 6
 
 
 @pytest.mark.parametrize("summary", [Fail("down"), Say(" ")])
@@ -296,9 +296,9 @@ async def test_f24_old_results_are_only_named_in_every_protocol(protocol: Protoc
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
-@pytest.mark.parametrize(("texts", "told"), [("aa", False), ("aaa", True), ("aab", False)])
+@pytest.mark.parametrize(("texts", "message"), [("aa", False), ("aaa", True), ("aab", False)])
 async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
-    protocol: ProtocolName, texts: str, told: bool
+    protocol: ProtocolName, texts: str, message: bool
 ) -> None:
     calls: list[Entry] = [Call("w.look", text=text) for text in texts]
     model = ScriptedModel([*calls, "One.", Call("w.look", text="a"), "Two."])
@@ -306,8 +306,8 @@ async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
         await talk.say("go")
         first = shown(model.requests[-1])
         await talk.say("again")
-    assert ("made 3 times over: w.look." in first) is told
-    assert shown(model.requests[-1]).count("times over") == int(told)
+    assert ("made 3 times over: w.look." in first) is message
+    assert shown(model.requests[-1]).count("times over") == int(message)
 
 
 @pytest.mark.parametrize(
@@ -330,16 +330,16 @@ def reflect(state: ReactStateV2) -> RoundHookResult:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "limit", "told"), [(5, 20, 0), (6, 20, 1), (12, 20, 2), (6, 7, 0)]
+    ("rounds", "limit", "message"), [(5, 20, 0), (6, 20, 1), (12, 20, 2), (6, 7, 0)]
 )
 async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
-    rounds: int, limit: int, told: int
+    rounds: int, limit: int, message: int
 ) -> None:
     calls: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
     model = ScriptedModel([*calls, "Done."])
     async with at_work(model, workbench(round_hooks=[reflect], max_iterations=limit)) as talk:
         await talk.say("go")
-    assert shown(model.requests[-1]).count("serve the goal") == told
+    assert shown(model.requests[-1]).count("serve the goal") == message
 
 
 @pytest.mark.parametrize(("size", "cut"), [(64_000, False), (64_001, True)])
@@ -378,7 +378,7 @@ async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
     async with at_work(model, workbench(desk, guards=[Hook()])) as talk:
         await talk.say("go")
         ran = {result.call_id: result.ran_with for result in await bodies(talk, ToolResult)}
-    read = [one.text.partition("\n")[2] for one in results(model.requests[1])]
+    read = [item.text.partition("\n")[2] for item in results(model.requests[1])]
     assert read[:3] == ["no tea today", "seen pie!", "seen pen!"]
     assert "was not run: what guards it failed" in read[3]
     assert (desk.began, ran["c2"]) == (["pie", "pen"], {"text": "pie"})
@@ -396,7 +396,7 @@ async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_result
         closed = await bodies(talk, ToolResult)
         await talk.say("more")
         again = await bodies(talk, ToolResult)
-    assert [one.status for one in closed] == ["ok", "interrupted"]
+    assert [result.status for result in closed] == ["ok", "interrupted"]
     assert again == closed
 
 
@@ -438,8 +438,8 @@ async def test_f46_of_each_result_2000_characters_are_in_the_trace() -> None:
     async with at_work(model) as talk:
         await talk.say("go", answer_mode="synthesize")
     trace = [str(message) for message in model.requests[-1].messages if "w.big" in str(message)]
-    assert [one.count("x") for one in trace] == [2_000, 2_000]
-    assert ["1 more characters" in one for one in trace] == [False, True]
+    assert [item.count("x") for item in trace] == [2_000, 2_000]
+    assert ["1 more characters" in item for item in trace] == [False, True]
 
 
 async def test_f47_when_synthesis_fails_the_brief_answer_stands() -> None:
@@ -467,4 +467,4 @@ async def test_f49_no_request_has_a_result_without_its_call() -> None:
         called = [
             call.call_id for message in request.messages for call in getattr(message, "calls", ())
         ]
-        assert called == [one.call_id for one in results(request)]
+        assert called == [item.call_id for item in results(request)]

@@ -23,7 +23,7 @@ from tests.support.workbench import (
 
 def interrupts(request: Prompt) -> list[str]:
     texts = [message.text for message in request.messages if isinstance(message, UserMessage)]
-    return [one for one in texts if one.startswith("[USER INTERRUPT]")]
+    return [item for item in texts if item.startswith("[USER INTERRUPT]")]
 
 
 async def test_f37_in_json_what_was_said_follows_the_observation() -> None:

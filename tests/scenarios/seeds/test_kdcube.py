@@ -44,7 +44,7 @@ async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None
         acks = [plan_ack.changes for plan_ack in await bodies(talk, PlanAck)]
         (latest,) = await talk.read("ar:plan.latest:plan:turn_1:c1")
     assert (result.answer, acks) == ("Tea.", [{"1": "done"}, {"2": "done"}])
-    assert [one.status for one in plans.latest.values()] == ["complete"]
+    assert [result.status for result in plans.latest.values()] == ["complete"]
     assert latest.ref.startswith("ar:turn_1.react.plan.")
 
 
@@ -122,7 +122,7 @@ async def test_k9_knowledge_is_searched_read_and_cited() -> None:
     model = ScriptedModel([search, Call("react.read", paths=["ks:docs/tea.md"]), "So [[S:1]]."])
     async with at_work(model, Bundle(id="space", workflow=Space)) as talk:
         result = await talk.say("go")
-    found, read = (one.text for one in results(model.requests[-1]))
+    found, read = (item.text for item in results(model.requests[-1]))
     assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
     assert [source.url for source in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
 

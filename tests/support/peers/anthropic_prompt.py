@@ -65,7 +65,7 @@ class Prompt:
 def _markers_in(block: JsonObject) -> list[JsonObject]:
     marker = block.get("cache_control")
     inner = block.get("content")
-    within = [found for one in _objects(inner) for found in _markers_in(one)]
+    within = [found for item in _objects(inner) for found in _markers_in(item)]
     return [*within, marker] if isinstance(marker, dict) else within
 
 
@@ -113,7 +113,7 @@ def _blocks(content: Json, where: str) -> tuple[JsonObject, ...]:
 
 
 def _objects(value: Json) -> list[JsonObject]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def without_markers(block: JsonObject) -> JsonObject:
@@ -124,9 +124,9 @@ def without_markers(block: JsonObject) -> JsonObject:
 def _plain(value: Json) -> Json:
     match value:
         case dict():
-            kept = {name: one for name, one in value.items() if name != "cache_control"}
-            return {name: _plain(one) for name, one in kept.items() if one is not None}
+            kept = {name: item for name, item in value.items() if name != "cache_control"}
+            return {name: _plain(item) for name, item in kept.items() if item is not None}
         case list():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case _:
             return value

@@ -89,7 +89,7 @@ def _results(prompt: Prompt) -> Iterator[str]:
     for at, (before, turn) in enumerate(pairwise((nobody, *prompt.turns, nobody))):
         calls = [str(call.get("id")) for call in before.of_type("tool_use")]
         last = at == len(prompt.turns)
-        results = [str(one.get("tool_use_id")) for one in turn.of_type("tool_result")]
+        results = [str(item.get("tool_use_id")) for item in turn.of_type("tool_result")]
         if missing := [call for call in calls if call not in results]:
             # Where the calls are in the last message, the one that would answer them is lacking.
             yield (

@@ -107,8 +107,8 @@ def _tensors(random: Random, *, ends: bool) -> list[Tensor]:
 def _rows(name: str, first: Sequence[float], random: Random) -> Tensor:
     """One row a token, whose first number is given."""
     numbers = array("f")
-    for one in first:
-        numbers.append(one)
+    for item in first:
+        numbers.append(item)
         numbers.extend(_noise(random, WIDTH - 1, 0.3))
     return name, (WIDTH, len(first)), numbers
 

@@ -127,7 +127,7 @@ def _head(status: int, kind: str, headers: Mapping[str, str], body: tuple[str, s
 
 
 def _phrase(status: int) -> str:
-    known = {one.value: one.phrase for one in HTTPStatus}
+    known = {item.value: item.phrase for item in HTTPStatus}
     return known.get(status, "Overloaded" if status == 529 else "Unknown")
 
 
