@@ -146,7 +146,7 @@ class UserRecalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["user.recalled"]] = "user.recalled"
 
 
-class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The model has replied; `calls` is the number of calls that follow in the same append.
 
     A decision with the `purpose` "answer" was asked for the answer alone and does not count as a round. `cost` is
@@ -412,12 +412,14 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int = 0
 
 
-class Block(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A recorded body with its position in a conversation.
 
     `seq` is the position, from 1 without gaps; it is the only order. `n` counts the blocks of this type in this
     turn, from 1. `round` is 0 outside a round. `ts` is UTC in whole milliseconds.
     """
+
+    # With gc=False the collector does not go through all blocks again and again: what is frozen is in no circle.
 
     seq: int
     turn: int

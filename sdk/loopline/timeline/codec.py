@@ -53,14 +53,15 @@ def encode_full(body: Body) -> str:
     return _with_signs(text) if _has_large_float(body) else text
 
 
-def decode(stored_type: str, version: int, stored: str) -> Body:
-    """Return the body that `encode` was given.
+def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
+    """Return the body that `encode` was given, of its JSON as text or in UTF-8.
 
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
     """
     if stored_type not in body_types() or version > VERSION:
-        return Unknown(stored_type=stored_type, version=version, stored=stored)
+        text = stored if isinstance(stored, str) else stored.decode()
+        return Unknown(stored_type=stored_type, version=version, stored=text)
     try:
         return _reader(stored_type)(stored)
     except RecursionError as error:
@@ -74,7 +75,7 @@ def body_types() -> dict[str, type[Body]]:
 
 
 @cache
-def _reader(stored_type: str) -> Callable[[str], Body]:
+def _reader(stored_type: str) -> Callable[[str | bytes], Body]:
     """Return what decodes a type, made when it is first met: most readers meet few types."""
     return Decoder(body_types()[stored_type]).decode
 

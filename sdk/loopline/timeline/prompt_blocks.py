@@ -58,7 +58,7 @@ class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_cleared: int = 0
 
 
-class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A round starts; the block records what its prompt is made of.
 
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers. Within an epoch

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -54,6 +56,8 @@ SURVIVE_POWER_LOSS = {
     "assistant.completion",
 }
 _NO_LIMIT = -1
+BATCH = 1_000
+"""How many rows are held at once while blocks are made of them."""
 _LAST_SEQ = 2**62
 _Part = tuple[int, int, int]
 """Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
@@ -249,22 +253,12 @@ class StoreReader:
         """
         read_statements = self._read_statements(connection)
         parts = _parts(connection, read_statements.segments, conversation)
-        rows = list[Sequence[Any]]()
-        if selection.also:
-            positions = {"positions": dumps(list(selection.also)), "limit": _NO_LIMIT}
-            for owner, after, until in parts:
-                part = {"owner": owner, "after": after, "until": min(until, selection.after)}
-                rows += execute(connection, read_statements.blocks_at, {**part, **positions})
-        if selection.last is not None and selection.limit is None:
-            # Sought from the end, so that the blocks before them cost nothing.
-            rows += _rows(connection, read_statements, parts, selection, from_end=True)[::-1]
-        else:
-            first = _rows(connection, read_statements, parts, selection, from_end=False)
-            rows += (
-                first if selection.last is None else first[max(len(first) - selection.last, 0) :]
-            )
-        digests = _digests(connection, parts, rows) if read_statements is CURRENT else None
-        return [self._block(row, conversation, digests) for row in rows]
+        rows = _selected(connection, read_statements, parts, selection)
+        has_digests, blocks = read_statements is CURRENT, list[Block]()
+        while batch := list(islice(rows, BATCH)):
+            before = _digests_before(connection, parts, batch) if has_digests else None
+            blocks += self._blocks(batch, conversation, before)
+        return blocks
 
     def summary(
         self, connection: Connection, conversation: ConversationKey
@@ -344,37 +338,49 @@ class StoreReader:
                 self._statements = CURRENT if version > 2 else BEFORE_DIGESTS
         return self._statements
 
-    def _block(
-        self, row: Sequence[Any], conversation: ConversationKey, digests: Mapping[int, bytes] | None
-    ) -> Block:
-        seq, turn, round_number, n, ts, term, kind, version, text, blob, _ = row
-        if digests is not None and not _is_intact(row, digests):
-            raise StoreError(
-                f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
-                f"one before it was changed or removed in {self._path}: loopline audit says more; "
-                "put a backup in its place"
-            )
-        if blob is not None:
-            if self._blobs is None:
+    def _blocks(
+        self,
+        rows: Iterable[Sequence[Any]],
+        conversation: ConversationKey,
+        before: Mapping[int, bytes] | None,
+    ) -> Iterator[Block]:
+        """Yield the rows as blocks; with the digests `before` those that follow no other row, each is compared."""
+        last, last_digest = 0, START
+        for row in rows:
+            seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
+            if before is not None:
+                previous = last_digest if seq == last + 1 else before.get(seq - 1)
+                if previous is None or not _is_intact(row, previous):
+                    raise StoreError(
+                        f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
+                        f"one before it was changed or removed in {self._path}: loopline audit says more; "
+                        "put a backup in its place"
+                    )
+                last, last_digest = seq, digest
+            if blob is not None:
+                stored = self._large(blob)
+            try:
+                body = decode(kind, version, stored)
+            except ValueError as error:
                 raise StoreError(
-                    f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
-                )
-            text = self._blobs.get(blob).decode()
-        try:
-            body = decode(kind, version, text)
-        except ValueError as error:
+                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+                ) from error
+            yield Block(
+                seq=seq,
+                turn=turn,
+                round=round_number,
+                n=n,
+                ts=from_milliseconds(ts),
+                term=term,
+                body=body,
+            )
+
+    def _large(self, blob: str) -> bytes:
+        if self._blobs is None:
             raise StoreError(
-                f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
-            ) from error
-        return Block(
-            seq=seq,
-            turn=turn,
-            round=round_number,
-            n=n,
-            ts=from_milliseconds(ts),
-            term=term,
-            body=body,
-        )
+                f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
+            )
+        return self._blobs.get(blob)
 
 
 def schema_version(connection: Connection, path: Path) -> int:
@@ -401,31 +407,53 @@ def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
     return None if owner is None else LeaseOwner(*owner)
 
 
-def _is_intact(row: Sequence[Any], digests: Mapping[int, bytes]) -> bool:
-    """Return whether a row has the digest that it had when it was written."""
-    seq, turn, round_number, n, ts, term, kind, version, text, blob, digest = row
-    previous = digests.get(seq - 1)
-    if previous is None:
-        return False
+def _is_intact(row: Sequence[Any], previous: bytes) -> bool:
+    """Return whether a row has the digest that it had when it was written after `previous`."""
+    seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
     try:
-        body = sha256(text.encode()).digest() if blob is None else bytes.fromhex(blob)
-        position = position_bytes(turn, round_number, n, ts, term, version, kind.encode())
-    except (AttributeError, ValueError):  # a damaged row may hold values of any type
+        body = sha256(stored).digest() if blob is None else bytes.fromhex(blob)
+    except (TypeError, ValueError):  # a damaged row may hold values of any type
         return False
+    position = position_bytes(turn, round_number, n, ts, term, version, f"{kind}".encode())
     return bool(digest_after(previous, body, seq, position) == digest)
 
 
-def _digests(
+def _digests_before(
     connection: Connection, parts: Iterable[_Part], rows: Iterable[Sequence[Any]]
 ) -> dict[int, bytes]:
-    """Return the digests of these rows and of the rows directly before them, by seq."""
-    digests = {0: START} | {row[0]: row[-1] for row in rows}
-    missing = [seq - 1 for seq in digests if seq and seq - 1 not in digests]
+    """Return by seq the digests directly before those rows that do not follow the row before them."""
+    digests, missing, last = {0: START}, list[int](), 0
+    for row in rows:
+        if row[0] != last + 1:
+            missing.append(row[0] - 1)
+        last = row[0]
     positions = {"positions": dumps([*missing])}
     for owner, after, until in parts if missing else ():
         part = {"owner": owner, "after": after, "until": until, **positions}
         digests |= dict(execute(connection, statements.SELECT_DIGESTS, part))
     return digests
+
+
+def _selected(
+    connection: Connection,
+    read_statements: ReadStatements,
+    parts: Sequence[_Part],
+    selection: BlockFilter,
+) -> Iterator[Sequence[Any]]:
+    """Yield the rows that match the filter, in order, as the database gives them."""
+    if selection.also:
+        positions = {"positions": dumps(list(selection.also)), "limit": _NO_LIMIT}
+        for owner, after, until in parts:
+            part = {"owner": owner, "after": after, "until": min(until, selection.after)}
+            yield from execute(connection, read_statements.blocks_at, {**part, **positions})
+    if selection.last is None:
+        yield from _rows(connection, read_statements, parts, selection)
+    elif selection.limit is None:
+        # Sought from the end, so that the blocks before them cost nothing.
+        newest = _rows(connection, read_statements, parts, selection, from_end=True)
+        yield from reversed(list(newest))
+    else:
+        yield from deque(_rows(connection, read_statements, parts, selection), selection.last)
 
 
 def _rows(
@@ -434,21 +462,22 @@ def _rows(
     parts: Sequence[_Part],
     selection: BlockFilter,
     *,
-    from_end: bool,
-) -> list[Sequence[Any]]:
+    from_end: bool = False,
+) -> Iterator[Sequence[Any]]:
     query, limit = read_statements.blocks, selection.last if from_end else selection.limit
     by_turn = selection.turn is not None
     if selection.types or by_turn or from_end:
         query = filtered_blocks(
             read_statements, selection.types, by_turn=by_turn, from_end=from_end
         )
-    rows = list[Sequence[Any]]()
+    remaining = _NO_LIMIT if limit is None else limit
     for owner, after, until in reversed(parts) if from_end else parts:
-        remaining = _NO_LIMIT if limit is None else limit - len(rows)
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
-            rows += execute(connection, query, {**part, "limit": remaining, "turn": selection.turn})
-    return rows
+            options = {"limit": remaining, "turn": selection.turn}
+            for row in execute(connection, query, {**part, **options}):
+                remaining -= limit is not None
+                yield row
 
 
 def _parts(connection: Connection, query: Query, conversation: ConversationKey) -> list[_Part]:

@@ -276,8 +276,18 @@ _POSITION = (
     blocks.c.ts,
     blocks.c.term,
 )
+_BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
+"""The stored text as it is in the file: a digest and a decoder take it without making a string of it."""
 _IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
 _IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
+# With bare columns SQLite would go through the whole part, instead of looking up each of the positions.
+_IS_AT_POSITION = and_(
+    blocks.c.conversation == bindparam("owner"),
+    (blocks.c.seq + 0) > bindparam("after"),
+    (blocks.c.seq + 0) <= bindparam("until"),
+    blocks.c.seq.in_(_listed("positions")),
+)
+"""The block is in the part, and at one of these `positions`, a JSON array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,20 +301,14 @@ class ReadStatements:
     summaries: Query
 
 
-def _at_positions(query: Query) -> Query:
-    """Return the query for the blocks at these `positions`, a JSON array of them."""
-    return query.where(blocks.c.seq.in_(_listed("positions")))
-
-
 def _read_statements(
     parts: Query,
     blob: ColumnElement[Any],
     digest: ColumnElement[Any],
     newest_block: ColumnElement[int],
 ) -> ReadStatements:
-    matching = (
-        select(*_POSITION, blocks.c.type, blocks.c.version, blocks.c.body, blob, digest)
-        .where(_IS_IN_PART)
+    whole = (
+        select(*_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blob, digest)
         .order_by(blocks.c.seq)
         .limit(bindparam("limit"))
     )
@@ -319,8 +323,8 @@ def _read_statements(
     ).join_from(conversations, blocks, blocks.c.id == newest_block)
     return ReadStatements(
         segments=parts,
-        blocks=matching,
-        blocks_at=_at_positions(matching),
+        blocks=whole.where(_IS_IN_PART),
+        blocks_at=whole.where(_IS_AT_POSITION),
         summary=summaries.where(_IS_NAMED),
         summaries=summaries.order_by(blocks.c.ts.desc(), blocks.c.id.desc()),
     )
@@ -335,7 +339,7 @@ _SELECT_SEGMENTS = (
 CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
 BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
 BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
-SELECT_DIGESTS = _at_positions(select(blocks.c.seq, blocks.c.digest).where(_IS_IN_PART))
+SELECT_DIGESTS = select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
 
 
 @lru_cache(maxsize=64)  # compiling a query takes longer than running it
@@ -520,7 +524,7 @@ SELECT_LINKS: Query = (
         *_POSITION,
         blocks.c.version,
         cast(blocks.c.type, LargeBinary).label("type"),
-        cast(blocks.c.body, LargeBinary).label("body"),
+        _BODY_BYTES,
         blocks.c.blob,
         blocks.c.digest,
     )
