@@ -156,6 +156,12 @@ COMMANDS = (
         (_C, "store", "user"),
     ),
     CommandEntry(
+        "stale",
+        "stale:stale",
+        "List answers whose cited lines have changed, with the difference.",
+        (*SCOPE, "as_json"),
+    ),
+    CommandEntry(
         "search",
         "knowledge:search",
         "Search a bundle's knowledge space.",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loopline.harness.provider_models import model
     from loopline.harness.read_only_store import ReadOnlyStore
     from loopline.harness.served_bundle import ServedBundle, model_or_call, serve_mcp
+    from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
     from loopline.harness.store import Store
     from loopline.harness.sync import run_sync
 
@@ -23,7 +24,9 @@ __all__ = [
     "ModelChoice",
     "ReadOnlyStore",
     "ServedBundle",
+    "StaleAnswer",
     "Store",
+    "find_stale_answers",
     "model",
     "model_or_call",
     "run_sync",
@@ -37,7 +40,9 @@ _MODULES = {
     "ModelChoice": "model_choice",
     "ReadOnlyStore": "read_only_store",
     "ServedBundle": "served_bundle",
+    "StaleAnswer": "stale_answers",
     "Store": "store",
+    "find_stale_answers": "stale_answers",
     "model": "provider_models",
     "model_or_call": "served_bundle",
     "run_sync": "sync",

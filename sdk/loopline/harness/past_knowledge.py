@@ -54,8 +54,8 @@ def _commit_of_ref(timeline: Timeline, ref: KnowledgeRef) -> KnowledgeCommit | N
     )
 
 
-def read_at(used: KnowledgeCommit, ref: str) -> Passage:
-    """Read the ref from the repository of a past turn; this blocks.
+def read_at(used: KnowledgeCommit, ref: str, commit: str = "") -> Passage:
+    """Read the ref from the repository of a past turn, at its commit or another one; this blocks.
 
     Raises:
         KnowledgeError: the repository cannot be opened, or has no such passage.
@@ -63,7 +63,7 @@ def read_at(used: KnowledgeCommit, ref: str) -> Passage:
     from loopline.adapters.git import GitRepository
 
     try:
-        repository = GitRepository.open(used.repository, ref=used.commit)
+        repository = GitRepository.open(used.repository, ref=commit or used.commit)
     except KnowledgeError as error:
         raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
     folders = {"docs_root": "", "src_root": "", "deploy_root": "", "tests_root": ""} | used.roots
@@ -73,4 +73,5 @@ def read_at(used: KnowledgeCommit, ref: str) -> Passage:
         deploy_root=folders["deploy_root"],
         tests_root=folders["tests_root"],
     )
-    return read_passage(repository, config, ref, used.commit, name=used.name)
+    at = repository.resolve(commit) if commit else used.commit
+    return read_passage(repository, config, ref, at, name=used.name)

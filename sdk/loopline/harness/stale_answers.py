@@ -1,0 +1,108 @@
+"""Stored answers whose cited lines of a knowledge space have changed since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from loopline.errors import KnowledgeError, LooplineError, RefError
+from loopline.harness.changed_lines import has_lines, lines_diff
+from loopline.harness.past_knowledge import read_at, used_commit
+from loopline.refs import KnowledgeRef, parse
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    Completion,
+    ConversationKey,
+    KnowledgeCommit,
+    Source,
+    Timeline,
+    TimelineLog,
+    UserPrompt,
+)
+
+NOW = "HEAD"
+_PROMPTS = BodyUnion[UserPrompt](UserPrompt)
+_ANSWERS = BodyUnion[Completion](Completion)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSource:
+    """A cited source whose lines have changed: a unified diff, or why they cannot be compared."""
+
+    ref: str
+    diff: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleAnswer:
+    """An answer that rests on lines that have changed, or can no longer be compared."""
+
+    conversation: ConversationKey
+    answer: Block
+    question: str
+    sources: tuple[ChangedSource, ...]
+
+
+async def find_stale_answers(
+    log: TimelineLog, *, user: str | None, project: str | None, tenant: str | None, since: str = ""
+) -> AsyncIterator[StaleAnswer]:
+    """Yield the answers of these users whose cited lines differ from those of the repository's `HEAD`.
+
+    With `since` only those whose lines still stood at that commit.
+    """
+    for summary in await log.conversations(user=user, project=project, tenant=tenant):
+        key = summary.conversation
+        if await log.read(key, types=["source.added"], limit=1):
+            timeline = Timeline(await log.read(key))
+            questions = {block.turn: prompt.text for block, prompt in _PROMPTS.among(timeline)}
+            for answer, completion in _ANSWERS.among(timeline):
+                changed = [
+                    change
+                    for sid in completion.sources_used
+                    if (source := timeline.pool.sources.get(sid)) is not None
+                    and (change := await _changed(source, timeline, since)) is not None
+                ]
+                if changed:
+                    question = questions.get(answer.turn, "")
+                    yield StaleAnswer(key, answer, question, tuple(changed))
+
+
+async def _changed(source: Source, timeline: Timeline, since: str) -> ChangedSource | None:
+    """Return how the lines of a source have changed, None if they have not, or are in no repository."""
+    try:
+        ref = parse(source.url)
+    except RefError:
+        return None
+    if not isinstance(ref, KnowledgeRef) or ref.commit is None:
+        return None
+    used = await used_commit(source.url, timeline, None)
+    if used is None:
+        return ChangedSource(source.url, problem="no turn of this conversation used that commit")
+    try:
+        return await asyncio.to_thread(_compared, source, ref.path, used, since)
+    except LooplineError as error:
+        return ChangedSource(source.url, problem=str(error))
+
+
+def _compared(source: Source, path: str, used: KnowledgeCommit, since: str) -> ChangedSource | None:
+    if since and not has_lines(_text_at(used, path, since), source.text):
+        return None  # it was stale before
+    diff = lines_diff(source.text, _text_at(used, path, NOW), f"ks:{path}")
+    return ChangedSource(source.url, diff=tuple(diff)) if diff else None
+
+
+def _text_at(used: KnowledgeCommit, path: str, commit: str) -> str:
+    """Return the text of a file at a commit, empty if the commit has no such file.
+
+    Raises:
+        KnowledgeError: there is no such repository or commit.
+    """
+    try:
+        return read_at(used, f"ks:{path}", commit).text
+    except KnowledgeError as error:
+        raise KnowledgeError(f"{path} cannot be compared with {commit}: {error}") from error
+    except RefError:
+        return ""
