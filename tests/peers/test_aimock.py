@@ -17,8 +17,7 @@ from tests.peers.results import Result, of_reply, ours, theirs
 from tests.providers.flat_request import WIRES
 from tests.providers.local_model import PATIENT, asked, model_at
 from tests.support.peers.aimock import (
-    NotInstalled,
-    install,
+    PACKAGE,
     limiting,
     overloaded,
     running,
@@ -27,6 +26,7 @@ from tests.support.peers.aimock import (
 )
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
+from tests.support.peers.npm_packages import NotInstalled, install
 from tests.support.workbench import bodies, said, workbench
 
 TEXT = "Tea, and more of it. " * 8
@@ -51,7 +51,7 @@ on_every_wire = pytest.mark.parametrize("wire", WIRES)
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("aimock")
     try:
-        install(folder)
+        install(folder, PACKAGE)
     except NotInstalled as error:
         pytest.skip(f"npm does not install {error}")
     with running(folder) as url:

@@ -102,13 +102,14 @@ def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection
 
 
 def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSelection:
-    fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else {}
+    none: Mapping[object, object] = {}
+    fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else none
     for key in fields:
         if key not in _MCP_KEYS:
             problem = f"the key {key!r} means nothing, {_nearest(str(key), _MCP_KEYS)}"
             raise descriptor.wrong(_MCP_SPECS, problem, index)
     match {"alias": None, "tools": EVERYTHING, **fields}:
-        case {"server_id": str(server_id), "alias": alias, "tools": list() | tuple() as tools}:
+        case {"server_id": str(server_id), "alias": alias, "tools": [*tools]}:
             names = tuple(map(str, cast("Sequence[object]", tools)))
         case _:
             problem = 'write {"server_id": "time", "alias": "time", "tools": ["*"]}'

@@ -126,8 +126,8 @@ def serve(message: Message) -> None:
                 }
             )
         case "tools/list":
-            schema = {"type": "object", "properties": {}}
-            tool = {
+            schema: Message = {"type": "object", "properties": {}}
+            tool: Message = {
                 "name": "work",
                 "description": "Work.",
                 "inputSchema": schema,

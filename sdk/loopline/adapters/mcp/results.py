@@ -76,11 +76,8 @@ def call_result(result: CallToolResult) -> McpResult:
 def _says_all(text: str, structured: Json) -> bool:
     """Return whether the text has the structured value: as its JSON, or as the only value in it."""
     values: list[Json] = [structured]
-    match structured:
-        case {"result": value, **others} if not others:
-            values.append(value)
-        case _:
-            pass
+    if isinstance(structured, dict) and len(structured) == 1:
+        values += structured.values()
     if text in values:
         return True
     try:
