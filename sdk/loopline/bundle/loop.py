@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from loopline.bundle.agents_page import AgentsPage
 from loopline.bundle.prepared_run import PreparedRun
 from loopline.errors import ToolError
 from loopline.knowledge import Passage, SearchFilter
@@ -72,14 +73,18 @@ that begin ✓ [n], ✗ [n], … [n] or □ [n].
 - Old rounds may be shown in part, named in a line or summed up; the refs there restore them. What must never be lost goes into lines of that text which begin [P] preference, [D] decision, [S] structure, [A] achievement or [K] key artifact."""
 
 
-def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) -> str:
-    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills."""
+def system_text(
+    instructions: str, source: str, tools: ToolSet, skills: Skills, page: AgentsPage | None = None
+) -> str:
+    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills, the page for agents."""
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
     gallery = skills.gallery()
     if gallery:
         parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
+    if page is not None:
+        parts.append(str(page))
     return "\n\n".join(part for part in parts if part)
 
 

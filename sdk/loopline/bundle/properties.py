@@ -28,7 +28,12 @@ KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
     "memory": {"embedder": ""},
-    "react": {"preset": None, "memsearch": False, **dict.fromkeys(LoopOptions().values)},
+    "react": {
+        "preset": None,
+        "memsearch": False,
+        "agents_md": False,
+        **dict.fromkeys(LoopOptions().values),
+    },
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
     "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
@@ -264,13 +269,14 @@ class LoopSettings:
     """The configured loop; `preset` is empty and `tools` is None where nothing is configured.
 
     `tools` are patterns of the ids of the tools that the loop may offer. With `memsearch` it offers the search in
-    past turns.
+    past turns. With `agents_md` the model gets the nearest AGENTS.md.
     """
 
     preset: str = ""
     limits: Limits = field(default_factory=Limits)
     tools: tuple[str, ...] | None = None
     memsearch: bool = False
+    agents_md: bool = False
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
@@ -282,6 +288,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
     react, nadoo = properties.section("react"), properties.section("react_config")
     preset, tools = react.pop("preset", None), nadoo.pop("tools", None)
     memsearch = bool(react.pop("memsearch", False))
+    agents_md = bool(react.pop("agents_md", False))
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -291,7 +298,11 @@ def loop_settings(properties: Properties) -> LoopSettings:
         raise PropertyError(str(error)) from error
     limits: Limits = {**_limits("react_config", nadoo), **_limits("react", react)}
     return LoopSettings(
-        preset=str(preset or ""), limits=limits, tools=_patterns(tools), memsearch=memsearch
+        preset=str(preset or ""),
+        limits=limits,
+        tools=_patterns(tools),
+        memsearch=memsearch,
+        agents_md=agents_md,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
+from loopline.bundle.agents_page import nearest_page
 from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.conversation_store import ConversationStore
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
@@ -237,6 +238,8 @@ class BaseWorkflow(Generic[Deps]):
             loop, options, guarded_search(search) if search else None, recorder.conversation
         )
         recorder.header = run.header(loop.models, options, loop.preset.name, loop.output)
+        knowledge = guarded_read(read) if read else None
+        page = await nearest_page(recorder, knowledge) if services.settings.agents_md else None
 
         async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
             of_child = loop.of_child(child, run.models)
@@ -255,7 +258,7 @@ class BaseWorkflow(Generic[Deps]):
             reader=Reader(
                 conversation=run.conversation,
                 skills=skills,
-                knowledge=guarded_read(read) if read else None,
+                knowledge=knowledge,
                 lookup=run.lookup,
             ),
             properties=services.properties.flat(),
@@ -272,7 +275,7 @@ class BaseWorkflow(Generic[Deps]):
             model=loop.models[0],
             selector=run.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
-            system=system_text(loop.instructions, services.source, toolset, skills),
+            system=system_text(loop.instructions, services.source, toolset, skills, page),
         )
         return React(runtime, models=loop.models, context=context, extensions=extensions)
 

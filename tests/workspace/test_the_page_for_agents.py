@@ -1,0 +1,82 @@
+"""AGENTS.md: the nearest one is given to the model by its ref, where a property says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loopline import Bundle
+from loopline.testing import Call, ScriptedModel
+from loopline.testing.scripted import Entry
+from tests.support.git_repositories import commit
+from tests.support.scripted_conversation import talking
+
+
+def guide(repo: Path, *, on: bool = True) -> Bundle:
+    return Bundle(
+        id="guide",
+        configuration={
+            "knowledge": {"repo": str(repo)},
+            "react": {"agents_md": on, "workspace": "latest"},
+        },
+    )
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    commit(tmp_path / "repo", {"AGENTS.md": "Be brief.\n", "docs/tea.md": "# Tea\n"})
+    return tmp_path / "repo"
+
+
+async def test_the_page_of_the_repository_is_given_by_its_ref_and_kept(repo: Path) -> None:
+    model = ScriptedModel(["Yes."])
+    async with talking(model, bundle=guide(repo)) as talk:
+        await talk.say("go")
+        kept = [block.ref for block in await talk.blocks(types="text.kept")]
+        shutil.rmtree(repo)
+        (item,) = await talk.read(kept)
+    (ref,) = kept
+    assert ref.startswith("ks:AGENTS.md@")
+    assert item.text == "Be brief.\n"
+    assert model.requests[0].system.endswith(
+        f"{ref}; what stands above counts more than it:\nBe brief."
+    )
+
+
+async def test_the_page_is_recorded_once(repo: Path) -> None:
+    async with talking(["Yes.", "Yes."], bundle=guide(repo)) as talk:
+        await talk.say("go")
+        await talk.say("go on")
+        kept = await talk.blocks(types="text.kept")
+    assert len(kept) == 1
+
+
+async def test_the_page_of_the_files_is_nearer(repo: Path) -> None:
+    script: list[Entry] = [
+        Call("react.write", path="AGENTS.md", content="Be long.\n"),
+        "Done.",
+        "Yes.",
+    ]
+    model = ScriptedModel(script)
+    async with talking(model, bundle=guide(repo)) as talk:
+        await talk.say("go")
+        await talk.say("go on")
+    assert "Be long." in model.requests[-1].system
+    assert "Be brief." not in model.requests[-1].system
+
+
+async def test_nothing_is_given_unless_the_property_says_so(repo: Path) -> None:
+    model = ScriptedModel(["Yes."])
+    async with talking(model, bundle=guide(repo, on=False)) as talk:
+        await talk.say("go")
+    assert "Be brief." not in model.requests[0].system
+
+
+async def test_nothing_is_given_where_there_is_no_page(tmp_path: Path) -> None:
+    commit(tmp_path / "repo", {"docs/tea.md": "# Tea\n"})
+    model = ScriptedModel(["Yes."])
+    async with talking(model, bundle=guide(tmp_path / "repo")) as talk:
+        await talk.say("go")
+    assert "AGENTS.md" not in model.requests[0].system
