@@ -105,7 +105,7 @@ def tables() -> dict[str, list[TableLine]]:
 
 
 def held_by() -> Mapping[str, Sequence[Held]]:
-    """The tests of the scenarios and the providers by the name of the row that each holds."""
+    """The tests of the scenarios, the providers and the workspace by the name of the row that each holds."""
     found = defaultdict[str, list[Held]](list)
     for path in python_files("tests"):
         for name, sentence in _named(path):
@@ -115,7 +115,8 @@ def held_by() -> Mapping[str, Sequence[Held]]:
 
 def _named(path: Path) -> Iterator[tuple[str, str]]:
     if not any(
-        path.is_relative_to(ROOT / "tests" / folder) for folder in ("scenarios", "providers")
+        path.is_relative_to(ROOT / "tests" / folder)
+        for folder in ("scenarios", "providers", "workspace")
     ):
         return
     for function in sorted(functions(path), key=lambda one: one.lineno):

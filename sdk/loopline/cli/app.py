@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import loopline
-from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, FILES, PRESETS, add
+from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, FILES, PRESETS, SKILLS_CHECK, add
 from loopline.cli.parameters import JsonOption, VerboseOption
 
 app: typer.Typer = typer.Typer(
@@ -56,6 +56,10 @@ file_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=
 for _entry in FILES:
     add(file_commands, _entry)
 app.add_typer(file_commands, name="files", help="List, compare and export the files of a turn.")
+
+skill_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+add(skill_commands, SKILLS_CHECK)
+app.add_typer(skill_commands, name="skills", help="Check skills by the rules of the format.")
 
 preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 add(preset_commands, DIFF)

@@ -220,6 +220,9 @@ FILES = (
         "export", "files:export", "Write the files of a turn into a folder.", (_C, *SCOPE)
     ),
 )
+SKILLS_CHECK = CommandEntry(
+    "check", "skills:check_skills", "Check skills by the rules of the format.", ("as_json",)
+)
 PRESETS = CommandEntry(
     "presets", "presets:list_presets", "List the loop options of every preset.", ("as_json",)
 )

@@ -10,6 +10,7 @@ from loopline.skills.skills import (
     skill_selections,
 )
 from loopline.skills.skills import FILE as SKILL_FILE
+from loopline.skills.validation import SkillProblem, check_skill, skill_folders
 from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [
@@ -17,11 +18,14 @@ __all__ = [
     "REACT",
     "SKILL_FILE",
     "Skill",
+    "SkillProblem",
     "SkillSelection",
     "Skills",
     "YamlDocument",
     "YamlError",
+    "check_skill",
     "read_skill",
     "read_yaml",
+    "skill_folders",
     "skill_selections",
 ]

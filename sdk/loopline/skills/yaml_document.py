@@ -39,8 +39,10 @@ class YamlDocument:
         return self.lines.get(path, 1)
 
 
-def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
+def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDocument:
     """Return the one document in the text; dates stay text, and no key occurs twice.
+
+    A `plain` document has texts alone, in mappings and lists that are written out: no flow style, anchors or tags.
 
     Raises:
         YamlError: it is no YAML, or no JSON value.
@@ -51,8 +53,10 @@ def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
         loader = yaml.SafeLoader(text)
     except yaml.YAMLError as error:
         raise YamlError(first_line, " ".join(str(error).split())) from error
-    walk = _Walk(loader, first_line)
+    walk = _Walk(loader, first_line, plain)
     try:
+        if plain:
+            _check_plain(text, first_line)
         node = loader.get_single_node()
         value = None if node is None else walk.value(node, ())
     except yaml.MarkedYAMLError as error:
@@ -66,12 +70,29 @@ def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
     return YamlDocument(value, walk.lines)
 
 
+def _check_plain(text: str, first_line: int) -> None:
+    import yaml
+
+    refused = {
+        yaml.AnchorToken: "an anchor",
+        yaml.AliasToken: "an alias",
+        yaml.TagToken: "a tag",
+        yaml.FlowMappingStartToken: "a mapping in braces",
+        yaml.FlowSequenceStartToken: "a list in brackets",
+    }
+    for token in yaml.scan(text, yaml.SafeLoader):
+        for kind, name in refused.items():
+            if isinstance(token, kind):
+                raise YamlError(first_line + token.start_mark.line, f"{name} is not allowed here")
+
+
 @dataclass(slots=True)
 class _Walk:
     """A conversion of nodes to values; `within` holds the nodes around the current one."""
 
     loader: SafeLoader
     first_line: int
+    plain: bool = False
     lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
     within: list[Node] = field(default_factory=list["Node"])
 
@@ -86,6 +107,8 @@ class _Walk:
 
     def _value(self, node: Node, path: KeyPath) -> Json:
         kind = node.tag.removeprefix(_TAG)
+        if self.plain and kind not in ("map", "seq"):
+            return str(node.value)
         match kind:
             case "map":
                 return self._mapping(node, path)
@@ -115,7 +138,7 @@ class _Walk:
     def _mapping(self, node: Node, path: KeyPath) -> Json:
         values: dict[str, Json] = {}
         for key, item in node.value:
-            if key.tag != f"{_TAG}str":
+            if key.tag != f"{_TAG}str" and not self.plain:
                 raise YamlError(self._line(key), f"the key {key.value!r} must be text: quote it")
             if key.value in values:
                 raise YamlError(self._line(key), f"{key.value!r} is given twice")

@@ -1,0 +1,120 @@
+"""The rules of the Agent Skills format (agentskills.io): what a skill's folder and the front matter of its SKILL.md may have."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopline.models import Json
+from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
+
+NAME_CHARACTERS = 64
+DESCRIPTION_CHARACTERS = 1_024
+COMPATIBILITY_CHARACTERS = 500
+FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+FILES = ("SKILL.md", "skill.md")
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class SkillProblem:
+    """Something that the format does not allow, with the file and the line."""
+
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def skill_folders(root: Path) -> list[Path]:
+    """Return the folders of the skills in a folder: itself, those in it, or those in its namespaces."""
+    if _skill_file(root) is not None:
+        return [root]
+    files = [
+        path for name in FILES for path in (*root.glob(f"*/{name}"), *root.glob(f"*/*/{name}"))
+    ]
+    return sorted({path.parent for path in files})
+
+
+def check_skill(folder: Path) -> list[SkillProblem]:
+    """Return every rule that a skill breaks, none if it is valid."""
+    path = _skill_file(folder)
+    if path is None:
+        return [SkillProblem(folder, 1, f"{FILES[0]} is missing")]
+    try:
+        text = path.read_bytes().decode().replace("\r\n", "\n")
+        front = _front_matter(text)
+    except UnicodeDecodeError as error:
+        return [SkillProblem(path, 1, f"not UTF-8: {error.reason}")]
+    except YamlError as error:
+        return [SkillProblem(path, error.line, error.problem)]
+    value = front.value
+    if not isinstance(value, dict):
+        return [SkillProblem(path, 2, "the front matter must be lines such as `name: …`")]
+    return [
+        SkillProblem(path, front.line(key), problem)
+        for key, problem in _field_problems(value, folder.absolute().name)
+    ]
+
+
+def _skill_file(folder: Path) -> Path | None:
+    return next((folder / name for name in FILES if (folder / name).is_file()), None)
+
+
+def _front_matter(text: str) -> YamlDocument:
+    match = _FRONT.match(text)
+    if match is None:
+        begins = text.startswith("---")
+        problem = "is never closed: end it with a line ---" if begins else "is missing"
+        raise YamlError(1, f"the front matter between two lines --- {problem}")
+    return read_yaml(match[1], first_line=2, plain=True)
+
+
+def _field_problems(fields: dict[str, Json], folder: str) -> Iterator[tuple[str, str]]:
+    """Yield each problem with the key that it is about."""
+    for key in fields:
+        if key not in FIELDS:
+            yield key, f"{key!r} is no field of a skill: there are {', '.join(FIELDS)}"
+    for key in ("name", "description"):
+        if key not in fields:
+            yield key, f"{key!r} is missing"
+    if "name" in fields:
+        yield from (("name", problem) for problem in _name_problems(fields["name"], folder))
+    if "description" in fields:
+        description = fields["description"]
+        yield from _text_problems("description", description, DESCRIPTION_CHARACTERS)
+        if isinstance(description, str) and not description.strip():
+            yield "description", "'description' must be a text that is not empty"
+    if "compatibility" in fields:
+        yield from _text_problems(
+            "compatibility", fields["compatibility"], COMPATIBILITY_CHARACTERS
+        )
+
+
+def _text_problems(key: str, value: Json, limit: int) -> Iterator[tuple[str, str]]:
+    if not isinstance(value, str):
+        yield key, f"{key!r} must be a text"
+    elif len(value) > limit:
+        yield key, f"{key!r} has {len(value):,} characters, and may have {limit:,}"
+
+
+def _name_problems(value: Json, folder: str) -> Iterator[str]:
+    if not isinstance(value, str) or not value.strip():
+        yield "'name' must be a text that is not empty"
+        return
+    name = unicodedata.normalize("NFKC", value.strip())
+    if len(name) > NAME_CHARACTERS:
+        yield f"the name has {len(name)} characters, and may have {NAME_CHARACTERS}"
+    if name != name.lower():
+        yield f"the name {name!r} must be in lower case"
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        yield f"in the name {name!r} a hyphen stands between two other characters"
+    if not all(character.isalnum() or character == "-" for character in name):
+        yield f"the name {name!r} may have letters, digits and hyphens"
+    if unicodedata.normalize("NFKC", folder) != name:
+        yield f"the folder is called {folder!r}, and the skill {name!r}: give both the same name"
