@@ -116,12 +116,15 @@ class WatchedLog(MemoryLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append the entries."""
         if any(isinstance(entry.body, ToolResult) for entry in entries):
             self._way.look()
             self._way.stop()
-        return await super().append(conversation, entries, seen=seen, term=term, key=key)
+        return await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
 
 
 async def recorded() -> Way:

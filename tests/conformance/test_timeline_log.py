@@ -36,6 +36,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
 )
+from loopline.timeline.log import HeadMoved
 
 HERE = ConversationKey(name="here")
 THERE = ConversationKey(name="there")
@@ -202,6 +203,19 @@ async def test_a_body_nobody_here_knows_is_kept_as_it_is(log: TimelineLog) -> No
         (later, "react.dream", 1),
         (later, "react.dream", 2),
     ]
+
+
+# The head
+
+
+async def test_an_append_for_the_head_is_refused_once_others_have_appended(
+    log: TimelineLog,
+) -> None:
+    await log.append(HERE, [prompt("one")], seen=0, at_head=True)
+    with pytest.raises(HeadMoved):
+        await log.append(HERE, [followup("two")], seen=0, at_head=True)
+    assert seqs(await log.append(HERE, [followup("two")], seen=1, at_head=True)) == [2]
+    assert texts(await log.read(HERE)) == ["one", "two"]
 
 
 # Keys

@@ -135,9 +135,12 @@ class StoppedAtAStart(SqlLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, and be stopped."""
-        blocks = await super().append(conversation, entries, seen=seen, term=term, key=key)
+        blocks = await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
         if any(isinstance(entry.body, ToolStarted) for entry in entries):
             say("stopped at", blocks[-1].seq)
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -78,7 +78,7 @@ def most(counts: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return mode((after[0] - before[0], after[1] - before[1]) for before, after in pairwise(counts))
 
 
-def test_a_round_costs_three_transactions_and_a_read(tmp_path: Path) -> None:
+def test_a_round_costs_three_transactions(tmp_path: Path) -> None:
     async def rounds(loop: CountingLoop) -> tuple[int, int]:
         model = Counted(COUNTED, loop)
         async with opened(url(tmp_path / "talk.db"), model) as harness:
@@ -86,8 +86,8 @@ def test_a_round_costs_three_transactions_and_a_read(tmp_path: Path) -> None:
         return most(model.counts)
 
     statements, hops = counted(rounds)
-    assert hops <= 4
-    assert statements <= 18  # of which five insert a block
+    assert hops <= 3
+    assert statements <= 14  # of which five insert a block
 
 
 def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
@@ -101,4 +101,4 @@ def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
 
     statements, hops = counted(turns)
     assert hops <= 10
-    assert statements <= 43
+    assert statements <= 39

@@ -43,13 +43,16 @@ class BusyLog(KillingLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, unless it is busy."""
         if term is not None:
             self.busy_at -= 1
             if self.busy_at == 0:
                 raise StoreBusy("the store is busy")
-        return await super().append(conversation, entries, seen=seen, term=term, key=key)
+        return await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
 
     async def read(
         self,

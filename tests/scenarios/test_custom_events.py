@@ -323,10 +323,13 @@ class Full(MemoryLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         if any(isinstance(entry.body, CustomEvent) for entry in entries):
             raise StoreError("there is no room")
-        return await super().append(conversation, entries, seen=seen, key=key, term=term)
+        return await super().append(
+            conversation, entries, seen=seen, key=key, term=term, at_head=at_head
+        )
 
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])

@@ -28,10 +28,13 @@ class CrashingLog(KillingLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, while it lives."""
         if self.left is not None:
             if self.left <= 0:
                 raise Crashed("dead")
             self.left -= 1
-        return await super().append(conversation, entries, seen=seen, term=term, key=key)
+        return await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )

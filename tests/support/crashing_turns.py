@@ -77,11 +77,14 @@ class KillingLog:
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, and die at the chosen moment."""
         kinds = {entry.body.type for entry in entries}
         self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
-        blocks = await self._log.append(conversation, entries, seen=seen, term=term, key=key)
+        blocks = await self._log.append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
         self._crash_point.at("after", *(f"after {kind}" for kind in kinds))
         return blocks
 

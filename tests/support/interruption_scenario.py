@@ -165,12 +165,15 @@ class StepLog(KillingLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, between two steps."""
         if term is None:
             return await super().append(conversation, entries, seen=seen, key=key)
         await self._scene.pause()
-        blocks = await super().append(conversation, entries, seen=seen, term=term, key=key)
+        blocks = await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
         await self._scene.pause()
         return blocks
 

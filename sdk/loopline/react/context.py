@@ -234,8 +234,17 @@ class Context:
         the same way now.
         """
         recorder = self._recorder
-        await recorder.catch_up()
         recorder.round = iteration.decisions + 1
+        if iteration.traces or recorder.turn.open_round is not None:
+            await recorder.catch_up()
+        while not await self._begin(iteration):
+            pass  # other producers appended meanwhile, and the round takes that too
+        prompt = recorder.turn.prompt
+        return prompt is None or prompt.seq not in recorder.timeline.recalled
+
+    async def _begin(self, iteration: Iteration) -> bool:
+        """Begin the round with what the timeline holds; return False if the log holds more."""
+        recorder = self._recorder
         fresh = recorder.timeline.after(self.view.seq)
         if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
             await compute(partial(self.view.extend, fresh))
@@ -251,11 +260,10 @@ class Context:
             or self._has_changed(open_round, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
-            await self._open_round(iteration)
+            return await self._open_round(iteration)
         else:
             self.tokens = open_round.tokens
-        prompt = recorder.turn.prompt
-        return prompt is None or prompt.seq not in recorder.timeline.recalled
+        return True
 
     async def overflow(self, error: ModelOverflow) -> None:
         """Have the next round fit a window that is smaller than was thought.
@@ -385,7 +393,7 @@ class Context:
             schema_sha256=schema,
         )
 
-    async def _open_round(self, iteration: Iteration) -> None:
+    async def _open_round(self, iteration: Iteration) -> bool:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs, room = timeline.inputs_for(number), self._room
         factor = self.view.state.factor_of(self.model.name)
@@ -414,6 +422,8 @@ class Context:
         if planner.is_due:
             window, causes = await compute(planner.choose)
         if causes == ["prune"] or budget.over(self.view.shown(window), TRIGGER):
+            if await self._recorder.catch_up():  # before a model is asked for a summary
+                return False
             window, causes = await planner.make_room(window, causes, budget)
         if self._recorder.turn.overflowed:
             window, causes = structs.replace(window, unbound=self.view.seq), [*causes, "overflow"]
@@ -448,8 +458,9 @@ class Context:
             tools="" if tools_known else offering.tools_text,
         )
         checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
-        await self._recorder.record(start, *checkpoints)
+        is_opened = await self._recorder.record_at_head(start, *checkpoints)
         self._extend()
+        return is_opened
 
     def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> RoundStart:
         """Return what the start of every round says; what it shows is added to it."""

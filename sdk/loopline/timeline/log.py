@@ -54,6 +54,10 @@ class ConversationSummary:
     last_activity_at: datetime
 
 
+class HeadMoved(ConflictError):
+    """Other producers have appended since, so an append that was made for the head was refused."""
+
+
 class TimelineLog(Protocol):
     """An append-only log for each conversation. There is nothing to update and nothing to delete.
 
@@ -69,6 +73,7 @@ class TimelineLog(Protocol):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`, including those of other producers.
 
@@ -77,6 +82,7 @@ class TimelineLog(Protocol):
         raised once nothing more will be stored.
 
         Raises:
+            HeadMoved: with `at_head`, there are blocks after `seen`; nothing was stored.
             UnsoundBody: a body would not be read back as it is; nothing was stored.
             LeaseLost: the term is not the newest, or there is none and an entry is not the user's.
             StoreBusy: another process held the store for too long; nothing was stored.
@@ -246,6 +252,16 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
 
 _BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
 _BY_USERS = BodyUnion[InputBody | Feedback](InputBody | Feedback)
+
+
+def check_head(*, seen: int, head: int) -> None:
+    """Check that an append that was made for the head is made for this one.
+
+    Raises:
+        HeadMoved: it is not.
+    """
+    if seen < head:
+        raise HeadMoved(f"there are blocks up to {head}, and only those up to {seen} were seen")
 
 
 def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:

@@ -23,6 +23,7 @@ from loopline.timeline.log import (
     check_append,
     check_forget,
     check_fork,
+    check_head,
     check_not_forgotten,
     check_restored,
     check_room,
@@ -70,6 +71,7 @@ class MemoryLog:
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`."""
         if not entries:
@@ -83,6 +85,8 @@ class MemoryLog:
             self._conversations[conversation] = stored
         if not key or key not in stored.keys:
             before = stored.size
+            if at_head:
+                check_head(seen=seen, head=before.blocks)
             check_room(conversation, entries, before, self._limits)
             self._keep(stored, entries, encoded, term or 0)
             stored.keys.add(key)

@@ -12,7 +12,7 @@ from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserStop
 from loopline.timeline.checkpoints import History
-from loopline.timeline.log import ConversationKey, TimelineLog
+from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
 from loopline.timeline.prompt_blocks import turn_id
 from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
@@ -98,15 +98,30 @@ class Recorder:
         """
         return await self.record_from(lambda _: bodies)
 
-    async def record_from(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
-        """Record the bodies that `make` returns for the timeline as it is directly before the append."""
+    async def record_at_head(self, *bodies: Body) -> bool:
+        """Record the bodies if the timeline has everything in the log, else fold what it lacks; return whether they were."""
+        try:
+            await self.record_from(lambda _: bodies, at_head=True)
+        except HeadMoved:
+            await self.catch_up()
+            return False
+        return True
+
+    async def record_from(
+        self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool = False
+    ) -> Sequence[Block]:
+        """Record the bodies that `make` returns for the timeline as it is directly before the append.
+
+        Raises:
+            HeadMoved: with `at_head`, other producers have appended what is not folded yet; nothing was recorded.
+        """
         try:
             await self._order.acquire()
         except asyncio.CancelledError:  # another append is first; this one is still made
-            await wait_until_done(asyncio.ensure_future(self.record_from(make)))
+            await wait_until_done(asyncio.ensure_future(self.record_from(make, at_head=at_head)))
             raise
         try:
-            recorded = await self._append(make)
+            recorded = await self._append(make, at_head=at_head)
         finally:
             self._order.release()
         if self._is_heard():
@@ -160,10 +175,12 @@ class Recorder:
             turn.take(block)
         return turn
 
-    async def catch_up(self) -> None:
-        """Fold what other producers have appended."""
+    async def catch_up(self) -> bool:
+        """Fold what other producers have appended, and return whether there was something."""
+        seen = self.timeline.seq
         async with self._order:
             await self._read_on()
+        return self.timeline.seq > seen
 
     async def check_lease(self) -> None:
         """Check that this runner still holds the lease, directly before something that cannot be undone.
@@ -176,7 +193,9 @@ class Recorder:
                 f"term {self._term} is over: another runner has the conversation, nothing is begun"
             )
 
-    async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
+    async def _append(
+        self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool
+    ) -> Sequence[Block]:
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         bodies = make(self.timeline)
@@ -186,7 +205,11 @@ class Recorder:
             return []
         try:
             blocks = await self._log.append(
-                self.conversation, entries, seen=self.timeline.seq, term=self._term
+                self.conversation,
+                entries,
+                seen=self.timeline.seq,
+                term=self._term,
+                at_head=at_head,
             )
         except asyncio.CancelledError:  # only the log knows what was stored
             await wait_until_done(asyncio.ensure_future(self._read_on()))

@@ -46,9 +46,12 @@ class SpeakingLog(KillingLog):
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append, and say so."""
-        blocks = await super().append(conversation, entries, seen=seen, term=term, key=key)
+        blocks = await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
         say(blocks[-1].seq)
         return blocks
 

@@ -106,6 +106,7 @@ class AppendRequest:
     seen: int
     term: int | None
     key: str
+    at_head: bool = False
 
     @classmethod
     def encode(
@@ -117,6 +118,7 @@ class AppendRequest:
         term: int | None,
         key: str,
         has_blobs: bool,
+        at_head: bool = False,
     ) -> Self:
         """Encode the bodies of an append.
 
@@ -132,6 +134,7 @@ class AppendRequest:
             seen=seen,
             term=term,
             key=key,
+            at_head=at_head,
         )
 
     @property

@@ -126,6 +126,7 @@ class SqlLog:
         seen: int,
         term: int | None = None,
         key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`."""
         if not entries:
@@ -137,6 +138,7 @@ class SqlLog:
             seen=seen,
             term=term,
             key=key,
+            at_head=at_head,
             has_blobs=self._blobs is not None,
         )
         if self._blobs is not None and request.large:

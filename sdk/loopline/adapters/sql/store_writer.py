@@ -53,6 +53,7 @@ from loopline.timeline.log import (
     ConversationSize,
     check_forget,
     check_fork,
+    check_head,
     check_not_forgotten,
     check_restored,
     check_room,
@@ -370,6 +371,8 @@ class StoreWriter:
         state = self._state(connection, request.conversation)
         check_append(request.entries, term=request.term, newest=state.term)
         check_not_forgotten(request.conversation, state.forgotten)
+        if request.at_head:
+            check_head(seen=request.seen, head=state.head)
         if self._blobs is not None:
             # Put again: with the write lock, nobody can remove a blob before its row names it.
             request.put_large(self._blobs)
