@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 from urllib.parse import unquote
+
+from msgspec import Struct, structs
 
 from loopline.errors import RefError
 
@@ -95,8 +97,7 @@ def _number(n: int | None) -> str:
     return "" if n is None else f".{n}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRef:
+class BlockRef(Struct, frozen=True, kw_only=True):
     """The n-th block of a type in a turn; without `n` the newest."""
 
     turn_id: str
@@ -108,8 +109,7 @@ class BlockRef:
         return f"ar:{self.turn_id}.{self.type}{_number(self.n)}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactRef:
+class ArtifactRef(Struct, frozen=True, kw_only=True):
     """An artifact that a workflow stored under a name in a turn; without `version` the newest."""
 
     turn_id: str
@@ -122,8 +122,7 @@ class ArtifactRef:
         return f"ar:{self.turn_id}.artifacts.{name}{_pin(self.version)}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRef:
+class PlanRef(Struct, frozen=True, kw_only=True):
     """The newest snapshot of a plan; the id is opaque and may hold colons."""
 
     plan_id: str
@@ -132,8 +131,7 @@ class PlanRef:
         return f"ar:plan.latest:{self.plan_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRef:
+class CallRef(Struct, frozen=True, kw_only=True):
     """A tool call or its result."""
 
     turn_id: str
@@ -148,8 +146,7 @@ class CallRef:
 Area = Literal["files", "outputs", "user.attachments"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRef:
+class FileRef(Struct, frozen=True, kw_only=True):
     """A file of a turn; without `version` the newest."""
 
     turn_id: str
@@ -163,8 +160,7 @@ class FileRef:
         return f"fi:{self.turn_id}.{self.area}/{path}{_pin(self.version)}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcesRef:
+class SourcesRef(Struct, frozen=True, kw_only=True):
     """Sources of the pool, as ranges of numbers with both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
@@ -175,8 +171,7 @@ class SourcesRef:
         return f"so:sources_pool[{','.join(items)}]{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRef:
+class SummaryRef(Struct, frozen=True, kw_only=True):
     """A summary that a compaction wrote in a turn; without `n` the newest."""
 
     turn_id: str
@@ -187,8 +182,7 @@ class SummaryRef:
         return f"su:{self.turn_id}.conv.range.summary{_number(self.n)}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillRef:
+class SkillRef(Struct, frozen=True, kw_only=True):
     """The text of a skill; without `digest` as it is now."""
 
     namespace: str
@@ -200,8 +194,7 @@ class SkillRef:
         return f"sk:{self.namespace}.{self.skill}{_pin(self.digest)}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnowledgeRef:
+class KnowledgeRef(Struct, frozen=True, kw_only=True):
     """A file of the knowledge space, or some of its lines; without `commit` as it is now.
 
     `heading` names lines by a heading or a definition of the file; what is read by it is printed with its lines.
@@ -217,8 +210,7 @@ class KnowledgeRef:
         return f"ks:{encode(self.path)}{_pin(self.commit)}{heading}{_span(self.span)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRef:
+class ConversationRef(Struct, frozen=True, kw_only=True):
     """A ref in another conversation of the same user."""
 
     conversation: str
@@ -228,8 +220,7 @@ class ConversationRef:
         return f"cv:{encode(self.conversation, also='/')}/{self.ref}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedRef:
+class HostedRef(Struct, frozen=True, kw_only=True):
     """A hosted file. The ref locates it and gives no right to read it."""
 
     tenant: str
@@ -247,8 +238,7 @@ class HostedRef:
         return f"ef:{':'.join(names)}:{encode(self.path)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentRef:
+class DocumentRef(Struct, frozen=True, kw_only=True):
     """A document made of the full conversation, as it is now."""
 
     name: Document
@@ -301,7 +291,7 @@ def parse(text: str) -> Ref:
 
 def with_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
     """Return the ref with another span."""
-    return replace(ref, span=span)
+    return structs.replace(ref, span=span)
 
 
 def _split_span(text: str) -> tuple[str, Span | None]:

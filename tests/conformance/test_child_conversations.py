@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError
@@ -103,7 +103,7 @@ async def test_a_child_may_be_forgotten_before_its_parent(log: TimelineLog) -> N
 async def test_a_fork_of_a_child_keeps_the_parent_unless_it_goes_too(log: TimelineLog) -> None:
     await begin(log, ["c", "c~c1"])
     key = ConversationKey(name="c", user="ann")
-    await log.fork(replace(key, name="c~c1"), replace(key, name="f"), 1)
+    await log.fork(structs.replace(key, name="c~c1"), structs.replace(key, name="f"), 1)
     await begin(log, ["f~c1"])
     with pytest.raises(ConflictError, match="forks f"):
         await log.forget(key)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from loopline.events import Caller, ObservedTurn, genai
 from loopline.events.spans import FinishedSpan, TurnSpans, spans_of
@@ -43,7 +45,7 @@ async def rebuilt(
         own = [block for block in blocks if block.turn == number]
         spans += spans_of(turn, own)
         for name, call_id in children(own).items():
-            child = replace(conversation, name=name)
+            child = structs.replace(conversation, name=name)
             spans += await rebuilt(log, child, Caller(turn, call_id))
     return spans
 

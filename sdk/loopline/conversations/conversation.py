@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
 
+from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
@@ -309,7 +309,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: the name is blank, or that of a child run.
             ConflictError: a conversation of that name exists.
         """
-        fork = replace(self.conversation, name=name or await self._fork_name())
+        fork = structs.replace(self.conversation, name=name or await self._fork_name())
         check_name("conversation", fork.name)
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
@@ -322,7 +322,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         number = 0
         while True:
             number += 1
-            key = replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
+            key = structs.replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
             if not await self._log.find(key) and await self._log.forgotten(key) is None:
                 return key.name
 

@@ -140,7 +140,7 @@ class LeasedConversation:
             running.pop(self.conversation, None)
 
     async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
-        conversation = replace(self.conversation, name=child.conversation)
+        conversation = structs.replace(self.conversation, name=child.conversation)
         reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
         async with self.log.lease(conversation, wait=False) as term:
             timeline = await open_timeline(self.log, conversation)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
@@ -130,7 +132,9 @@ class Subscriptions:
     def observed(self, conversation: ConversationKey, uid: str, number: int) -> ObservedTurn:
         """Return the turn as an observer knows it, with the call that began it if a turn that runs here did."""
         name = parent_name(conversation.name)
-        parent = None if name is None else self.running.get(replace(conversation, name=name))
+        parent = (
+            None if name is None else self.running.get(structs.replace(conversation, name=name))
+        )
         child = None if parent is None else parent.turn.children.get(conversation.name)
         caller = None
         if parent is not None and child is not None:

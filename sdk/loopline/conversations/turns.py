@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from msgspec import structs
+
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
@@ -223,7 +225,7 @@ class Turns:
         Raises:
             LooplineError: its code failed, or the child of that name was given another task.
         """
-        conversation = replace(parent, name=child.name)
+        conversation = structs.replace(parent, name=child.name)
 
         async def choose(timeline: Timeline) -> int:
             body = child_input(timeline, child)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
+
+from msgspec import structs
 
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
@@ -165,7 +167,7 @@ def read_passage(
     """
     parsed = parse_knowledge_ref(ref)
     if name:
-        parsed = replace(parsed, path=parsed.path.strip("/").removeprefix(name).strip("/"))
+        parsed = structs.replace(parsed, path=parsed.path.strip("/").removeprefix(name).strip("/"))
     return PassageReader(repository, configured_roots(config), name).passage(parsed, commit)
 
 

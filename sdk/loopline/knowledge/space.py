@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 
+from msgspec import structs
+
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import IndexStore, Progress
@@ -186,7 +188,7 @@ class KnowledgeSpace:
             return only.read(ref)
         name, _, path = ref.path.strip("/").partition("/")
         if name in self._spaces:
-            return self._spaces[name].read(replace(ref, path=path))
+            return self._spaces[name].read(structs.replace(ref, path=path))
         folders = [f"ks:{name}/" for name in self._spaces]
         if name:
             raise RefError(

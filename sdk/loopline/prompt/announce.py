@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+
+from msgspec import Struct
 
 from loopline.models import one_line
 from loopline.models.tokens import estimate, fitting
@@ -36,8 +37,7 @@ PLAN_SIZES: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50
 """The steps of a plan that are shown if not all fit, and the characters of each, tried in this order."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnseenSources:
+class UnseenSources(Struct, frozen=True):
     """Sources that no message of the prompt names: the newest with names, the older ones as ranges of numbers."""
 
     newest: Sequence[tuple[int, str]] = ()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.prompt.rendering import CutPoint, Rendering
 from loopline.prompt.view import View
@@ -26,8 +25,7 @@ SHORTEST = 500
 """Characters that a text keeps at least when room is needed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """The tokens that a request may cost.
 
     `total` is the model's window less its output limit; `fixed` is the cost of system text and tools, and `extra` that of

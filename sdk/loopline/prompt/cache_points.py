@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Literal
+
+from msgspec import Struct
 
 from loopline.prompt.rendering import Rendering, parts_of_message
 from loopline.timeline import Block, CachePoint
@@ -20,8 +21,7 @@ REACH = 18
 Name = Literal["prev_turn", "pre_tail", "tail"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachePolicy:
+class CachePolicy(Struct, frozen=True, kw_only=True):
     """The rules by which the cache points of a request are placed.
 
     `fixed` are the tokens of system text and tools; `factor` corrects estimates for the model. With `opens_epoch` no point

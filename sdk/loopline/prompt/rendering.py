@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.models import (
     AssistantMessage,
@@ -94,8 +94,7 @@ PLAN_TOOL = "react.plan"
 """The tool whose calls are never clipped by age."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutPoint:
+class CutPoint(Struct, frozen=True, kw_only=True):
     """A position between rounds: the last seq before it, the messages before it, the turn after it."""
 
     seq: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -12,7 +11,7 @@ from operator import attrgetter
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import (
@@ -78,8 +77,7 @@ _VERSIONS = BodyUnion[FileAdded](FileAdded)
 RoundPurpose = Literal["decision", "answer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
+class Iteration(Struct, frozen=True, kw_only=True):
     """Which decision of the turn a round is to make: so many were made, of at most `limit` if not 0.
 
     An answer that `traces` is written from the trace of the turn.

@@ -12,6 +12,8 @@ from hashlib import sha256
 from itertools import dropwhile
 from string import Formatter
 
+from msgspec import Struct
+
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
@@ -243,8 +245,7 @@ GUARD_FAILED = "A guard of this bundle broke over this result: it is not shown."
 """What the model reads where a guard could not say what it may read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What a call excludes: calls whose claims conflict keep their order."""
 
     effect: Effect

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.clock import Clock
 from loopline.errors import (
@@ -43,8 +43,7 @@ _UNBILLED = (
 """Errors of a request that the provider has not begun to work on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How often a request is repeated when the model may answer later.
 
     The delay is exponential backoff with full jitter, at most 60 s, and honours Retry-After; a server that asks for
@@ -132,8 +131,7 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
     return reply
 
 
-@dataclass(frozen=True, slots=True)
-class MeteredModel:
+class MeteredModel(Struct, frozen=True):
     """A model whose requests reserve from a quota, each attempt of its own.
 
     `tokens` is the estimated input of a request, where it is known already; `factor` is by how much more the model

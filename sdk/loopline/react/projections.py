@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
@@ -86,8 +86,7 @@ class _SummaryTask:
     shown: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectionPlanner:
+class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     """Chooses the window of a round that is about to be opened; what it drops it says in the log."""
 
     runtime: ToolRuntime

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.errors import ModelUnavailable, ToolError
 from loopline.events import Delta, Event, EventSink
@@ -208,8 +208,7 @@ def answer_record(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], 
     return ("", "") if answer is None else (answer.way, answer.type.sha256)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyFormat:
+class ReplyFormat(Struct, frozen=True, kw_only=True):
     """How a reply is read, while it is written and once it is whole.
 
     The text of one `in_prose` is the answer. `steps` is how many steps the current plan has. `before` is the beginning

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct, structs
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed
@@ -41,8 +43,7 @@ class Unusable:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(Struct, frozen=True):
     """The calls are to run."""
 
     notes: str
@@ -82,8 +83,7 @@ NEW_INPUT = "the user has said more"
 Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """The input of the routing table beside the reply: the state, pending inputs, the options, the round hooks."""
 
     state: ReactStateV2
@@ -110,7 +110,10 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
             return _unusable(raw, problem, table)
         case Answer(notes=notes, text=text):
             return _route_answer(
-                notes, text, reply, replace(table, state=replace(state, answer=text))
+                notes,
+                text,
+                reply,
+                structs.replace(table, state=structs.replace(state, answer=text)),
             )
 
 

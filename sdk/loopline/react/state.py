@@ -10,6 +10,8 @@ from datetime import datetime
 from math import gcd
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from loopline.errors import LooplineError
 from loopline.files import Attachment
 from loopline.models import JsonObject, Message, OutputType, SchemaMismatch, Usage, dumps
@@ -141,8 +143,7 @@ FARTHEST = 64
 """So many rounds back repeated calls are looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReactStateV2:
+class ReactStateV2(Struct, frozen=True, kw_only=True):
     """The state of the running turn.
 
     `iteration` counts the decisions made, of at most `max_iterations` if that is not None; an answer is held until

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from loopline.errors import LooplineError
 from loopline.models import JsonObject, well_formed
@@ -93,7 +94,9 @@ class ConversationReader:
         """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
-        summaries = [await self._log.find(replace(self.conversation, name=name)) for name in names]
+        summaries = [
+            await self._log.find(structs.replace(self.conversation, name=name)) for name in names
+        ]
         return [summary for summary in summaries if summary is not None]
 
     async def export(self) -> JsonObject:

@@ -115,7 +115,7 @@ def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> Conv
     """Return what finds the other conversations of the same user by name."""
 
     async def find(name: str) -> ConversationView | None:
-        key = replace(conversation, name=name)
+        key = structs.replace(conversation, name=name)
         view = await view_conversation(log, key, Timeline(await log.read(key)))
         return view if view.summary or view.forgotten else None
 
@@ -235,7 +235,7 @@ class Reader:
                 return feedback_list(await view.of_type("turn.feedback")), "text/plain"
 
     def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
-        stored = self.conversation.timeline.kept_texts.get(str(replace(ref, span=None)))
+        stored = self.conversation.timeline.kept_texts.get(str(structs.replace(ref, span=None)))
         if stored is not None:
             item = fitted_item(ref, requested, stored.text, MARKDOWN, room)
             return replace(item, title=stored.title)
@@ -243,7 +243,7 @@ class Reader:
         if ref.digest is not None and not skill.digest.startswith(ref.digest):
             message = f"the skill has changed since and was not shown here: now {skill.ref}"
             return Item(ref=requested, requested=requested, status="gone", message=message)
-        pinned = replace(ref, digest=skill.digest)
+        pinned = structs.replace(ref, digest=skill.digest)
         item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
         return replace(item, title=skill.name, keep=bool(item.text))
 
@@ -257,7 +257,7 @@ class Reader:
             passage = await self.knowledge(str(ref))
             text = passage.text
             if len(text) > room:  # what fits is counted in lines of the full file
-                text = (await self.knowledge(str(replace(ref, span=None, heading="")))).text
+                text = (await self.knowledge(str(structs.replace(ref, span=None, heading="")))).text
         except LooplineError as error:
             if stored is not None:
                 return replace(stored, requested=requested)
@@ -317,6 +317,6 @@ def _pinned(block: Block, ref: BlockRefs) -> SpannedRef:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return with_span(name, ref.span)
         case _, BlockRef():
-            return replace(ref, n=block.n)
+            return structs.replace(ref, n=block.n)
         case _:
             return ref

@@ -6,11 +6,11 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.timeline.blocks import (
@@ -31,8 +31,7 @@ DEFAULT_PROJECT = "default"
 DEFAULT_USER = "local"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationKey:
+class ConversationKey(Struct, frozen=True, kw_only=True):
     """The key of a conversation: its owner and its name among the owner's conversations."""
 
     name: str
@@ -227,7 +226,7 @@ def check_fork(
         ConflictError: a conversation with the fork's name exists.
         StoreError: the conversation has no such seq, or the fork has another owner.
     """
-    if replace(fork, name=conversation.name) != conversation:
+    if structs.replace(fork, name=conversation.name) != conversation:
         raise StoreError(f"the fork {fork.name!r} has another owner: a fork stays with its owner")
     if not 1 <= seq <= head:
         has = f"it has 1 to {head}" if head else "it never began"

@@ -6,9 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
+
+from msgspec import structs
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
@@ -278,7 +280,7 @@ class MemoryLog:
         doomed, forks = [conversation], list[ConversationKey]()
         for origin in doomed:  # it grows on the way
             for key, stored in self._conversations.items():
-                is_child = replace(key, name=parent_name(key.name) or "") == origin
+                is_child = structs.replace(key, name=parent_name(key.name) or "") == origin
                 if key not in doomed and (is_child or origin in stored.shows):
                     doomed.append(key)
                     forks += [] if is_child else [key]

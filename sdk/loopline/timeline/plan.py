@@ -124,8 +124,7 @@ class PlanHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.plan.history"]] = "react.plan.history"
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """The time and turn of a change to a plan."""
 
     ts: datetime

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
@@ -171,7 +172,7 @@ class Recorder:
     async def child_turn(self, name: str) -> Turn:
         """Return the state of the turn of that child run."""
         turn = Turn(1)
-        for block in await self._log.read(replace(self.conversation, name=name)):
+        for block in await self._log.read(structs.replace(self.conversation, name=name)):
             turn.take(block)
         return turn
 

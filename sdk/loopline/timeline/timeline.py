@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import TypeVar
+
+from msgspec import structs
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.attachments import UserAttachment
@@ -253,9 +255,9 @@ class Timeline:
                 named = ArtifactRef(turn_id=turn_id, name=name, version=newest)
                 return names.blocks.get(str(named))
             case FileRef(area="user.attachments", version=None):
-                return names.blocks.get(str(replace(ref, span=None)))
+                return names.blocks.get(str(structs.replace(ref, span=None)))
             case FileRef(area="files" | "outputs"):
-                return self._find_file(replace(ref, span=None))
+                return self._find_file(structs.replace(ref, span=None))
             case PlanRef(plan_id=plan_id):
                 return names.plans.get(plan_id)
             case _:
