@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -192,14 +192,14 @@ def _openat2(folder: int, name: str, flags: int) -> int:
     if descriptor < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)
-    return int(descriptor)
+    return descriptor
 
 
 @cache
-def _syscall() -> ctypes._NamedFuncPointer:
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    call.restype = ctypes.c_long
-    return call
+def _syscall() -> Callable[..., int]:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    return function
 
 
 @cache

@@ -94,7 +94,8 @@ def _path_problem(path: str, names: list[str]) -> str:
         return f"it has more than {PATH_BYTES:,} bytes"
     if unicodedata.normalize("NFC", path) != path:
         return "its characters are not composed (Unicode NFC)"
-    return next(filter(None, map(_name_problem, names)), "")
+    problems = (_name_problem(name) for name in names)
+    return next((problem for problem in problems if problem), "")
 
 
 def _name_problem(name: str) -> str:
