@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from loopline import Bundle, Harness, Output, OutputFile, ToolContext, tool
+from loopline import Attachment, Bundle, Harness, Output, OutputFile, ToolContext, tool
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.scripted_conversation import talking
@@ -261,3 +262,79 @@ async def test_files_survive_a_fork_an_export_an_import_and_another_process(tmp_
         imported = await (await harness.load(document, name="other")).read(refs)
     assert [item.text for item in again] == [large, f"{large}2"]
     assert [item.text for item in imported] == [large, f"{large}2"]
+
+
+async def test_two_calls_that_change_one_file_at_once_do_not_overwrite_each_other() -> None:
+    both = asyncio.Barrier(2)
+
+    async def append(context: ToolContext, text: str) -> str:
+        """Add to the file."""
+        before = context.workspace.read_text("files/a.txt")
+        await both.wait()
+        context.workspace.write("files/a.txt", before + text)
+        return "added"
+
+    add = tool(effect="write", key="{text}")(append)
+    script: list[Entry] = [
+        Call("react.write", path="files/a.txt", content="-"),
+        Say("", Call("files.append", text="x"), Call("files.append", text="y")),
+        "Done.",
+    ]
+    async with talking(script, bundle=bundle("latest", add)) as talk:
+        await talk.say("go")
+        results = await talk.read(["tc:turn_1.c2.result", "tc:turn_1.c3.result"])
+        (file,) = await talk.read(["fi:turn_1.files/a.txt"])
+    said = sorted(item.text.partition("\n")[0] for item in results)
+    assert said[0] == "added"
+    assert "was changed by another call at the same time" in said[1]
+    assert file.text in ("-x", "-y")
+
+
+async def test_a_file_that_is_too_large_says_how_large_it_may_be() -> None:
+    @tool(effect="write")
+    def fill(context: ToolContext) -> str:
+        """Write too much."""
+        context.workspace.write("files/a.bin", bytes(10 * 1024 * 1024 + 1))
+        return "filled"
+
+    async with talking([Call("files.fill"), "Done."], bundle=bundle("latest", fill)) as talk:
+        await talk.say("go")
+        (result,) = await talk.read(["tc:turn_1.c1.result"])
+    assert (
+        "has 10,485,761 bytes, and a file may have 10,485,760: nothing was written" in result.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ("files/README.md", "files/readme.md", "differ only in their case"),
+        ("files/a", "files/a/b", "is a file, and would be a folder too"),
+        ("files/a/b", "files/a", "is a file, and would be a folder too"),
+    ],
+)
+async def test_two_names_that_are_one_elsewhere_are_refused(
+    first: str, second: str, problem: str
+) -> None:
+    script: list[Entry] = [
+        Call("react.write", path=first, content="x"),
+        Call("react.write", path=second, content="y"),
+        "Done.",
+    ]
+    async with talking(script, bundle=bundle()) as talk:
+        await talk.say("go")
+        (result,) = await talk.read(["tc:turn_1.c2.result"])
+    assert problem in result.text
+
+
+async def test_an_attached_file_stands_in_the_workspace() -> None:
+    @tool(effect="read")
+    def look(context: ToolContext) -> str:
+        """List and read."""
+        paths = context.workspace.paths()
+        return f"{paths} {context.workspace.read_text('attachments/plan.md')}"
+
+    async with talking([Call("files.look"), "Done."], bundle=bundle("latest", look)) as talk:
+        await talk.say("go", attachments=[Attachment("plan.md", b"# Plan")])
+        (result,) = await talk.read(["tc:turn_1.c1.result"])
+    assert result.text == "['attachments/plan.md'] # Plan"
