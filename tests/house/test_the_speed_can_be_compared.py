@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.bench.peers.programs import HERE, LIBRARIES, SUFFIX
-from tests.bench.speed.__main__ import RoundRobin, options
+from tests.bench.speed.__main__ import RoundRobin, options, write
 from tests.bench.speed.driver import Sample, Stopwatch, Task
 from tests.bench.speed.lock import LockShare, is_held, watched
 from tests.bench.speed.picture import PANELS, picture
@@ -158,6 +158,13 @@ def test_the_picture_has_a_bar_for_each_subject_of_each_panel() -> None:
     bars = [bar for bar in drawing.iter("{http://www.w3.org/2000/svg}rect") if bar.get("class")]
     assert [bar.get("class") for bar in bars] == ["ours", "peer", "peer"] * len(PANELS)
     assert picture(SpeedResults()).count('class="') == 0
+
+
+def test_a_run_is_written_where_the_options_say(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("run.json", "run.svg")]
+    write(results(), options(["--json", files[0], "--picture", files[1]]))
+    assert read(tmp_path / "run.json") == results()
+    assert (tmp_path / "run.svg").read_text("utf-8") == picture(results())
 
 
 def test_the_command_takes_what_it_measures_from_its_options() -> None:

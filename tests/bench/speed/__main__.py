@@ -153,17 +153,23 @@ async def measured(chosen: argparse.Namespace) -> SpeedResults:
             if "shared" in chosen.rows:
                 for processes_count, key in SHARED.items():
                     await robin.share(key, processes[:processes_count])
+            write(results, chosen)  # who stops a long run has what it has measured
     return results
+
+
+def write(results: SpeedResults, chosen: argparse.Namespace) -> None:
+    """Write the samples and the picture where the options say."""
+    if chosen.json:
+        chosen.json.write_text(results.json() + "\n", "utf-8")
+    if chosen.picture:
+        chosen.picture.write_text(picture(results), "utf-8")
 
 
 def main() -> None:
     """Measure, or read what was measured; print the table, and write what is asked for."""
     chosen = options()
     results = read(chosen.earlier) if chosen.earlier else asyncio.run(measured(chosen))
-    if chosen.json:
-        chosen.json.write_text(results.json() + "\n", "utf-8")
-    if chosen.picture:
-        chosen.picture.write_text(picture(results), "utf-8")
+    write(results, chosen)
     sys.stdout.write("\n".join([*table(results), ""]))
 
 

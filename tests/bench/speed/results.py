@@ -55,7 +55,10 @@ SHARED = {count: f"shared_{count}" for count in (1, 2, 4)}
 """The rows of so many processes on one store."""
 TITLES = {
     **{key: row.title for key, row in ROWS.items()},
-    **{key: f"{MANY} conversations over {count} processes" for count, key in SHARED.items()},
+    **{
+        key: f"{MANY} conversations over {count} process{'es' if count > 1 else ''}"
+        for count, key in SHARED.items()
+    },
 }
 
 
