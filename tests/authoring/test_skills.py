@@ -221,7 +221,7 @@ def test_yaml_is_one_document() -> None:
     assert raised.value.line == 2
 
 
-@pytest.mark.parametrize("key", ["built_in", "include_for", "import", "imports"])
+@pytest.mark.parametrize("key", ["built_in", "include_for", "allowed-tools"])
 def test_a_key_without_effect_is_warned_of(tmp_path: Path, key: str) -> None:
     write(tmp_path, {"public/tea/SKILL.md": skill(more=f"{key}: [other]\n")})
     (warning,) = Skills.load(tmp_path).warnings
@@ -243,3 +243,9 @@ def test_a_skill_names_no_source_of_a_conversation(tmp_path: Path, token: str) -
     assert citations.find(body.replace("`", ""), newest=9) == []
     assert "[ [" in body
     assert "plain text" in skills.warnings[0]
+
+
+@pytest.mark.parametrize("line", ["license: MIT", "compatibility: Git", "metadata:\n  author: ann"])
+def test_the_fields_of_the_format_are_no_surprise(tmp_path: Path, line: str) -> None:
+    write(tmp_path, {"public/tea/SKILL.md": skill(more=f"{line}\n")})
+    assert Skills.load(tmp_path).warnings == ()

@@ -25,6 +25,7 @@ from loopline.skills import (
     SkillSelection,
     read_skill,
     skill_selections,
+    with_imports,
 )
 from loopline.tools import (
     Calculator,
@@ -138,11 +139,12 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
     listed = _listed_skills(bundle)
     if not module:
         in_folder = Skills.load(default) if default and default.is_dir() else Skills()
-        return _joined(listed, in_folder, bundle).enabled({}, consumer)
+        return with_imports(_joined(listed, in_folder, bundle)).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
-    skills = _joined(listed, Skills() if root is None else Skills.load(root), bundle)
+    found = Skills() if root is None else Skills.load(root)
+    skills = with_imports(_joined(listed, found, bundle))
     config = _agents(descriptor, skills)
     strange = tuple(
         f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"

@@ -1,5 +1,6 @@
 """Skills: texts that say how to do something, listed in the prompt and read when needed."""
 
+from loopline.skills.imports import with_imports
 from loopline.skills.skills import (
     DEFAULT_NAMESPACE,
     REACT,
@@ -28,4 +29,5 @@ __all__ = [
     "read_yaml",
     "skill_folders",
     "skill_selections",
+    "with_imports",
 ]

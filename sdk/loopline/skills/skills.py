@@ -21,6 +21,7 @@ DEFAULT_NAMESPACE = "custom"
 KEYS = (
     *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
     *("author", "created", "built_in", "include_for", "import", "imports"),
+    *("license", "compatibility", "metadata", "allowed-tools"),
 )
 UNREAD_FILES = ("sources.yaml", "compact.md", "tools.yaml")
 """Files of other systems' skills, which are not read here."""
@@ -35,7 +36,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill. `warnings` name what has no effect in its files.
+    """A skill. `warnings` name what has no effect in its files. `imports` are the names of the skills read with it.
 
     A citation token in its text would cite a source of the conversation that shows it, so `body` has it as plain text,
     `[ [S:1]]`.
@@ -49,6 +50,8 @@ class Skill:
     body: str
     digest: str
     path: Path
+    imports: tuple[str, ...] = ()
+    imports_line: int = 1
     warnings: tuple[str, ...] = ()
 
     @property
@@ -89,6 +92,8 @@ def read_skill(path: Path, namespace: str) -> Skill:
         body=_TOKEN.sub("[ ", body.strip()),
         digest=sha256(stored).hexdigest()[:DIGEST],
         path=path,
+        imports=fields.imports,
+        imports_line=fields.document.line(fields.imports_key),
         warnings=(*fields.warnings(), *_unread(path, body)),
     )
     return _named(skill, fields)
@@ -132,6 +137,25 @@ class _Fields:
             raise self.wrong(key, f"{key!r} must be a text")
         return " ".join(text.split())
 
+    @property
+    def imports_key(self) -> str:
+        """The key under which the file lists its imports."""
+        return "import" if "import" in self.values else "imports"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The names of the imported skills, in a list or as one text."""
+        value = self.values.get(self.imports_key) or []
+        items = [value] if isinstance(value, str) else value
+        names = (
+            [item.strip() for item in items if isinstance(item, str)]
+            if isinstance(items, list)
+            else []
+        )
+        if not isinstance(items, list) or len(names) != len(items) or not all(names):
+            raise self.wrong(self.imports_key, "list the names of skills, such as [public.tea]")
+        return tuple(dict.fromkeys(names))
+
     def wrong(self, key: str, problem: str) -> BundleError:
         return BundleError(f"{self.path}:{self.document.line(key)}: {problem}")
 
@@ -149,10 +173,13 @@ class _Fields:
         return tuple(warnings)
 
 
-_NAME_IT = "name the other skill in the text, so that it is read when it is needed"
 _SELECT = "select skills for an agent in `AGENTS_CONFIG`"
 # Keys of other systems' skills, which are ignored here.
-_INSTEAD = {"built_in": _SELECT, "include_for": _SELECT, "import": _NAME_IT, "imports": _NAME_IT}
+_INSTEAD = {
+    "built_in": _SELECT,
+    "include_for": _SELECT,
+    "allowed-tools": "a loop offers the tools that `build_react(tools=…)` allows",
+}
 
 
 def _unread(path: Path, body: str) -> Iterator[str]:

@@ -1,0 +1,58 @@
+"""Imports of skills: a skill that names others is read together with them, each once, and no circle of them is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from hashlib import sha256
+
+from loopline.errors import BundleError
+from loopline.skills.skills import DIGEST, Skill, Skills
+
+
+def with_imports(skills: Skills) -> Skills:
+    """Return the skills, each with the bodies of those that it imports, also by way of others, below its own.
+
+    Raises:
+        BundleError: an import names no skill, or leads back to where it began; the message names file and line.
+    """
+    by_id = {skill.full_id: skill for skill in skills}
+    return replace(skills, skills=tuple(_joined(skill, by_id) for skill in skills))
+
+
+def _joined(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    if not skill.imports:
+        return skill
+    imported = dict[str, Skill]()
+    _collect([skill], by_id, imported)
+    bodies = [f"# Imported: {name}\n\n{other.body}" for name, other in imported.items()]
+    body = "\n\n".join([skill.body, *bodies])
+    digests = "\n".join([skill.digest, *(other.digest for other in imported.values())])
+    return replace(skill, body=body, digest=sha256(digests.encode()).hexdigest()[:DIGEST])
+
+
+def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:
+    """Add what the last skill of the path imports, each before its own imports; the path leads to it."""
+    skill = path[-1]
+    for name in skill.imports:
+        imported = _named(name, skill, by_id)
+        if imported in path:
+            circle = [*path[path.index(imported) :], imported]
+            names = " → ".join(member.full_id for member in circle)
+            raise BundleError(
+                f"{skill.path}:{skill.imports_line}: the imports lead in a circle: {names}"
+            )
+        if imported.full_id not in found:
+            found[imported.full_id] = imported
+            _collect([*path, imported], by_id, found)
+
+
+def _named(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    """Return the skill of a name such as `public.tea`, or `tea` for one of the same namespace."""
+    full_name = name if name in by_id else f"{skill.namespace}.{name}"
+    if full_name not in by_id:
+        near = get_close_matches(full_name, by_id, 1, 0.0)
+        hint = f"nearest is {near[0]!r}" if near else "there are no others"
+        raise BundleError(f"{skill.path}:{skill.imports_line}: no skill {name!r} to import: {hint}")
+    return by_id[full_name]
