@@ -498,6 +498,31 @@ async def test_vectors_that_cannot_be_made_leave_words_and_say_why(error: Except
     await space.close()
 
 
+class CountingEmbedder(WordEmbedder):
+    """Keeps the texts that it embedded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        self.texts += texts
+        return super().embed_passages(texts)
+
+
+async def test_a_new_commit_embeds_only_the_passages_that_it_changed() -> None:
+    embedder, repository = CountingEmbedder(), MemoryRepository("project")
+    repository.commit(dict(FILES))
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=lambda: embedder)
+    await space.ready()
+    embedder.texts.clear()
+    moved = {path: text for path, text in FILES.items() if path != "README.md"}
+    repository.commit({**moved, "copy/README.md": FILES["README.md"], "new.md": "# New\n\nTea.\n"})
+    await space.ready()
+    assert embedder.texts == ["New. # New Tea."]
+    await space.close()
+
+
 HEADINGS = {
     "tea.md": "# Tea\n\nGreen.\n\n## How it's stored\n\nDry.\n\n### In tins\n\nDark.\n\n## Brewing\n\nHot.\n",
     "tea.rst": "Tea\n===\n\nGreen.\n\nBrewing\n-------\n\nHot.\n",

@@ -1,0 +1,141 @@
+"""How fast passages are embedded and a space of many is searched: `python -m tests.bench.retrieval.speed`.
+
+The passages are those of the Django source that `tests/bench/ten_questions.py` asks about. A sample of them is embedded;
+what all would take is computed from it. A query is timed with its embedding, over vectors that are drawn: a search
+costs the same whatever they say. Run it alone on the machine; where that cannot be, `--cpu` and OPENBLAS_NUM_THREADS=1
+count the time that the process had on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import yaml
+from pydantic import TypeAdapter
+
+from loopline.adapters.fts import FtsIndexes
+from loopline.adapters.vectors import VectorMatrix
+from loopline.harness.embedders import load_embedder
+from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
+from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
+from tests.bench.ten_questions import source_repository
+
+PASSAGES, SAMPLE, RESULTS = 38_000, 2_000, 5
+PACKAGE, VERSION = "Django", "5.2.8"
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured value, and the most or least that is wanted of it."""
+
+    name: str
+    value: float
+    goal: str = ""
+
+
+def source_passages() -> list[Chunk]:
+    """The first passages of the source tree, without those of its repository's own files."""
+    every = passages_of(source_repository(PACKAGE, VERSION))
+    return [part for part in every if not part.path.startswith(".git/")][:PASSAGES]
+
+
+def embedding_figures(
+    embedder: Embedder, passages: Sequence[Chunk], sample: int, clock: Clock
+) -> list[Figure]:
+    """How many passages are embedded in a second, and what all would take."""
+    texts = [passage_text(part) for part in passages[:: max(len(passages) // sample, 1)]][:sample]
+    embedder.embed_passages(texts[: embedder.batch])
+    began = clock()
+    for start in range(0, len(texts), embedder.batch):
+        embedder.embed_passages(texts[start : start + embedder.batch])
+    rate = len(texts) / (clock() - began)
+    minutes = len(passages) / rate / 60
+    return [
+        Figure(f"passages a second, of {len(texts):,}", rate),
+        Figure(f"minutes for {len(passages):,} passages, extrapolated", minutes, "11, by PyTorch"),
+    ]
+
+
+def query_figures(
+    embedder: Embedder,
+    index: Index,
+    vectors: VectorIndex,
+    questions: Sequence[str],
+    clock: Clock,
+) -> list[Figure]:
+    """The milliseconds of a hybrid query and of its parts."""
+    whole, embedding, words = list[float](), list[float](), list[float]()
+    for question in questions:
+        began = clock()
+        vector = embedder.embed_query(question)
+        embedded = clock()
+        search(question, index, vectors, vector, limit=RESULTS)
+        ended = clock()
+        search(question, index, limit=RESULTS)
+        embedding.append(embedded - began)
+        whole.append(ended - began)
+        words.append(clock() - ended)
+    return [
+        figure
+        for name, seconds, goals in (
+            ("hybrid query, its embedding included", whole, ("20", "40")),
+            ("embedding of a query", embedding, ("", "")),
+            ("query by words", words, ("", "")),
+        )
+        for figure in _quantiles(name, seconds, goals)
+    ]
+
+
+def _quantiles(name: str, seconds: Sequence[float], goals: tuple[str, str]) -> list[Figure]:
+    milliseconds = [1_000 * value for value in seconds]
+    p95 = statistics.quantiles(milliseconds, n=20)[-1]
+    return [
+        Figure(f"{name}: p50 ms", statistics.median(milliseconds), goals[0]),
+        Figure(f"{name}: p95 ms", p95, goals[1]),
+    ]
+
+
+def drawn_vectors(size: int, dimensions: int) -> VectorMatrix:
+    """Vectors of length 1 in any direction."""
+    rows = np.random.default_rng(7).normal(size=(size, dimensions)).astype(np.float32)
+    return VectorMatrix((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32))
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--embedder", default=DEFAULT_EMBEDDER)
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="so many passages are embedded")
+    parser.add_argument("--cpu", action="store_true", help="count this process's own time")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    trees = TypeAdapter(list[Tree]).validate_python(yaml.safe_load(QUESTIONS.read_text()))
+    questions = [question.ask for tree in trees for question in tree.questions]
+    embedder = load_embedder(arguments.embedder, folder=None, environment={})
+    passages = source_passages()
+    began = clock()
+    index = FtsIndexes().build("speed", passages, str).index
+    figures = [Figure(f"seconds to index {index.size:,} passages", clock() - began)]
+    vectors = drawn_vectors(index.size, embedder.dimensions)
+    figures += query_figures(embedder, index, vectors, questions, clock)
+    figures += embedding_figures(embedder, passages, arguments.sample, clock)
+    if arguments.json:
+        sys.stdout.write(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
+    else:
+        for figure in figures:
+            goal = f"  (goal {figure.goal})" if figure.goal else ""
+            sys.stdout.write(f"{figure.value:10.1f}  {figure.name}{goal}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
