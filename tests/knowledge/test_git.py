@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.git import GitRepository
-from loopline.errors import KnowledgeError
+from loopline.errors import KnowledgeError, RefError
+from loopline.knowledge import KnowledgeSpace, MemoryIndexes
 from tests.support.hostile_repositories import snapshot
 
 from .conftest import GitFolder
@@ -303,3 +304,29 @@ def test_a_remote_that_never_answers_is_given_up(tmp_path: Path) -> None:
             GitRepository.open(
                 f"http://127.0.0.1:{port}/x.git", mirrors=tmp_path, timeout_seconds=1.0
             )
+
+
+async def test_a_ref_to_what_a_space_leaves_out_says_what_it_is(
+    folder: GitFolder, tmp_path: Path
+) -> None:
+    inner = GitFolder(tmp_path / "inner")
+    inner.commit({"x.md": "# X\n"})
+    folder.write({"a.md": "# A\n", "logo.png": b"\x89PNG\0\0", "big.txt": b"x\n" * 25_000_000})
+    (folder.path / "link.md").symlink_to("a.md")
+    folder.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner.path), "sub")
+    folder.commit({})
+    space = KnowledgeSpace(GitRepository.open(str(folder.path)), MemoryIndexes())
+    await space.ensure()
+    said: dict[str, str] = {}
+    for path in ("link.md", "sub/x.md", "logo.png", "big.txt"):
+        with pytest.raises(RefError) as caught:
+            await space.read(f"ks:{path}")
+        said[path] = str(caught.value)
+    short = space.state.short_commit
+    assert said == {
+        "link.md": f"link.md is a link at {short}, and a knowledge space has none",
+        "sub/x.md": f"sub is a submodule at {short}, and a knowledge space has none",
+        "logo.png": "ks:logo.png is not text: it has 6 bytes",
+        "big.txt": "ks:big.txt has 50,000,000 bytes, and at most 32,000,000 of a file are read",
+    }
+    await space.close()

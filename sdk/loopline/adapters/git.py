@@ -16,7 +16,7 @@ from typing import BinaryIO
 from git import Git
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge import RepositoryFile
+from loopline.knowledge import LeftOut, RepositoryFile
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
 # In an HTTP URL the user name may be the token; in others it is `git`.
@@ -24,6 +24,7 @@ _USER = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
 _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
+_LINK_MODE = "120000"
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
 _EMPTY, _FALSE = "NO_PROGRAM", "NOT_REQUIRED"
@@ -144,16 +145,28 @@ class GitRepository:
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
         """Return every file; a path that is not UTF-8 has surrogate escapes."""
+        return [
+            RepositoryFile(path, int(size), blob)
+            for mode, kind, blob, size, path in self._tree(commit)
+            if kind == "blob" and mode != _LINK_MODE
+        ]
+
+    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return the links and submodules by their paths."""
+        return {
+            path: "link" if mode == _LINK_MODE else "submodule"
+            for mode, kind, _, _, path in self._tree(commit)
+            if kind != "blob" or mode == _LINK_MODE
+        }
+
+    def _tree(self, commit: str) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield mode, type, id, size and path of everything in a commit but folders."""
         out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
-        text = out.decode("utf-8", "surrogateescape")
-        files: list[RepositoryFile] = []
-        for line in text.split("\0"):
+        for line in out.decode("utf-8", "surrogateescape").split("\0"):
             head, _, path = line.partition("\t")
-            # mode, type, id, size: links are mode 120000, submodules have the type commit.
-            fields = head.split()
-            if path and fields[1] == "blob" and fields[0] != "120000":
-                files.append(RepositoryFile(path, int(fields[3]), fields[2]))
-        return files
+            if path:
+                mode, kind, blob, size = head.split()
+                yield mode, kind, blob, size, path
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         """Yield the bytes of many blobs from one `git cat-file`."""

@@ -2,7 +2,7 @@
 
 from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
 from loopline.knowledge.passage import Passage, read_passage
-from loopline.knowledge.repository import MemoryRepository, Repository, RepositoryFile
+from loopline.knowledge.repository import LeftOut, MemoryRepository, Repository, RepositoryFile
 from loopline.knowledge.repository_space import KnowledgeState
 from loopline.knowledge.space import KnowledgeSpace, SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig
@@ -13,6 +13,7 @@ __all__ = [
     "KnowledgeConfig",
     "KnowledgeSpace",
     "KnowledgeState",
+    "LeftOut",
     "MemoryIndexes",
     "MemoryRepository",
     "Passage",

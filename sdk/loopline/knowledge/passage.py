@@ -14,13 +14,14 @@ from msgspec import structs
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
-from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots
+from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, repository_path
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
 from loopline.search import SEPARATOR, Explanation, chunk, split_lines
 
 CACHED_TREES = 4
 LONGEST_LISTING = 200
 LISTED_HEADINGS = 5
+LARGEST_READ_BYTES = 32_000_000
 DEFINING = frozenset({"def", "class", "async def"})
 
 
@@ -96,6 +97,11 @@ class PassageReader:
             ) from error
 
     def _file(self, path: str, parsed: KnowledgeRef, entry: RepositoryFile, commit: str) -> Passage:
+        if entry.size > LARGEST_READ_BYTES:
+            raise RefError(
+                f"ks:{self.shown(path)} has {entry.size:,} bytes, and at most "
+                f"{LARGEST_READ_BYTES:,} of a file are read"
+            )
         text = decode_text(self._repository.read(commit, entry.path))
         if text is None:
             raise RefError(f"ks:{self.shown(path)} is not text: it has {entry.size:,} bytes")
@@ -131,6 +137,10 @@ class PassageReader:
 
     def _unknown(self, path: str, commit: str, tree: Tree) -> str:
         short = self._repository.abbreviate(commit)
+        inside = repository_path(self._roots, path) or path
+        for name, kind in self._repository.left_out(commit).items():
+            if inside == name or inside.startswith(f"{name}/"):
+                return f"{name} is a {kind} at {short}, and a knowledge space has none"
         near = tree.nearest(path) or tree.listing("") or []
         hint = (
             f"; there is {', '.join(f'ks:{self.shown(name)}' for name in near[:8])}" if near else ""

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha1
-from typing import Protocol
+from typing import Literal, Protocol
 
 from loopline.errors import KnowledgeError
+
+LeftOut = Literal["link", "submodule"]
+"""What a path of a commit may name besides a file or a folder; a space has neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,10 @@ class Repository(Protocol):
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
         """Return every file of the commit, given its full id; no links and no submodules."""
+        ...
+
+    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return the links and submodules of the commit by their paths."""
         ...
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
@@ -118,6 +125,11 @@ class MemoryRepository:
         return [
             RepositoryFile(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)
         ]
+
+    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return nothing: there are only files."""
+        del commit
+        return {}
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         """Yield the bytes, in the order of `blobs`."""
