@@ -108,13 +108,18 @@ async def overhead(folder: Path) -> list[tuple[str, str]]:
                 bare.append(time.perf_counter() - start)
             for _ in range(CALLS):
                 start = time.perf_counter()
-                await connection.call("add", {"a": 1, "b": 2}, lambda _: None)
+                await connection.call("add", {"a": 1, "b": 2}, lambda _: None, decline)
                 ours.append(time.perf_counter() - start)
     await connection.close()
     in_turn = await calls_in_a_turn(served)
     rows = [("the bare SDK", median(bare)), ("a connection", median(ours))]
     rows.append(("a call in a turn, as its result says", median(in_turn)))
     return [(name, f"{seconds * 1000:.2f}") for name, seconds in rows]
+
+
+async def decline(question: str, schema: Json) -> Json:
+    """Answer nothing."""
+    return None
 
 
 async def calls_in_a_turn(served: Served) -> list[float]:

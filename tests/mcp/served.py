@@ -52,6 +52,7 @@ class Served:
         properties: dict[str, Json] = {
             "mcp.file": str(self.folder / ".mcp.json"),
             "mcp.start_seconds": self.start_seconds,
+            "react.select_tools": False,
             **options,
         }
         async with Harness.open(

@@ -204,9 +204,9 @@ async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: 
     )
     async with served.open(model) as harness:
         talk = harness.conversation("c1")
-        await talk.say("Go!")
+        await talk.say("Go!", select_tools=None)
         results = [result.text for result in results_in(await talk.blocks())]
-        await harness.conversation("c2").say("Go!", select_tools=False)
+        await harness.conversation("c2").say("Go!")
     offered = [
         [tool.name for tool in request.tools if tool.name.startswith("mcp.")]
         for request in model.requests

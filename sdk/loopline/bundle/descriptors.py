@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import TypeIs
+
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.loop import guarded_search
@@ -109,9 +111,10 @@ def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSele
         if key not in _MCP_KEYS:
             problem = f"the key {key!r} means nothing, {_nearest(str(key), _MCP_KEYS)}"
             raise descriptor.wrong(_MCP_SPECS, problem, index)
-    match {"alias": None, "tools": EVERYTHING, **fields}:
-        case {"server_id": str(server_id), "alias": alias, "tools": [*tools]}:
-            names = tuple(map(str, cast("Sequence[object]", tools)))
+    complete: Mapping[object, object] = {"alias": None, "tools": EVERYTHING, **fields}
+    match complete:
+        case {"server_id": str(server_id), "alias": alias, "tools": tools} if _is_list(tools):
+            names = tuple(map(str, tools))
         case _:
             problem = 'write {"server_id": "time", "alias": "time", "tools": ["*"]}'
             raise descriptor.wrong(_MCP_SPECS, f"{spec!r} is incomplete: {problem}", index)
@@ -121,6 +124,10 @@ def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSele
         raise descriptor.wrong(_MCP_SPECS, problem, index)
     location = descriptor.location(_MCP_SPECS, index)
     return McpSelection(server_id=server_id, alias=name, tools=names, location=location)
+
+
+def _is_list(value: object) -> TypeIs[Sequence[object]]:
+    return isinstance(value, list | tuple)
 
 
 def _duplicate_name(tools: Iterable[Tool]) -> str:

@@ -239,6 +239,13 @@ class Conversation(ConversationReader, Generic[T_co]):
         async for event in self._stream(lambda sink: self._resume(values, limits, sink, output)):
             yield event
 
+    def answer(self, call_id: str, value: Json) -> bool:
+        """Answer a question that a call of the running turn asks, as a `pending` event says; None declines.
+
+        Return whether the call still asks, in this process. A turn that is paused is resumed instead.
+        """
+        return self._turns.answer(self.conversation, call_id, well_formed_json(value))
+
     async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
         """Redirect the running turn: its current model reply or tool calls are cut off for this message.
 

@@ -37,7 +37,7 @@ from loopline.errors import (
 )
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
-from loopline.models import Model, ModelRegistry, OutputSchema, OutputType
+from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
 from loopline.react import (
     Child,
     Limits,
@@ -257,6 +257,11 @@ class Turns:
         recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
             recorder.notify_steer()
+
+    def answer(self, conversation: ConversationKey, call_id: str, value: Json) -> bool:
+        """Answer a question that a running call asks; return whether it asks one here."""
+        recorder = self._subscriptions.running.get(conversation)
+        return recorder is not None and recorder.questions.answer(call_id, value)
 
     async def outcome(
         self, conversation: ConversationKey, number: int, output: OutputType[Any] | None = None

@@ -25,7 +25,8 @@ class Delta:
 
     `reset` voids what this channel streamed in the current attempt. In the answer channel citations are resolved: `[1]`
     is the first source that the answer cites, `[?]` is none.
-    `pending` has the question of a call for the user, before the turn pauses.
+    `pending` has the question of a call for the user, before the turn pauses; with `data`, the schema of the answer, the
+    call goes on once `Conversation.answer` was called.
     `compaction` has the size of a context that is being compacted.
     `progress` is that of a call or of the turn; `total` is the number of items, or 0 if nothing is counted.
     `custom` is an event of a tool or a workflow, with its `name` and `data`, in the channel `tool` or `workflow`.

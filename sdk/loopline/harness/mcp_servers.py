@@ -27,7 +27,7 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject
-from loopline.tools import McpResult, McpTool
+from loopline.tools import AskPerson, McpResult, McpTool
 
 if TYPE_CHECKING:
     from loopline.adapters.mcp.connection import McpConnection
@@ -174,14 +174,18 @@ class _SharedServer:
         return known[1], known[2]
 
     async def call(
-        self, tool: str, arguments: JsonObject, on_progress: Callable[[str], None]
+        self,
+        tool: str,
+        arguments: JsonObject,
+        on_progress: Callable[[str], None],
+        on_question: AskPerson,
     ) -> McpResult:
         """Call a tool, and start the server for it if it does not run.
 
         Raises:
             ToolError: there is no result.
         """
-        return await (await self._connected()).call(tool, arguments, on_progress)
+        return await (await self._connected()).call(tool, arguments, on_progress, on_question)
 
     async def close(self) -> None:
         """Stop the server, and finish keeping its tools."""

@@ -446,6 +446,15 @@ class ToolExecutor:
                 )
             return children.spawn(task)
 
+        async def ask(question: str, schema: Json) -> Json:
+            if not recorder.is_heard:
+                return None
+            text = well_formed(question)
+            runtime.listen(
+                Delta(type="pending", channel="tool", text=text, call_id=call.call_id, data=schema)
+            )
+            return await recorder.questions.answer_to(call.call_id)
+
         context = ToolContext(
             call_id=call.call_id,
             idempotency_key=f"{recorder.uid}:{call.call_id}",
@@ -467,6 +476,7 @@ class ToolExecutor:
             reader=runtime.reader,
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
+            on_question=ask,
         )
 
 

@@ -14,6 +14,7 @@ from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
+from loopline.timeline.open_questions import OpenQuestions
 from loopline.timeline.prompt_blocks import turn_id
 from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
@@ -59,6 +60,7 @@ class Recorder:
         self.turn: Turn = timeline.turn(turn)
         self.round = 0
         self.answers = 0
+        self.questions = OpenQuestions()
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
         self.adopted = False
@@ -71,6 +73,11 @@ class Recorder:
         """Count the turn's time from now on; it stands still while nobody runs the turn."""
         self._before = self.turn.elapsed_seconds
         self._since = self._clock.elapsed()
+
+    @property
+    def is_heard(self) -> bool:
+        """Return whether somebody follows the events of the turn."""
+        return self._is_heard()
 
     @property
     def elapsed_seconds(self) -> float:

@@ -28,7 +28,7 @@ from loopline.tools.invocation import (
     ToolInvocation,
     custom_event,
 )
-from loopline.tools.mcp_tool import MCP, McpResult, McpServer, McpTool, McpToolSpec
+from loopline.tools.mcp_tool import MCP, AskPerson, McpResult, McpServer, McpTool, McpToolSpec
 from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
 from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
@@ -54,6 +54,7 @@ __all__ = [
     "NO_ANSWER",
     "REQUEST_TOOLS",
     "SELECT_ABOVE",
+    "AskPerson",
     "AskUser",
     "BoundTool",
     "Calculator",

@@ -165,11 +165,17 @@ class ToolContext(Generic[Deps]):
         )
 
 
+async def _no_answer(question: str, schema: Json) -> Json:
+    del question, schema
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
     """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
 
-    `on_outlived` gets a thread that still runs when the call is cut off.
+    `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
+    runs, with the schema of the answer; it returns None if nobody is there to answer.
     """
 
     context: ToolContext[object]
@@ -178,6 +184,7 @@ class ToolInvocation:
     reader: Reader
     moment: Moment
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
+    on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
 
 
 EVENT_BYTES = 2_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -42,13 +42,21 @@ class McpResult:
     is_error: bool = False
 
 
+AskPerson = Callable[[str, Json], Awaitable[Json]]
+"""Asks a question with the schema of its answer; None if there is no answer."""
+
+
 class McpServer(Protocol):
     """A server that is started at its first call, if it does not run yet."""
 
     async def call(
-        self, tool: str, arguments: JsonObject, on_progress: Callable[[str], None]
+        self,
+        tool: str,
+        arguments: JsonObject,
+        on_progress: Callable[[str], None],
+        on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool. Cancelling this cancels the call on the server.
+        """Call a tool; the server may ask the user meanwhile. Cancelling this cancels the call on the server.
 
         Raises:
             ToolError: the server could not be started, ended, or broke the protocol; no secret is in the message.
@@ -88,7 +96,9 @@ class McpTool:
         Raises:
             ToolError: the call failed, or its structured result does not fit the tool's schema.
         """
-        result = await self._server.call(self._tool.name, arguments, call.context.progress)
+        result = await self._server.call(
+            self._tool.name, arguments, call.context.progress, call.on_question
+        )
         if result.is_error:
             raise ToolError(result.text or f"{self.spec.name} failed and gave no reason")
         return Outcome(text=result.text, artifact=result.structured)

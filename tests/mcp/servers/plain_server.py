@@ -89,6 +89,19 @@ def die(number: object) -> None:
     os._exit(3)
 
 
+asking: list[object] = []
+
+
+def ask_the_user(number: object) -> None:
+    schema: Message = {"type": "object", "properties": {"kind": {"type": "string"}}}
+    question: Message = {
+        "message": f"Which tea, {os.environ.get('API_TOKEN')}?",
+        "requestedSchema": {**schema, "required": ["kind"]},
+    }
+    asking.append(number)
+    send({"id": f"q{len(asking)}", "method": "elicitation/create", "params": question})
+
+
 CALLS: dict[str, Callable[[object], None]] = {
     "twice": answer_twice,
     "wrong_id": answer_with_the_wrong_id,
@@ -102,6 +115,7 @@ CALLS: dict[str, Callable[[object], None]] = {
     "hangs": lambda _: None,
     "no_result": lambda number: send({"id": number, "result": {"content": "no list"}}),
     "garbage": answer_after_garbage,
+    "asks": ask_the_user,
     "works": lambda number: send({"id": number, "result": text("worked")}),
 }
 
@@ -136,6 +150,8 @@ def serve(message: Message) -> None:
             send({"id": number, "result": {"tools": [tool]}})
         case "tools/call":
             CALLS[MODE](number)
+        case None if asking:
+            send({"id": asking.pop(0), "result": text(json.dumps(message.get("result")))})
         case str() if number is not None:
             send({"id": number, "error": {"code": -32601, "message": "no such method"}})
         case _:

@@ -6,8 +6,16 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver import (
+    Context,
+    Elicit,
+    ElicitationResult,
+    Image,
+    MCPServer,
+    Resolve,
+)
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
@@ -70,6 +78,23 @@ async def wait() -> str:
         note("cancelled")
         raise
     return "waited"
+
+
+class Choice(BaseModel):
+    """What the user chooses."""
+
+    kind: str
+
+
+def which_tea() -> Elicit[Choice]:
+    """Return the question for a tea."""
+    return Elicit(f"Which tea, {os.environ.get('API_TOKEN')}?", Choice)
+
+
+@server.tool(annotations=READS)
+def choose(choice: Annotated[ElicitationResult[Choice], Resolve(which_tea)]) -> str:
+    """Ask the user for a tea."""
+    return f"{choice.action}: {choice.data.kind if choice.action == 'accept' else ''}"
 
 
 @server.tool(annotations=READS)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from loopline.adapters.mcp.http import HttpEndpoint
 from loopline.adapters.mcp.kept_tools import KeptTools
+from loopline.adapters.mcp.questions import ServerQuestions
 from loopline.adapters.mcp.results import MAX_TOOLS, call_result, tool_specs
 from loopline.adapters.mcp.stdio import ServerProcess
 from loopline.bundle import McpConnectionSettings
@@ -23,7 +24,7 @@ from loopline.clock import Clock
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, one_line
 from loopline.timeline.tasks import wait_until_done
-from loopline.tools import McpResult
+from loopline.tools import AskPerson, McpResult
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -80,6 +81,7 @@ class McpConnection:
         self._starting: asyncio.Task[_Session] | None = None
         self._stop = asyncio.Event()
         self._tools_changed = asyncio.Event()
+        self._questions = ServerQuestions(name, self._without_secrets)
         self._failures = 0
         self._not_before = 0.0
         self._failure = ""
@@ -94,9 +96,13 @@ class McpConnection:
         await self._open_session()
 
     async def call(
-        self, tool: str, arguments: JsonObject, on_progress: Callable[[str], None]
+        self,
+        tool: str,
+        arguments: JsonObject,
+        on_progress: Callable[[str], None],
+        on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool; cancelling this cancels the call on the server.
+        """Call a tool, and let the server ask the user meanwhile; cancelling this cancels the call on the server.
 
         Raises:
             ToolError: the server could not be started, ended, or broke the protocol.
@@ -114,7 +120,8 @@ class McpConnection:
                 on_progress(self._without_secrets(f"{progress:g}{of}{words}"))
 
         try:
-            result = await session.client.call_tool(tool, arguments, progress_callback=show)
+            with self._questions.of_call(on_question):
+                result = await session.client.call_tool(tool, arguments, progress_callback=show)
         except MCPError as error:
             if session.is_over or _is_closed(error):
                 raise ToolError(await self._ending(session)) from None
@@ -228,6 +235,7 @@ class McpConnection:
             link.open(),
             client_info=Implementation(name="loopline", version=VERSION),
             message_handler=on_message,
+            elicitation_callback=self._questions.ask,
             cache=None,
         )
 

@@ -1,0 +1,109 @@
+"""Questions that a server asks the user while one of its tools runs (elicitation)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from mcp.client import ClientRequestContext
+from mcp_types import (
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ErrorData,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from loopline.errors import LooplineError
+from loopline.models import Json, one_line
+from loopline.models.json_schema import validator_of_schema
+from loopline.tools import AskPerson
+
+QUESTION_CHARACTERS = 2_000
+FormContent = dict[str, str | int | float | bool | list[str] | None]
+_CONTENT: TypeAdapter[FormContent] = TypeAdapter(FormContent)
+_DECLINED = ElicitResult(action="decline")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AskingCall:
+    """A call that runs, and its questions that wait."""
+
+    ask: AskPerson
+    waiting: set[asyncio.Task[Json]] = field(default_factory=set[asyncio.Task[Json]])
+
+
+_current: ContextVar[_AskingCall | None] = ContextVar("_current", default=None)
+
+
+class ServerQuestions:
+    """The questions of one server, each given to the call that it belongs to.
+
+    A server of the older protocol does not say which call that is: with several open ones its question is declined.
+    """
+
+    def __init__(self, server: str, without_secrets: Callable[[str], str]) -> None:
+        self._server = server
+        self._without_secrets = without_secrets
+        self._open: list[_AskingCall] = []
+
+    @contextmanager
+    def of_call(self, ask: AskPerson) -> Generator[None]:
+        """Give questions to this call while it runs; those that wait are cancelled with it."""
+        call = _AskingCall(ask)
+        token = _current.set(call)
+        self._open.append(call)
+        try:
+            yield
+        finally:
+            self._open.remove(call)
+            _current.reset(token)
+            for task in call.waiting:
+                task.cancel()
+
+    async def ask(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
+        """Ask the user of the call, and return what the server gets."""
+        del context
+        call = _current.get()
+        if call is None and len(self._open) == 1:
+            [call] = self._open
+        if call is None:
+            return _DECLINED
+        task = asyncio.ensure_future(self._answer(call, params))
+        call.waiting.add(task)
+        try:
+            return _result(await task, params)
+        except asyncio.CancelledError:
+            if task.cancelled() and call not in self._open:
+                return ElicitResult(action="cancel")  # the call has ended
+            raise
+        finally:
+            call.waiting.discard(task)
+
+    async def _answer(self, call: _AskingCall, params: ElicitRequestParams) -> Json:
+        message = one_line(self._without_secrets(params.message), QUESTION_CHARACTERS)
+        match params:
+            case ElicitRequestFormParams(requested_schema=schema):
+                return await call.ask(f"{self._server} asks: {message}", dict(schema))
+            case ElicitRequestURLParams(url=url):
+                place = one_line(self._without_secrets(url), QUESTION_CHARACTERS)
+                return await call.ask(f"{self._server} asks you to open {place}: {message}", None)
+
+
+def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
+    """Return the answer as the server gets it: declined without one, cancelled if it fits no schema."""
+    if answer is None or answer is False:
+        return _DECLINED
+    if isinstance(params, ElicitRequestURLParams):
+        return ElicitResult(action="accept")
+    try:
+        validator_of_schema(dict(params.requested_schema))(answer)
+        return ElicitResult(action="accept", content=_CONTENT.validate_python(answer))
+    except (LooplineError, ValidationError):
+        return ElicitResult(action="cancel")
