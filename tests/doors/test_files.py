@@ -100,3 +100,19 @@ async def test_an_export_writes_through_no_link(written: Loopline) -> None:
     ran = written("files", "export", "tree", "--force")
     assert (ran.code, "leads out by a link" in ran.err) == (1, True)
     assert list(outside.iterdir()) == []
+
+
+async def test_a_tool_that_is_called_alone_says_which_files_it_would_make(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from loopline import Bundle, Output, OutputFile, tool\n\n\n"
+        '@tool(effect="write")\n'
+        "def report() -> Output:\n"
+        '    """Write the report."""\n'
+        '    return Output("Done.", files=[OutputFile("a.csv", "x")])\n\n\n'
+        'bundle = Bundle(id="shop", tools=[report])\n'
+    )
+    command = Loopline(tmp_path)
+    ran = command("tool", "shop.py", "shop.report")
+    assert (ran.code, ran.out.strip()) == (0, "Done.")
+    assert "file: outputs/a.csv (1 bytes), which only a conversation keeps" in ran.err
+    assert command("tool", "shop.py", "shop.report", "--json").value["files"] == ["outputs/a.csv"]

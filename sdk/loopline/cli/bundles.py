@@ -390,11 +390,22 @@ def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
         sources: list[Json] = [
             {"title": source.title, "url": source.url} for source in outcome.sources
         ]
-        screen.write_json({"text": outcome.text, "sources": sources, "artifact": outcome.artifact})
+        files: list[Json] = [str(change.path) for change in outcome.files]
+        screen.write_json(
+            {
+                "text": outcome.text,
+                "sources": sources,
+                "files": files,
+                "artifact": outcome.artifact,
+            }
+        )
         return
     screen.write_escaped(outcome.text)
     for source in outcome.sources:
         screen.note(Text(f"source: {escape(source.title or source.url)} — {escape(source.url)}"))
+    for change in outcome.files:
+        what = "removed" if change.data is None else f"{len(change.data):,} bytes"
+        screen.note(f"file: {escape(str(change.path))} ({what}), which only a conversation keeps")
 
 
 async def new(
