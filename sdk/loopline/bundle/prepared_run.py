@@ -12,7 +12,7 @@ from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
-from loopline.memory import ConversationMemory, PastTurns
+from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
@@ -132,6 +132,11 @@ class PreparedRun:
         """The reader of refs for the workflow's own code: without skills."""
         read = self.services.read_knowledge(self.recorder.timeline, self.recorder.history)
         return Reader(conversation=self.conversation, knowledge=read, lookup=self.lookup)
+
+    @property
+    def facts(self) -> FactsOfTurn:
+        """The facts about the user that this turn may recall."""
+        return FactsOfTurn(self.services.memory.facts, self.recorder.conversation)
 
     def header(
         self,

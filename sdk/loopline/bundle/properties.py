@@ -30,6 +30,7 @@ LOOP: Mapping[str, Json] = {
     "memory": {"embedder": ""},
     "react": {
         "preset": None,
+        "memory": False,
         "memsearch": False,
         "agents_md": False,
         **dict.fromkeys(LoopOptions().values),
@@ -269,7 +270,7 @@ class LoopSettings:
     """The configured loop; `preset` is empty and `tools` is None where nothing is configured.
 
     `tools` are patterns of the ids of the tools that the loop may offer. With `memsearch` it offers the search in
-    past turns. With `agents_md` the model gets the nearest AGENTS.md.
+    past turns, with `memory` the memory of facts about the user. With `agents_md` the model gets the nearest AGENTS.md.
     """
 
     preset: str = ""
@@ -277,6 +278,7 @@ class LoopSettings:
     tools: tuple[str, ...] | None = None
     memsearch: bool = False
     agents_md: bool = False
+    memory: bool = False
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
@@ -289,6 +291,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
     preset, tools = react.pop("preset", None), nadoo.pop("tools", None)
     memsearch = bool(react.pop("memsearch", False))
     agents_md = bool(react.pop("agents_md", False))
+    memory = bool(react.pop("memory", False))
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -303,6 +306,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
         tools=_patterns(tools),
         memsearch=memsearch,
         agents_md=agents_md,
+        memory=memory,
     )
 
 

@@ -64,6 +64,7 @@ from loopline.tools import (
     HideTool,
     KnowledgeSearch,
     MemorySearchTool,
+    MemoryTool,
     PatchTool,
     PlanTool,
     PullTool,
@@ -308,6 +309,8 @@ class BaseWorkflow(Generic[Deps]):
             built_in += [WriteTool(), PatchTool(), SearchFilesTool(), PullTool(), CheckoutTool()]
         if self._run.services.settings.memsearch:
             built_in.append(MemorySearchTool(self._run.past_turns))
+        if self._run.services.settings.memory and not below:
+            built_in.append(MemoryTool(self._run.facts))
         return ToolSet([*built_in, *bundle_tools.values()])
 
     async def _note_problems(self, tools: McpTools) -> None:

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 import loopline
-from loopline.cli.commands import BUILD, CHECK, COMMANDS, DIFF, FILES, PRESETS, SKILLS_CHECK, add
+from loopline.cli.commands import (
+    BUILD,
+    CHECK,
+    COMMANDS,
+    DIFF,
+    FACTS,
+    FILES,
+    PRESETS,
+    SKILLS_CHECK,
+    add,
+)
 from loopline.cli.parameters import JsonOption, VerboseOption
 
 app: typer.Typer = typer.Typer(
@@ -60,6 +70,11 @@ app.add_typer(file_commands, name="files", help="List, compare and export the fi
 skill_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 add(skill_commands, SKILLS_CHECK)
 app.add_typer(skill_commands, name="skills", help="Check skills by the rules of the format.")
+
+fact_commands: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+for _entry in FACTS:
+    add(fact_commands, _entry)
+app.add_typer(fact_commands, name="memory", help="List, edit or remove what is remembered.")
 
 preset_commands: typer.Typer = typer.Typer(rich_markup_mode=None)
 add(preset_commands, DIFF)

@@ -223,6 +223,18 @@ FILES = (
 SKILLS_CHECK = CommandEntry(
     "check", "skills:check_skills", "Check skills by the rules of the format.", ("as_json",)
 )
+FACTS = (
+    CommandEntry(
+        "list",
+        "user_facts:list_facts",
+        "List what is remembered about a user.",
+        (*SCOPE, "as_json"),
+    ),
+    CommandEntry("edit", "user_facts:edit_fact", "Replace the text of a fact.", SCOPE),
+    CommandEntry(
+        "remove", "user_facts:remove_fact", "Remove a fact, so that no turn recalls it.", SCOPE
+    ),
+)
 PRESETS = CommandEntry(
     "presets", "presets:list_presets", "List the loop options of every preset.", ("as_json",)
 )

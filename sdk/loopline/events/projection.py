@@ -44,6 +44,7 @@ from loopline.timeline import (
     FilesPulled,
     Hide,
     Imported,
+    MemoryFact,
     ModelOverflowed,
     ModelSwitched,
     Notes,
@@ -293,6 +294,7 @@ class TurnEventFold:
                 | FileAdded()
                 | FileRemoved()
                 | FilesPulled()
+                | MemoryFact()
                 | Feedback()
                 | Unknown()
             ):

@@ -24,3 +24,8 @@ from loopline.memory.turn_texts import Owner as Owner
 from loopline.memory.turn_texts import Target as Target
 from loopline.memory.turn_texts import TurnText as TurnText
 from loopline.memory.turn_texts import turn_texts as turn_texts
+from loopline.memory.user_facts import MOST_FACTS as MOST_FACTS
+from loopline.memory.user_facts import FactsOfTurn as FactsOfTurn
+from loopline.memory.user_facts import UserFact as UserFact
+from loopline.memory.user_facts import UserFacts as UserFacts
+from loopline.memory.user_facts import fact_text as fact_text

@@ -27,6 +27,7 @@ from loopline.memory.turn_query import (
 )
 from loopline.memory.turn_texts import SEARCHED_TYPES, TARGETS, Owner, Target, turn_texts
 from loopline.memory.turn_vectors import TurnVectors, VectorsMade
+from loopline.memory.user_facts import UserFacts
 from loopline.models import well_formed
 from loopline.search import SharedEmbedder, VectorState
 from loopline.timeline import (
@@ -160,6 +161,7 @@ class ConversationMemory:
     ) -> None:
         """Call `open_index`, which may block, with the first use. Without an `embedder` only words are searched."""
         self._log = log
+        self.facts: UserFacts = UserFacts(log)
         self._vectors = None if embedder is None else TurnVectors(embedder, self._index)
         self._open_index = open_index
         self._clock = clock

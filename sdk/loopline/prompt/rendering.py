@@ -47,6 +47,7 @@ from loopline.timeline import (
     FilesPulled,
     Hide,
     Imported,
+    MemoryFact,
     ModelOverflowed,
     ModelSwitched,
     Notes,
@@ -209,6 +210,7 @@ class Rendering:
                 | FileRemoved()
                 | FilesPulled()
                 | CustomEvent()
+                | MemoryFact()
                 | Checkpoint()
                 | Imported()
                 | Unknown()

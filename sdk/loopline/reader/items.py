@@ -154,6 +154,7 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Imported()
             | blocks.SourceAdded()
             | blocks.CustomEvent()
+            | blocks.MemoryFact()
             | blocks.FileRemoved()
             | blocks.FilesPulled()
             | blocks.Exit()

@@ -22,6 +22,7 @@ from loopline.timeline.blocks import Effect as Effect
 from loopline.timeline.blocks import Entry as Entry
 from loopline.timeline.blocks import Exit as Exit
 from loopline.timeline.blocks import ExitReason as ExitReason
+from loopline.timeline.blocks import FactScope as FactScope
 from loopline.timeline.blocks import Feedback as Feedback
 from loopline.timeline.blocks import FileAdded as FileAdded
 from loopline.timeline.blocks import FileBody as FileBody
@@ -30,6 +31,7 @@ from loopline.timeline.blocks import FilesPulled as FilesPulled
 from loopline.timeline.blocks import Imported as Imported
 from loopline.timeline.blocks import KnowledgeCommit as KnowledgeCommit
 from loopline.timeline.blocks import LimitValue as LimitValue
+from loopline.timeline.blocks import MemoryFact as MemoryFact
 from loopline.timeline.blocks import Notes as Notes
 from loopline.timeline.blocks import Notice as Notice
 from loopline.timeline.blocks import Reaction as Reaction

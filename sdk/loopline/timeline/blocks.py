@@ -321,6 +321,25 @@ class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["event.custom"]] = "event.custom"
 
 
+FactScope = Literal["user", "conversation"]
+
+
+class MemoryFact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version of a short fact that is remembered under an id; the newest counts, and an empty text removes the fact.
+
+    `refs` name what the fact rests on. A fact of the scope "conversation" is recalled there alone. `call_id` names the
+    call that recorded it, empty if a person did.
+    """
+
+    fact_id: str
+    text: str
+    scope: FactScope = "user"
+    refs: tuple[str, ...] = ()
+    origin: Literal["model", "user"] = "model"
+    call_id: str = ""
+    type: ClassVar[Literal["memory.fact"]] = "memory.fact"
+
+
 AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "cut"]
 
 
@@ -393,7 +412,7 @@ RoundBody = RoundStart | Decision | Thinking | Notes | Notice | ToolsSelected | 
 CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
 PlanBody = Plan | PlanAck | PlanHistory
 ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
-KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | FileBody
+KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | MemoryFact | FileBody
 OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
 Body = InputBody | RoundBody | CallBody | PlanBody | ContextBody | KeptBody | OutcomeBody | Unknown
 """Every body type. A new one joins one of the unions above."""

@@ -19,6 +19,7 @@ from loopline.timeline.blocks import (
     Entry,
     Feedback,
     InputBody,
+    MemoryFact,
     UserInput,
     UserPrompt,
 )
@@ -250,7 +251,7 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
 
 
 _BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
-_BY_USERS = BodyUnion[InputBody | Feedback](InputBody | Feedback)
+_BY_USERS = BodyUnion[InputBody | Feedback | MemoryFact](InputBody | Feedback | MemoryFact)
 
 
 def check_head(*, seen: int, head: int) -> None:
@@ -277,7 +278,7 @@ def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> 
         return
     for entry in entries:
         body = entry.body
-        by_machine = isinstance(body, Feedback) and body.origin != "user"
+        by_machine = isinstance(body, Feedback | MemoryFact) and body.origin != "user"
         if by_machine or not _BY_USERS.has(body):
             raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
 

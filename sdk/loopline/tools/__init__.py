@@ -10,6 +10,7 @@ from loopline.tools.builtin.knowledge_search import (
     takes_filters,
 )
 from loopline.tools.builtin.memory_search import MemorySearchTool
+from loopline.tools.builtin.user_memory import MemoryTool
 from loopline.tools.builtin.web import (
     MemoryWeb,
     WebFetch,
@@ -71,6 +72,7 @@ __all__ = [
     "McpTool",
     "McpToolSpec",
     "MemorySearchTool",
+    "MemoryTool",
     "MemoryWeb",
     "Outcome",
     "Output",

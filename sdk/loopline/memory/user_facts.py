@@ -1,0 +1,204 @@
+"""What is remembered about a user: short facts, folded from the blocks of all of the user's conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from loopline.errors import LooplineError
+from loopline.memory.turn_texts import Owner
+from loopline.models import well_formed
+from loopline.refs import ConversationRef, parse
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    ConversationKey,
+    ConversationSummary,
+    Entry,
+    FactScope,
+    Imported,
+    MemoryFact,
+    TimelineLog,
+)
+
+FACT_CHARACTERS = 300
+MOST_FACTS: dict[FactScope, int] = {"user": 100, "conversation": 30}
+"""How many facts of each scope are remembered."""
+_FACTS = BodyUnion[MemoryFact](MemoryFact)
+_IMPORTS = BodyUnion[Imported](Imported)
+_TYPES = ("memory.fact", "conv.imported")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserFact:
+    """A fact in force: its newest version, and the conversation and block that recorded it."""
+
+    fact_id: str
+    text: str
+    scope: FactScope
+    refs: tuple[str, ...]
+    by_user: bool
+    conversation: str
+    turn: int
+    ref: str
+    ts: datetime
+
+
+def fact_text(text: str) -> str:
+    """Return a text as a fact has it: one line.
+
+    Raises:
+        LooplineError: it is empty or too long.
+    """
+    line = " ".join(well_formed(text).split())
+    if not line:
+        raise LooplineError("the fact is empty: write a short sentence")
+    if len(line) > FACT_CHARACTERS:
+        raise LooplineError(
+            f"the fact has {len(line)} characters: it may have {FACT_CHARACTERS}, so write it shorter"
+        )
+    return line
+
+
+@dataclass(slots=True)
+class _FoldedConversation:
+    uid: str
+    head: int
+    versions: list[Block]
+
+
+class UserFacts:
+    """The facts about users in a log. A removed one is no longer recalled; its conversation's log still has it."""
+
+    def __init__(self, log: TimelineLog) -> None:
+        self._log = log
+        self._folded: dict[ConversationKey, _FoldedConversation] = {}
+
+    async def facts(self, owner: Owner, conversation: str | None = None) -> list[UserFact]:
+        """Return the facts about a user, the oldest first.
+
+        With a `conversation` those of other conversations' own scope are left out. What a document imported is not
+        remembered.
+        """
+        newest = dict[str, tuple[Block, MemoryFact, str]]()
+        for name, block, fact in await self._versions(owner):
+            before = newest.get(fact.fact_id)
+            if before is None or (before[0].ts, before[2], before[0].seq) <= (
+                block.ts,
+                name,
+                block.seq,
+            ):
+                newest[fact.fact_id] = (block, fact, name)
+        found = [
+            _fact_of(block, fact, name)
+            for block, fact, name in newest.values()
+            if fact.text and (fact.scope == "user" or conversation is None or name == conversation)
+        ]
+        return sorted(found, key=lambda fact: (fact.ts, fact.fact_id))
+
+    async def edit(self, owner: Owner, fact_id: str, text: str) -> UserFact:
+        """Replace the text of a fact in the user's name, and return the fact.
+
+        Raises:
+            LooplineError: there is no such fact, or the text is empty or too long.
+        """
+        fact, checked = await self._named(owner, fact_id), fact_text(text)
+        version = MemoryFact(
+            fact_id=fact_id, text=checked, scope=fact.scope, refs=fact.refs, origin="user"
+        )
+        await self._append(owner.key(fact.conversation), fact.turn, version)
+        return await self._named(owner, fact_id)
+
+    async def remove(self, owner: Owner, fact_id: str) -> None:
+        """Remove a fact in the user's name, in every conversation that recorded it.
+
+        Raises:
+            LooplineError: there is no such fact.
+        """
+        await self._named(owner, fact_id)
+        homes = {
+            name: block.turn
+            for name, block, fact in await self._versions(owner)
+            if fact.fact_id == fact_id
+        }
+        for name, turn in homes.items():
+            removed = MemoryFact(fact_id=fact_id, text="", origin="user")
+            await self._append(owner.key(name), turn, removed)
+
+    async def _named(self, owner: Owner, fact_id: str) -> UserFact:
+        facts = await self.facts(owner)
+        for fact in facts:
+            if fact.fact_id == fact_id:
+                return fact
+        known = ", ".join(fact.fact_id for fact in facts) or "none"
+        raise LooplineError(f"no fact {fact_id!r} about {owner.user}: there are {known}")
+
+    async def _append(self, key: ConversationKey, turn: int, fact: MemoryFact) -> None:
+        summary = await self._log.find(key)
+        seen = 0 if summary is None else summary.head
+        await self._log.append(key, [Entry(body=fact, turn=turn)], seen=seen)
+
+    async def _versions(self, owner: Owner) -> list[tuple[str, Block, MemoryFact]]:
+        """Return every version of every fact of the owner, with its conversation."""
+        summaries = await self._log.conversations(
+            user=owner.user, project=owner.project, tenant=owner.tenant
+        )
+        return [
+            (summary.conversation.name, block, fact)
+            for summary in summaries
+            for block, fact in _FACTS.among(await self._followed(summary))
+        ]
+
+    async def _followed(self, summary: ConversationSummary) -> Sequence[Block]:
+        """Return the versions in a conversation; only blocks that are new since the last call are read."""
+        key = summary.conversation
+        folded = self._folded.get(key)
+        if folded is None or folded.uid != summary.uid:
+            folded = _FoldedConversation(summary.uid, 0, [])
+        if folded.head < summary.head:
+            blocks = await self._log.read(key, after=folded.head, types=_TYPES)
+            folded = _FoldedConversation(
+                summary.uid, max(summary.head, folded.head), _own([*folded.versions, *blocks])
+            )
+            if blocks:
+                folded.head = max(folded.head, blocks[-1].seq)
+        self._folded[key] = folded
+        return folded.versions
+
+
+def _own(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks that were said here, without those that a document imported."""
+    own = list[Block]()
+    for block in blocks:
+        if _IMPORTS.has(block.body):
+            own.clear()
+        else:
+            own.append(block)
+    return own
+
+
+def _fact_of(block: Block, fact: MemoryFact, conversation: str) -> UserFact:
+    return UserFact(
+        fact_id=fact.fact_id,
+        text=fact.text,
+        scope=fact.scope,
+        refs=fact.refs,
+        by_user=fact.origin == "user",
+        conversation=conversation,
+        turn=block.turn,
+        ref=str(ConversationRef(conversation=conversation, ref=parse(block.ref))),
+        ts=block.ts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FactsOfTurn:
+    """The facts that a running turn recalls: those of its own user, and of its own conversation."""
+
+    facts: UserFacts
+    conversation: ConversationKey
+
+    async def read(self) -> list[UserFact]:
+        """Return the facts, the oldest first."""
+        return await self.facts.facts(Owner.of(self.conversation), self.conversation.name)
