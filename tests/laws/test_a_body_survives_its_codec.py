@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from typing import cast, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from loopline.timeline import Body, body_types, decode, encode
+from loopline.models import Json, dumps
+from loopline.timeline import (
+    Body,
+    UnsoundBody,
+    UserAnswer,
+    UserPrompt,
+    body_types,
+    decode,
+    encode,
+    encode_checked,
+    encode_full,
+)
 from tests.strategies import bodies_of, unknown_bodies
 
 KINDS = [pytest.param(kind, id=word) for word, kind in body_types().items()]
@@ -36,3 +50,85 @@ def test_a_body_is_stored_as_a_json_object_without_its_type(
 @given(unknown_bodies())
 def test_a_body_from_a_newer_loopline_is_kept_as_it_is_stored(body: Body) -> None:
     assert decode(*encode(body)) == body
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_equal_bodies_have_the_same_json(kind: type[Body], data: st.DataObject) -> None:
+    """A document has every field; what is read from it is stored as the body was."""
+    body = data.draw(bodies_of(kind))
+    word, version, stored = encode(body)
+    again = decode(word, version, encode_full(body))
+    assert again == body
+    assert encode(again) == (word, version, stored)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=10)
+def test_a_field_takes_no_value_of_another_type(kind: type[Body], data: st.DataObject) -> None:
+    body = data.draw(bodies_of(kind))
+    hints = get_type_hints(kind)
+    wrong = {str: 5, int: "5", float: "5", bool: 1}
+    typed = [name for name in kind.__struct_fields__ if hints[name] in wrong]
+    for name in typed:
+        unsound = structs.replace(body, **{name: wrong[hints[name]]})
+        with pytest.raises(UnsoundBody, match=name):
+            encode_checked(unsound)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b"text", id="bytes"),
+        pytest.param((1, 2), id="a tuple"),
+        pytest.param({1: "one"}, id="a key that is no text"),
+        pytest.param([float("nan")], id="no number"),
+        pytest.param([float("-inf")], id="infinity"),
+        pytest.param({"a": "\ud800"}, id="half a character"),
+        pytest.param({1, 2}, id="a set"),
+        pytest.param(object(), id="an object"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_by_the_name_of_its_field(value: object) -> None:
+    with pytest.raises(UnsoundBody, match=r"user\.answer: .*value"):
+        encode_checked(UserAnswer(call_id="c1", value=cast("Json", value)))
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (1e16, "1e+16"),
+        (-2.5e300, "-2.5e+300"),
+        (1e15, "1000000000000000.0"),
+        (1e-7, "1e-7"),
+        (2**70, "1180591620717411303424"),
+    ],
+)
+def test_a_number_is_written_as_it_was_when_its_digest_was_made(
+    number: float, written: str
+) -> None:
+    text = 'a text with "1e16" and :1e16'
+    body = UserAnswer(call_id="c1", value=[text, {"n": number}])
+    _, _, stored = encode_checked(body)
+    assert stored == dumps({"call_id": "c1", "value": [text, {"n": 0}]}).replace(
+        '"n":0', f'"n":{written}'
+    )
+
+
+@pytest.mark.parametrize(("depth", "is_sound"), [(150, True), (250, False)])
+def test_json_is_stored_only_as_deep_as_any_reader_can_follow(depth: int, is_sound: bool) -> None:
+    value: Json = "]" * 500
+    for _ in range(depth):
+        value = [value]
+    body = UserAnswer(call_id="c1", value=value)
+    with nullcontext() if is_sound else pytest.raises(UnsoundBody, match="nested deeper"):
+        encode_checked(body)
+
+
+def test_a_value_of_a_subclass_is_stored_as_what_it_is() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    assert encode_checked(UserPrompt(text=Name("hello"))) == encode(UserPrompt(text="hello"))
