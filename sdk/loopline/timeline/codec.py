@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from msgspec import Struct, structs
+from msgspec import MsgspecError, Struct, structs
 from msgspec.json import Decoder, Encoder
 
 from loopline.errors import LooplineError
@@ -66,6 +66,8 @@ def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
         return _reader(stored_type)(stored)
     except RecursionError as error:
         raise ValueError(f"its JSON is nested deeper than {MAX_DEPTH}") from error
+    except MsgspecError as error:  # before msgspec 0.21 no ValueError
+        raise ValueError(str(error)) from error
 
 
 @cache
@@ -102,7 +104,7 @@ def _with_signs(text: str) -> str:
 
 
 def _has_large_float(body: Body) -> bool:
-    values: list[object] = [getattr(body, name) for name in _plan(type(body)).loose]
+    values: list[object] = [body]
     while values:
         match values.pop():
             case float(number) if abs(number) >= _LARGE_FLOAT:
@@ -112,7 +114,8 @@ def _has_large_float(body: Body) -> bool:
             case list() | tuple() as value:
                 values += cast("Sequence[object]", value)
             case Struct() as value:
-                values += [getattr(value, name) for name in _plan(type(value)).loose]
+                for name in _plan(type(value)).loose:
+                    values.append(getattr(value, name))
             case _:
                 pass
     return False

@@ -102,14 +102,14 @@ class MemoryLog:
         encoded: Sequence[tuple[str, int, str]],
         term: int,
     ) -> None:
-        sizes = [len(text.encode()) for _, _, text in encoded]
-        stored.sizes += sizes
         if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
-        now = self._clock.now()
-        for entry, (kind, _, _) in zip(entries, encoded, strict=True):
+        now, size = self._clock.now(), stored.size.bytes
+        for entry, (kind, _, text) in zip(entries, encoded, strict=True):
             turn = entry.turn or stored.turns
             place = turn, kind
+            stored.sizes.append(len(text.encode()))
+            size += stored.sizes[-1]
             stored.counts[place] = n = stored.counts[place] + 1
             stored.blocks.append(
                 Block(
@@ -122,7 +122,6 @@ class MemoryLog:
                     body=entry.body,
                 )
             )
-        size = stored.size.bytes + sum(sizes)
         stored.size = ConversationSize(blocks=len(stored.blocks), bytes=size)
 
     async def read(
