@@ -1,0 +1,105 @@
+"""Servers behind an HTTP address: calls, a restart, one that is not there, and secrets in headers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from loopline.models import Json
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import Notice
+from tests.mcp.served import SDK, Served, results_in
+from tests.web.loopback_site import PRIVATE, Answer, site
+
+TOKEN = "token-that-nobody-may-read"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind((PRIVATE, 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def listening(port: int) -> AsyncGenerator[dict[str, Json]]:
+    """Run the server that is written with the SDK, and yield its entry."""
+    process = await asyncio.create_subprocess_exec(sys.executable, str(SDK), str(port))
+    try:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(PRIVATE, port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                break
+        yield {"type": "http", "url": f"http://{PRIVATE}:{port}/mcp"}
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_tools_over_http_are_called_side_by_side(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    async with listening(free_port()) as entry:
+        served.declare({"far": entry})
+        calls = [Call("mcp.far.add", a=number, b=1) for number in range(5)]
+        async with served.open(ScriptedModel([Say("", *calls), Say("Done.")])) as harness:
+            talk = harness.conversation("c1")
+            await talk.say("Go!")
+            results = results_in(await talk.blocks())
+    assert sorted(result.text for result in results) == ["1", "2", "3", "4", "5"]
+
+
+async def test_a_server_that_was_started_again_is_called_again(tmp_path: Path) -> None:
+    served, port = Served(tmp_path), free_port()
+    call = Call("mcp.far.add", a=1, b=2)
+    model = ScriptedModel([call, Say("Done."), call, call, Say("Done.")])
+    async with listening(port) as entry:
+        served.declare({"far": entry})
+        opened = served.open(model)
+        harness = await opened.__aenter__()
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+    try:
+        async with listening(port):
+            await talk.say("Again!", tool_timeout_seconds=30.0)
+            results = results_in(await talk.blocks())
+    finally:
+        await opened.__aexit__(None, None, None)
+    assert (results[0].text, results[-1].text) == ("3", "3")
+
+
+async def test_a_server_that_refuses_gives_no_tools_and_shows_no_secret(tmp_path: Path) -> None:
+    refused = Answer(f"no entry for {TOKEN}", kind="text/plain", status=401)
+    with site({"/mcp": refused}, host=PRIVATE) as running:
+        served = Served(tmp_path, start_seconds=5.0)
+        headers: Json = {"Authorization": f"Bearer {TOKEN}"}
+        served.declare({"far": {"url": f"{running.url}/mcp?key={TOKEN}", "headers": headers}})
+        async with served.open(ScriptedModel([Say("Done.")])) as harness:
+            talk = harness.conversation("c1")
+            result = await talk.say("Go!")
+            blocks = await talk.blocks()
+    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    assert result.answer == "Done."
+    assert notice.text.startswith("Its tools are not here now: the MCP server 'far' cannot be ")
+    assert TOKEN not in f"{blocks}"
+    assert running.asked[0][1]["Authorization"] == f"Bearer {TOKEN}"
+
+
+async def test_a_reply_of_any_size_is_bounded(tmp_path: Path) -> None:
+    huge = Answer(b"x" * 20_000_000, kind="application/json")
+    with site({"/mcp": huge}, host=PRIVATE) as running:
+        served = Served(tmp_path, start_seconds=10.0)
+        served.declare({"far": {"url": f"{running.url}/mcp"}})
+        async with served.open(ScriptedModel([Say("Done.")])) as harness:
+            talk = harness.conversation("c1")
+            await talk.say("Go!")
+            blocks = await talk.blocks()
+    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    assert "cannot be started" in notice.text
