@@ -106,14 +106,16 @@ def _with_signs(text: str) -> str:
 def _has_large_float(body: Body) -> bool:
     values: list[object] = [body]
     while values:
-        match values.pop():
-            case float(number) if abs(number) >= _LARGE_FLOAT:
-                return True
-            case dict() as value:
+        value = values.pop()
+        match value:
+            case float():
+                if abs(value) >= _LARGE_FLOAT:
+                    return True
+            case dict():
                 values += cast("dict[str, object]", value).values()
-            case list() | tuple() as value:
+            case list() | tuple():
                 values += cast("Sequence[object]", value)
-            case Struct() as value:
+            case Struct():
                 for name in _plan(type(value)).loose:
                     values.append(getattr(value, name))
             case _:
@@ -166,7 +168,7 @@ def _struct_types(hint: object) -> Iterator[type[Struct]]:
 
 
 def _may_be_float(hint: object) -> bool:
-    return hint in (float, Any) or any(map(_may_be_float, get_args(hint)))
+    return hint is float or hint is Any or any(map(_may_be_float, get_args(hint)))
 
 
 def _with_own_defaults(value: S) -> S:
