@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -115,7 +115,7 @@ def serve(program: Program) -> None:
 def answer(program: Program, line: str) -> dict[str, object]:
     """Return the sample of a line's task, or why there is none."""
     fields = json.loads(line)
-    task = Task(**{**fields, "conversations": tuple(fields["conversations"])})
+    task = replace(Task(**fields), conversations=tuple(fields["conversations"]))
     gc.collect()
     match asyncio.run(outcome(program, task)):
         case Sample() as sample:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ def is_held(shared_memory: int) -> bool:
 
 
 @contextmanager
-def watched(store: Path) -> Iterator[LockShare]:
+def watched(store: Path) -> Generator[LockShare]:
     """Look at the lock of a store each millisecond, in a thread, while the block runs."""
     share, event = LockShare(), Event()
     thread = Thread(target=_watch, args=(Path(f"{store}-shm"), share, event))

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ class Subject:
 @asynccontextmanager
 async def started(
     name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
-) -> AsyncIterator[Subject]:
+) -> AsyncGenerator[Subject]:
     """Start a program in an empty folder of its own; it ends with the block."""
     with TemporaryDirectory() as new_folder:
         folder = Path(new_folder)
@@ -99,7 +99,7 @@ async def started(
 @asynccontextmanager
 async def library(
     key: str, python: str, name: str = "", source: Path | None = None
-) -> AsyncIterator[Subject]:
+) -> AsyncGenerator[Subject]:
     """Start the program of a library with the Python that has it; `source` is found before what is installed."""
     with TemporaryDirectory() as folder:
         shutil.copy(str(driver.__file__), Path(folder) / "driver.py")
@@ -110,7 +110,7 @@ async def library(
 
 
 @asynccontextmanager
-async def floor() -> AsyncIterator[Subject]:
+async def floor() -> AsyncGenerator[Subject]:
     """Start the program that only writes rows."""
     command = [sys.executable, "-m", "tests.bench.speed.floor"]
     async with started(FLOOR, command) as subject:
@@ -120,7 +120,7 @@ async def floor() -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def ours(
     count: int, source: Path | None = None, name: str = ""
-) -> AsyncIterator[list[Subject]]:
+) -> AsyncGenerator[list[Subject]]:
     """Start so many processes of Loopline as it is here, or as it is in another source tree."""
     tree = source or ROOT / "sdk"
     async with AsyncExitStack() as stack:
@@ -131,7 +131,7 @@ async def ours(
 
 
 @asynccontextmanager
-async def checked_out(commit: str) -> AsyncIterator[Path]:
+async def checked_out(commit: str) -> AsyncGenerator[Path]:
     """Check the package of a commit out into a folder that goes with the block.
 
     Raises:
