@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from loopline.models import ToolMessage
+from loopline.models import AssistantMessage, ToolMessage
 from loopline.reader import source_row
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -37,6 +37,20 @@ async def test_base64_is_left_out_of_what_the_user_says_of_answers_and_of_argume
     for ref in texts:
         assert f"[base64, {len(PICTURE)} characters: {ref}" in last
     assert (PICTURE in prompt.text, PICTURE in answer.text) == (True, True)
+
+
+async def test_arguments_of_a_running_turn_are_shown_whole_however_long() -> None:
+    text = "green tea " * 400
+    model = ScriptedModel([Call("w.command", text=text), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    [call] = [
+        call
+        for message in model.requests[1].messages
+        if isinstance(message, AssistantMessage)
+        for call in message.calls
+    ]
+    assert call.arguments == {"text": text}
 
 
 async def test_base64_is_left_out_of_the_pool_of_sources() -> None:

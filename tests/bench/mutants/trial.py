@@ -96,10 +96,13 @@ class Copy:
         return [line for line in listed.splitlines() if "::" in line]
 
     def passes(self, test: str) -> bool:
-        """Whether a test passes as things are; it is run once."""
+        """Whether a test passes, and soon enough, as things are; it is run once."""
         if test not in self._passes:
-            ran = self.pytest([test], "-n", "0", seconds=TRIAL_SECONDS)
-            self._passes[test] = ran.returncode == 0
+            try:
+                ran = self.pytest([test], "-n", "0", seconds=TRIAL_SECONDS)
+                self._passes[test] = ran.returncode == 0
+            except subprocess.TimeoutExpired:
+                self._passes[test] = False
         return self._passes[test]
 
     def trial(self, path: str, mutated: bytes, tests: Sequence[str], seconds: float) -> Result:
