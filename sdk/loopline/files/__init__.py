@@ -11,8 +11,6 @@ from loopline.files.attachment import with_unique_names as with_unique_names
 from loopline.files.folder import Folder as Folder
 from loopline.files.patch import PatchedFile as PatchedFile
 from loopline.files.patch import apply_patch as apply_patch
-from loopline.files.paths import WorkspacePath as WorkspacePath
-from loopline.files.paths import parse_path as parse_path
 from loopline.files.search import FileHits as FileHits
 from loopline.files.search import FileQuery as FileQuery
 from loopline.files.search import SearchReport as SearchReport
@@ -23,3 +21,5 @@ from loopline.files.workspace import Workspace as Workspace
 from loopline.files.workspace import WorkspaceLimits as WorkspaceLimits
 from loopline.files.workspace import change_of as change_of
 from loopline.files.workspace import file_bodies as file_bodies
+from loopline.timeline.workspace_paths import WorkspacePath as WorkspacePath
+from loopline.timeline.workspace_paths import parse_path as parse_path

@@ -19,7 +19,7 @@ from types import TracebackType
 from uuid import uuid4
 
 from loopline.errors import ToolError
-from loopline.files.paths import checked_names
+from loopline.timeline.workspace_paths import checked_names
 
 _OPENAT2 = 437
 """The number of the system call on every architecture."""

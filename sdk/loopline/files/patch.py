@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from loopline.errors import ToolError
 from loopline.files.folder import Folder
 from loopline.files.patch_mismatch import explain, parse_patch
-from loopline.files.paths import WorkspacePath, parse_path
+from loopline.timeline.workspace_paths import WorkspacePath, parse_path
 
 PATCH_BYTES = 4_000_000
 WAIT_SECONDS = 60.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from loopline.errors import ToolError
-from loopline.files.paths import parse_path
+from loopline.timeline.workspace_paths import parse_path
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@|@@")
 SHOWN_LINES = 12

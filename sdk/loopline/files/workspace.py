@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from loopline.errors import ToolError
 from loopline.files.attachment import MB, decoded_text, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
-from loopline.files.paths import WorkspacePath, clash, is_beside, parse_path
 from loopline.refs import FileRef
 from loopline.timeline import (
     Block,
@@ -27,6 +26,7 @@ from loopline.timeline import (
     turn_id,
     workspace,
 )
+from loopline.timeline.workspace_paths import WorkspacePath, clash, is_beside, parse_path
 
 BINARY = "application/octet-stream"
 

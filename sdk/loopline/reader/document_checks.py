@@ -11,7 +11,6 @@ from hashlib import sha256
 from itertools import pairwise
 
 from loopline.errors import LooplineError
-from loopline.files import parse_path
 from loopline.models import Json
 from loopline.refs import FileRef, parse
 from loopline.timeline import (
@@ -46,6 +45,7 @@ from loopline.timeline import (
     workspace,
 )
 from loopline.timeline.chain import digests
+from loopline.timeline.workspace_paths import parse_path
 
 LARGEST_NUMBER = 2**53
 CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild

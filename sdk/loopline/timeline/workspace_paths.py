@@ -10,7 +10,7 @@ from typing import Literal
 
 from loopline.errors import ToolError
 from loopline.refs import FileRef, parse
-from loopline.timeline import WorkspaceArea
+from loopline.timeline.workspace import WorkspaceArea
 
 NAME_BYTES = 255
 PATH_BYTES = 1_024
