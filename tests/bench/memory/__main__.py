@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, quantiles
 
@@ -27,7 +27,7 @@ from loopline.adapters.memory_files import MemoryFile
 from loopline.adapters.vectors import fast_cosines
 from loopline.harness.embedders import load_embedder
 from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
-from loopline.search import Embedder, SharedEmbedder
+from loopline.search import Embedder, SharedEmbedder, Vector
 from loopline.testing import FakeClock
 from tests.bench.memory.generated import Generated, PlantedFact, generate
 from tests.support.past_turns import NOW, OWNERS
@@ -113,6 +113,27 @@ class Searches:
         )
         self.milliseconds.append(1_000 * (time.perf_counter() - began))
         return hits
+
+
+class EmbedderOfBench:
+    """An embedder that embeds each question and each text once: the same are asked in several ways."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._vectors = dict[str, Vector]()
+        self.key: str = embedder.key
+        self.dimensions: int = embedder.dimensions
+        self.batch: int = embedder.batch
+        self.embed_query = cache(embedder.embed_query)
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._embedder.embed_passages(new), strict=True))
+        return [self._vectors[text] for text in texts]
+
+    def close(self) -> None:
+        self._embedder.close()
 
 
 def _is_found(fact: PlantedFact, hits: Sequence[TurnHit]) -> bool:
@@ -226,7 +247,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    embedder = load_embedder(arguments.embedder, folder=None, environment={})
+    embedder = EmbedderOfBench(load_embedder(arguments.embedder, folder=None, environment={}))
 
     async def run(folder: Path) -> Figures:
         generated = await generate(arguments.users, CONVERSATIONS, arguments.seed)

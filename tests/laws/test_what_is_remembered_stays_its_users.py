@@ -1,0 +1,76 @@
+"""Facts are recalled by their own user alone, and no search finds what was only remembered or recalled."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, UserFacts
+from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.testing import FakeClock
+from loopline.timeline import (
+    NEW_TURN,
+    Body,
+    Entry,
+    FactScope,
+    MemoryFact,
+    MemoryLog,
+    ToolCalled,
+    ToolResult,
+    UserPrompt,
+)
+from tests.support.past_turns import NOW, OWNERS
+
+SCOPES: list[FactScope] = ["user", "conversation"]
+Told = tuple[Owner, str, FactScope]
+TOLD = st.lists(
+    st.tuples(st.sampled_from(OWNERS), st.sampled_from(["tea", "garden"]), st.sampled_from(SCOPES)),
+    max_size=12,
+)
+
+
+async def remember(log: MemoryLog, number: int, told: Told) -> str:
+    """Record a fact with a word of its own, and a result that recalled it; the word."""
+    owner, name, scope = told
+    key, word = owner.key(name), f"zq{number}x"
+    blocks = await log.append(
+        key, [Entry(body=UserPrompt(text="Hello there"), turn=NEW_TURN)], seen=0
+    )
+    turn, call = blocks[-1].turn, f"c{number}"
+    fact = MemoryFact(fact_id=f"f{number}", text=f"They like {word}", scope=scope, call_id=call)
+    recalled = ToolResult(call_id=call, tool="react.memory", text=f"- f1: They like {word}")
+    async with log.lease(key) as term:
+        entries: list[Body] = [ToolCalled(call_id=call, tool="react.memory"), fact, recalled]
+        await log.append(
+            key, [Entry(body=body, turn=turn) for body in entries], seen=blocks[-1].seq, term=term
+        )
+    return word
+
+
+async def check(told: list[Told]) -> None:
+    log = MemoryLog(FakeClock(NOW))
+    words = [await remember(log, number, each) for number, each in enumerate(told)]
+    embedder = SharedEmbedder(WordEmbedder)
+    memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(NOW), embedder)
+    facts = UserFacts(log)
+    for owner in OWNERS:
+        for here in ("tea", "garden"):
+            recalled = [fact.text for fact in await facts.facts(owner, here)]
+            assert sorted(recalled) == sorted(
+                f"They like {word}"
+                for word, (whose, name, scope) in zip(words, told, strict=True)
+                if whose == owner and (scope == "user" or name == here)
+            )
+        for word in words:
+            hits = await memory.search(
+                f"They like {word}", user=owner.user, tenant=owner.tenant, project=owner.project
+            )
+            assert not any(word in excerpt.text for hit in hits for excerpt in hit.excerpts)
+
+
+@settings(deadline=None, max_examples=25)
+@given(TOLD)
+def test_facts_are_their_users_and_are_never_searched(told: list[Told]) -> None:
+    asyncio.run(check(told))
