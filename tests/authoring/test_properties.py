@@ -19,6 +19,7 @@ CONFIGURATION: dict[str, Json] = {
     "models": {},
 }
 KNOWLEDGE = {
+    "repositories": {},
     "repo": "",
     "ref": "HEAD",
     "docs_root": "",

@@ -52,6 +52,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "result_bytes": ([10_000, 1_000_000], [9_999, *NO_NUMBER]),
     "result_characters": ([1_000, 64_000], [999, *NO_NUMBER]),
     "summary_hint": (["general", None], [1]),
+    "workspace": (["off", "latest", "empty"], ["on", None]),
     "time_zone": (["Europe/Berlin", "UTC", None], ["Europe", "../etc", "", 2]),
 }
 

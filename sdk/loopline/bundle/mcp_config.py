@@ -18,7 +18,7 @@ START_SECONDS = 20.0
 """Seconds that a server has to start and to list its tools."""
 EVERYTHING = ("*",)
 
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*+)(?::-(?P<default>[^}]*+))?\}")
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*+)(?::-(?P<default>[^{}]*+))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|password|auth|cookie|credential", re.IGNORECASE)
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR", "VIRTUAL_ENV")
 """The variables that every started server gets; others are named in its `env`."""
