@@ -18,7 +18,7 @@ CONFIGURATION: dict[str, Json] = {
     "title": None,
     "models": {},
 }
-KNOWLEDGE = {
+KNOWLEDGE: dict[str, Setting] = {
     "repositories": {},
     "repo": "",
     "ref": "HEAD",

@@ -82,7 +82,7 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 6
+RENDERER = 7
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OWN_CALL_ID = re.compile(r"c\d+", re.ASCII)

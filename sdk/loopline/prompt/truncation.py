@@ -261,6 +261,7 @@ HEADS = (
     "TURN",
     "USER INTERRUPT",
     "WAITING",
+    "WORKSPACE",
 )
 """The words in brackets that begin the lines of a prompt's frame."""
 
