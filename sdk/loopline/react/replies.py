@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -163,11 +164,8 @@ class TypedAnswer:
     def _read_raw(self, malformed: Malformed, raw: str) -> DecodedReply:
         """Return the value that a text is, where the protocol has found nothing in it."""
         if self.protocol != NATIVE and not ('"action"' in raw and self.protocol == "json"):
-            try:
+            with suppress(SchemaMismatch):
                 text, is_all = self.type.find(raw)
-            except SchemaMismatch:
-                is_all = False
-            else:
                 if is_all:
                     return Answer("", text)
         return replace(malformed, is_text=False)
