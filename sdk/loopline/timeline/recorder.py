@@ -60,7 +60,7 @@ class Recorder:
         self.turn: Turn = timeline.turn(turn)
         self.round = 0
         self.answers = 0
-        self.questions = OpenQuestions()
+        self.questions: OpenQuestions = OpenQuestions()
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
         self.adopted = False

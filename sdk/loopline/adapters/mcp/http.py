@@ -28,8 +28,8 @@ class HttpEndpoint:
     def __init__(self, settings: McpConnectionSettings, auth: httpx2.Auth | None = None) -> None:
         self._settings = settings
         self._auth = auth
-        self.ending = ""
-        self.ended = asyncio.Event()
+        self.ending: str = ""
+        self.ended: asyncio.Event = asyncio.Event()
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[TransportStreams, None]:

@@ -40,8 +40,8 @@ class ServerProcess:
     def __init__(self, settings: McpConnectionSettings) -> None:
         self._settings = settings
         self._stderr = deque[str](maxlen=STDERR_LINES)
-        self.ending = ""
-        self.ended = asyncio.Event()
+        self.ending: str = ""
+        self.ended: asyncio.Event = asyncio.Event()
 
     @property
     def last_words(self) -> str:
