@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from loopline import Store, StoreError
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.sqlite import Connection
 from loopline.adapters.sql.store_file import idle_stamp
 from tests.crashes.processes import HERE, kill, prompt, start, url
+from tests.support.sqlite_connections import each_connection
 
 LARGE = prompt("é" * 30_000)
 
@@ -108,3 +112,28 @@ async def test_what_was_read_while_somebody_wrote_is_read_anew(tmp_path: Path) -
             kill(process)
     assert counts == sorted(counts)
     assert counts[-1] >= 40
+
+
+async def test_reads_after_one_another_use_one_connection(tmp_path: Path) -> None:
+    opened = list[Connection]()
+    path = tmp_path / "talk.db"
+    async with await SqlLog.open(url(path)) as log:
+        await log.append(HERE, [prompt("hello")], seen=0)
+        await log.read(HERE)
+        with each_connection(opened.append):
+            for _ in range(10):
+                assert len(await log.read(HERE)) == 1
+    assert opened == []
+
+
+async def test_an_empty_store_in_use_is_refused_and_left_closed(tmp_path: Path) -> None:
+    opened = list[Connection]()
+    with closing(sqlite3.connect(tmp_path / "talk.db", isolation_level=None)) as other_connection:
+        other_connection.execute("PRAGMA journal_mode = WAL")
+        other_connection.execute("BEGIN IMMEDIATE")
+        with each_connection(opened.append), pytest.raises(StoreError, match="is empty"):
+            await SqlLog.open(url(tmp_path / "talk.db"), read_only=True)
+    assert opened
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
