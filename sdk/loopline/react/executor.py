@@ -89,6 +89,7 @@ class ToolExecutor:
         self._checker = CallChecker(runtime, lambda: context.tools)
         self._running: dict[str, _RunningCall] = {}
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
+        self._pulled: dict[str, Block] = {}
 
     async def settle(self) -> None:
         """Give every open call of the turn its one result, except calls that wait for the user.
@@ -427,10 +428,14 @@ class ToolExecutor:
         await self._recorder.record_from(bodies)
 
     async def _files_beside(self) -> Sequence[Block]:
-        """Return the blocks of the older files that the turn has pulled beside its own."""
-        pulled = self._recorder.timeline.files.pulled.get(self._recorder.number, {})
-        blocks = [await self._runtime.reader.find(parse(ref)) for ref in list(pulled)]
-        return [block for block in blocks if block is not None]
+        """Return the blocks of the older files that the turn has pulled beside its own; each pinned ref is read once."""
+        refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, {}))
+        for ref in refs:
+            if ref not in self._pulled:
+                block = await self._runtime.reader.find(parse(ref))
+                if block is not None:
+                    self._pulled[ref] = block
+        return [self._pulled[ref] for ref in refs if ref in self._pulled]
 
     def _tool_call(
         self, parsed: CheckedCall, effect: Effect, children: Children, beside: Sequence[Block]

@@ -308,7 +308,7 @@ def _missing_file(timeline: Timeline, ref: FileRef) -> str:
     ]
     refs = versions or [block.ref for block in blocks]
     nearest = get_close_matches(str(ref), refs, n=4, cutoff=0)
-    there = ", ".join(nearest) if nearest else f"{ref.turn_id} has no files"
+    there = f"near it are {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
     return f"no file {str(ref)!r}: {there}"
 
 
