@@ -26,7 +26,7 @@ def cells() -> dict[tuple[str, str], str]:
 
 def test_the_page_has_what_the_programs_count_to() -> None:
     counted = {
-        (program.task, program.library): f"{program.lines} / {len(program.names)}"
+        (program.task, program.framework): f"{program.lines} / {len(program.names)}"
         for program in programs()
     }
     assert cells() == counted
@@ -39,7 +39,9 @@ def test_every_library_does_every_task() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_program_can_be_made_to_die_in_the_call_that_writes(library: str) -> None:
     [program] = [
-        program for program in programs() if (program.library, program.task) == (library, "resume")
+        program
+        for program in programs()
+        if (program.framework, program.task) == (library, "resume")
     ]
     killed = killed_inside(program)
     assert killed.dies_inside
@@ -49,7 +51,7 @@ def test_a_program_can_be_made_to_die_in_the_call_that_writes(library: str) -> N
 
 def test_lines_and_names_are_those_of_the_code() -> None:
     text = "# then: ls\nimport os\nfrom a import b, c\n\n# why\nfrom d.e import b\n"
-    program = Program(library="agno", task="hello", text=text)
+    program = Program(framework="agno", task="hello", text=text)
     assert (program.lines, program.names, program.then) == (4, ["b", "c"], "ls")
 
 

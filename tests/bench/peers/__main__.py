@@ -183,7 +183,9 @@ def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[st
 
     The last row is the orders that each has made when the process died inside the call that makes one.
     """
-    cells = {(outcome.program.task, outcome.program.library): outcome.cell for outcome in outcomes}
+    cells = {
+        (outcome.program.task, outcome.program.framework): outcome.cell for outcome in outcomes
+    }
     libraries = [library for library in LIBRARIES if any(library == key for _, key in cells)]
     yield " | ".join(["| task", *(LIBRARIES[library] for library in libraries)]) + " |"
     yield "|---" * (len(libraries) + 1) + "|"
@@ -191,7 +193,7 @@ def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[st
         row = [cells.get((task, library), "–") for library in libraries]
         yield " | ".join([f"| {text}", *row]) + " |"
     orders = {
-        item.program.library: "fails" if item.problem else str(item.orders) for item in killed
+        item.program.framework: "fails" if item.problem else str(item.orders) for item in killed
     }
     row = [orders.get(library, "–") for library in libraries]
     yield " | ".join(["| orders after a kill inside the call", *row]) + " |"
@@ -204,18 +206,18 @@ async def main() -> None:
     options.add_argument("--only", choices=LIBRARIES)
     parse_args = options.parse_args()
     expected_programs = [
-        program for program in programs() if parse_args.only in (None, program.library)
+        program for program in programs() if parse_args.only in (None, program.framework)
     ]
     with tempfile.TemporaryDirectory() as new_folder:
         folder = (parse_args.environments or Path(new_folder)).resolve()
         commands, skipped = await make_all(
-            dict.fromkeys(program.library for program in expected_programs), folder
+            dict.fromkeys(program.framework for program in expected_programs), folder
         )
-        chosen = [program for program in expected_programs if program.library in commands]
+        chosen = [program for program in expected_programs if program.framework in commands]
         async with serving(Peer(), TeaModel().respond) as peer:
-            outcomes = [await run(program, commands[program.library], peer) for program in chosen]
+            outcomes = [await run(program, commands[program.framework], peer) for program in chosen]
             killed = [
-                await run(killed_inside(program), commands[program.library], peer)
+                await run(killed_inside(program), commands[program.framework], peer)
                 for program in chosen
                 if program.task == "resume"
             ]
@@ -224,7 +226,7 @@ async def main() -> None:
     for item in [*outcomes, *killed]:
         if item.problem:
             sys.stdout.write(
-                f"\n{item.program.library} {item.program.task}: {item.problem}\n{item.end}\n"
+                f"\n{item.program.framework} {item.program.task}: {item.problem}\n{item.end}\n"
             )
 
 

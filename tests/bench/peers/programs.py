@@ -36,7 +36,7 @@ _THEN = "# then: "
 class Program:
     """One file; `dies_inside` says that its process dies in the very call that makes an order."""
 
-    library: str
+    framework: str
     task: Task
     text: str
     dies_inside: bool = False
@@ -72,7 +72,7 @@ def killed_inside(program: Program) -> Program:
 def programs() -> list[Program]:
     """Read every program, task by task."""
     return [
-        Program(library=library, task=task, text=path.read_text("utf-8"))
+        Program(framework=library, task=task, text=path.read_text("utf-8"))
         for task in TASKS
         for library in LIBRARIES
         if (path := HERE / library / f"{task}{SUFFIX}").exists()
