@@ -98,6 +98,22 @@ def test_announced_plans_fit_their_room_and_show_the_step_that_comes_next(
     assert f"□ [{min(done, steps - 1) + 1}] x" in tail.partition("(current)")[2]
 
 
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_the_smallest_room_is_a_limit_too(room: int) -> None:
+    tail = announce(
+        iteration=1,
+        limit=9,
+        now=NOON.ts,
+        turn_id="turn_9",
+        plans=[],
+        feedback=[f"turn_{n} not_ok (user): {'so ' * 90}" for n in range(9)],
+        unseen=unseen_sources({n: Source(url=f"https://a.b/{n}") for n in range(1, 99)}, set()),
+        room=room,
+    )
+    assert "turn_8 not_ok" not in tail
+    assert "https://a.b/98" not in tail
+
+
 def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
     sources = {n: Source(url=f"https://a.b/{n}", title="t\n" * 500) for n in range(1, 5_001)}
     shown = set(range(1, 5_001, 2))

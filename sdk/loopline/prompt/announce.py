@@ -60,7 +60,7 @@ def announce(
     feedback: Sequence[str] = (),
     unseen: UnseenSources | None = None,
     waiting: Sequence[str] = (),
-    room: int = 0,
+    room: int | None = None,
 ) -> str:
     """Return the tail of the prompt for round `iteration` of `limit`.
 
@@ -68,7 +68,7 @@ def announce(
     time zone if that is another one. `turn_id` may include how long the turn has run. `plans` are the open plans, the one
     changed last at the end; the last four are shown. `feedback` has a line for each reaction that no turn shows in its
     place. `unseen` are the sources that no message names: the newest get a line, the others share a ref. `waiting` are
-    the refs of prompts that wait for turns of their own. Plans, feedback and sources share `room` tokens, unless it is 0.
+    the refs of prompts that wait for turns of their own. Plans, feedback and sources share `room` tokens, if any is given.
     """
     lines = [
         f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
@@ -80,17 +80,22 @@ def announce(
         hidden = len(waiting) - WAITING_SHOWN
         beyond = f" and {hidden} more" if hidden > 0 else ""
         lines.append(f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{beyond}")
-    for_plans, for_feedback = (int(room * share) for share in (PLANS_SHARE, FEEDBACK_SHARE))
+    for_plans, for_feedback, for_sources = _shares(room)
     if plans:
         lines += ["[OPEN PLANS]", *_plan_lines(plans[-OPEN_PLANS_SHOWN:], for_plans)]
     if feedback:
-        lines += ["[NEW FEEDBACK]", *_feedback_lines(feedback, for_feedback or None)]
+        lines += ["[NEW FEEDBACK]", *_feedback_lines(feedback, for_feedback)]
     if unseen and unseen.newest:
-        lines += [
-            "[SOURCES NOT SHOWN ABOVE]",
-            *_source_lines(unseen, room - for_plans - for_feedback),
-        ]
+        lines += ["[SOURCES NOT SHOWN ABOVE]", *_source_lines(unseen, for_sources)]
     return "\n".join(lines)
+
+
+def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens of `room` that plans, feedback and sources may have."""
+    if room is None:
+        return None, None, None
+    for_plans, for_feedback = int(room * PLANS_SHARE), int(room * FEEDBACK_SHARE)
+    return for_plans, for_feedback, room - for_plans - for_feedback
 
 
 def workspace_line(paths: Sequence[str], size: int) -> str:
@@ -134,11 +139,11 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
     return f" of {limit}, {remaining} left{last}"
 
 
-def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
-    """Return the plans within `room` tokens (0 is no limit): fewer, shorter steps, the current plan cut last."""
+def _plan_lines(plans: Sequence[PlanSnapshot], room: int | None) -> list[str]:
+    """Return the plans within `room` tokens, if any is given: fewer, shorter steps, the current plan cut last."""
     lines = [line for plan in plans for line in (_plan_title(plan), *plan.lines())]
     for step_index in range(len(PLAN_SIZES) + 2):
-        if not room or estimate("\n".join(lines)) <= room:
+        if room is None or estimate("\n".join(lines)) <= room:
             break
         others_size, current_size = (
             PLAN_SIZES[min(step_index, len(PLAN_SIZES) - 1)],
@@ -187,10 +192,10 @@ def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
     return [*count_line, *reversed(shown)]
 
 
-def _source_lines(unseen: UnseenSources, room: int) -> list[str]:
+def _source_lines(unseen: UnseenSources, room: int | None) -> list[str]:
     """Return the newest sources by name, as far as there is room, and a ref to the others."""
     names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
-    shown = fitting(names, room or None)
+    shown = fitting(names, room)
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
     ranges = _merged_ranges([*unseen.older, *unnamed])
     return [*([str(SourcesRef(ranges=ranges))] if ranges else []), *reversed(shown)]

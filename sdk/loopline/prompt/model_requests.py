@@ -282,7 +282,7 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
         feedback=past.reactions.new_lines_since(request.feedback_until),
         waiting=past.prompts_after(request.block.turn),
         unseen=unseen_sources(past.pool.sources, request.marked),
-        room=request.round_start.tail_room,
+        room=request.round_start.tail_room or None,
     )
     tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
     for recorded_line, rendered_line in zip_longest(*tails, fillvalue=""):
