@@ -50,6 +50,9 @@ from loopline.timeline import (
     ModelSwitched,
     Plan,
     PlanAck,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
     RoundStart,
     RunChild,
     SourceAdded,
@@ -84,7 +87,7 @@ STYLES: Mapping[str, str] = {
 """The colours of blocks by the beginning of their type."""
 
 LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
-CallBody = ToolCalled | ToolStarted | ToolResult | RunChild
+CallBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
 ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment | FileBody
 SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CustomEvent
 """What is shown by its fields; every other block is shown by its text."""
@@ -281,7 +284,14 @@ def summary_of(block: Block) -> str:
     match body:
         case TurnHeader() | RoundStart() | Decision() | ModelSwitched() | Exit():
             return _lifecycle_summary(body)
-        case ToolCalled() | ToolStarted() | ToolResult() | RunChild():
+        case (
+            ToolCalled()
+            | ToolStarted()
+            | ToolResult()
+            | RunChild()
+            | ProxiedCall()
+            | ProxiedResult()
+        ):
             return _call_summary(body)
         case (
             SourceAdded()
@@ -323,13 +333,15 @@ def _lifecycle_summary(body: LifecycleBody) -> str:
 
 def _call_summary(body: CallBody) -> str:
     match body:
-        case ToolCalled() as call:
-            return f"{call.tool} {dumps(call.arguments)}"
+        case ToolCalled(tool=tool, arguments=arguments):
+            return f"{tool} {dumps(arguments)}"
+        case ProxiedCall(tool=tool, arguments=arguments, parent=parent):
+            return f"{tool} {dumps(arguments)} · for {parent}"
         case ToolStarted() as started:
             return f"{started.call_id} begins · {started.effect}"
         case RunChild() as child:
             return _child_summary(child)
-        case ToolResult() as result:
+        case ToolResult() | ProxiedResult() as result:
             status = "" if result.status == "ok" else f"{result.status} · "
             text = " ".join(result.text.split())
             return f"{status}{result.tool} · {format_duration(result.elapsed_ms)} · {text}"

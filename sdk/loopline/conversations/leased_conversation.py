@@ -108,8 +108,9 @@ class LeasedConversation:
             ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT_OFF[status], status=status)
             for call in recorder.turn.open_calls.values()
         ]
+        proxied = recorder.turn.ends_of_proxied(_CUT_OFF[status], status)
         if results:
-            await recorder.record(*results)
+            await recorder.record(*proxied, *results)
         recorder.round = 0
         await recorder.record(
             Exit(

@@ -52,6 +52,8 @@ from loopline.timeline import (
     Plan,
     PlanAck,
     PlanHistory,
+    ProxiedCall,
+    ProxiedResult,
     RangeSummary,
     RoundStart,
     RunChild,
@@ -294,6 +296,8 @@ class TurnEventFold:
                 | FileAdded()
                 | FileRemoved()
                 | FilesPulled()
+                | ProxiedCall()
+                | ProxiedResult()
                 | MemoryFact()
                 | Feedback()
                 | Unknown()

@@ -56,6 +56,8 @@ from loopline.timeline import (
     PlanAck,
     PlanHistory,
     Projection,
+    ProxiedCall,
+    ProxiedResult,
     RangeSummary,
     RoundStart,
     RunChild,
@@ -209,6 +211,8 @@ class Rendering:
                 | FileAdded()
                 | FileRemoved()
                 | FilesPulled()
+                | ProxiedCall()
+                | ProxiedResult()
                 | CustomEvent()
                 | MemoryFact()
                 | Checkpoint()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from loopline.clock import Clock, elapsed_ms
@@ -17,16 +17,17 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.prompt import View
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
+from loopline.react.proxied_calls import ProxiedCalls
 from loopline.react.replies import answer_text
-from loopline.react.result_text import file_lines, render_outcome, truncate_outcome
+from loopline.react.result_text import artifact_bodies, file_lines, render_outcome, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.timeline import (
-    ArtifactKept,
     Block,
     Body,
     Effect,
@@ -98,6 +99,7 @@ class ToolExecutor:
         resumed. Every other call runs.
         """
         turn = self._recorder.turn
+        await self._settle_proxied()
         run = list[ToolCalled]()
         for call in list(turn.open_calls.values()):
             pending, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
@@ -118,6 +120,12 @@ class ToolExecutor:
             else:
                 run.append(call)
         await self.run_calls(run)
+
+    async def _settle_proxied(self) -> None:
+        """Give every call of a program that was cut off its result: it is not begun again."""
+        results = self._recorder.turn.ends_of_proxied(OUTCOME_UNKNOWN, "interrupted")
+        if results:
+            await self._recorder.record(*results)
 
     def _has_children(self, call: ToolCalled) -> bool:
         """Return whether the call began child runs of this conversation; a fork continues none."""
@@ -314,11 +322,41 @@ class ToolExecutor:
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
-        invocation = self._tool_call(parsed, tool.effect, children, beside)
-        outcome = await children.run(self._timed(tool, _copied(arguments), invocation))
+        proxied = self._proxied_calls(parsed, tool.effect, children)
+        invocation = replace(self._tool_call(parsed, tool.effect, children, beside), proxy=proxied)
+        step = _closing(proxied, self._timed(tool, _copied(arguments), invocation))
+        outcome = await children.run(step)
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
+
+    def _proxied_calls(
+        self, parsed: CheckedCall, effect: Effect, children: Children
+    ) -> ProxiedCalls:
+        """Return what runs the calls of a program, if this call runs one."""
+        return ProxiedCalls(
+            parsed.call,
+            effect,
+            runtime=self._runtime,
+            checker=self._checker,
+            tools=self._context.tools,
+            invoke=self._invoke_proxied,
+            on_progress=children.outbox.progress,
+        )
+
+    async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> Outcome:
+        """Run the tool of a program's call; nothing counts as shown to the program."""
+        tool = parsed.tool
+        if isinstance(tool, LooplineError):
+            raise tool
+        if tool.effect != "read":
+            seconds = self._runtime.options.tool_timeout_seconds
+            await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
+            await self._recorder.check_lease()
+        beside = await self._files_beside()
+        invocation = self._tool_call(parsed, tool.effect, children, beside)
+        unseen = replace(invocation, view=View(invocation.view.protocol))
+        return await children.run(self._timed(tool, _copied(parsed.arguments), unseen))
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the tool within the time that a call has."""
@@ -397,19 +435,14 @@ class ToolExecutor:
         ran_with: JsonObject | None = None,
     ) -> None:
         """Record the result of a call with its numbered sources, its artifacts and the answer it gives."""
-        turn, artifact = self._recorder.number, outcome.artifact
+        turn = self._recorder.number
         answer = answer_text(outcome.answer, self._runtime.output)
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
         def bodies(timeline: Timeline) -> list[Body]:
             cited = [section.source for section in shown.sections if section.source]
             sids, added = timeline.pool.assign_numbers([*cited, *shown.sources])
-            kept, artifact_ref = list[ArtifactKept](), ""
-            if artifact is not None:
-                version = timeline.artifacts.get((turn, call.call_id), 0) + 1
-                text, mime = dumps(artifact), "application/json"
-                kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
-                artifact_ref = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+            artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
             files = file_bodies(timeline, turn, outcome.files, call.call_id)
             result = ToolResult(
                 call_id=call.call_id,
@@ -483,6 +516,14 @@ class ToolExecutor:
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
         )
+
+
+async def _closing(proxied: ProxiedCalls, step: Awaitable[Outcome]) -> Outcome:
+    """Return the outcome of the step once no call of its program runs."""
+    try:
+        return await step
+    finally:
+        await proxied.close()
 
 
 def _copied(arguments: JsonObject) -> JsonObject:

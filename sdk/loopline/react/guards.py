@@ -305,15 +305,17 @@ class CallChecker:
             logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
             return Claim("exclusive")
 
-    async def check(self, parsed: CheckedCall, guarded: GuardedCall) -> CheckedCall:
-        """Return the call as the guards decide."""
+    async def check(
+        self, parsed: CheckedCall, guarded: GuardedCall, *, is_approved: bool = False
+    ) -> CheckedCall:
+        """Return the call as the guards decide; none asks about one that the user has approved."""
         tool, call = parsed.tool, parsed.call
         if isinstance(tool, LooplineError):
             return parsed
         turn = self._recorder.turn
         answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
         is_same_call = waiting is not None and waiting.digest == approval_digest(call)
-        is_approved = is_same_call and answer is not None and is_approval(answer.value)
+        is_approved |= is_same_call and answer is not None and is_approval(answer.value)
         is_approved |= call.call_id in turn.started  # what its children do is carried on
         verdict = await (self._guards.granted if is_approved else self._guards.before)(guarded)
         parsed = replace(parsed, verdict=verdict)
@@ -345,8 +347,10 @@ class CallChecker:
         """Count by tool the calls that the turn made before this one."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
-        since = dropwhile(lambda batch_call: batch_call.call_id != call.call_id, batch)
-        return turn.call_counts - Counter(batch_call.tool for batch_call in since)
+        parent, dash, _ = call.call_id.partition("-")
+        since = list(dropwhile(lambda batch_call: batch_call.call_id != parent, batch))
+        later = [*since[1:], call] if dash else since  # a program's call comes after its parent
+        return turn.call_counts - Counter(later_call.tool for later_call in later)
 
     async def filter_result(self, guarded: GuardedCall, outcome: Outcome) -> Outcome:
         """Return the outcome as the guards let the model read it: its text, and that of each section."""

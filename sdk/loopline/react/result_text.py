@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loopline.models import ADDRESS_CHARACTERS, one_line
+from loopline.models import ADDRESS_CHARACTERS, Json, dumps, one_line
 from loopline.refs import FileRef
-from loopline.timeline import FileAdded, FileBody, FileRemoved, FilesPulled, workspace
+from loopline.timeline import (
+    ArtifactKept,
+    FileAdded,
+    FileBody,
+    FileRemoved,
+    FilesPulled,
+    Timeline,
+    workspace,
+)
 from loopline.tools import Outcome, ResultSection
 
 
@@ -48,6 +56,18 @@ def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
             case FilesPulled():
                 pass  # the tool says so itself
     return lines
+
+
+def artifact_bodies(
+    timeline: Timeline, turn: int, call_id: str, artifact: Json
+) -> tuple[str, list[ArtifactKept]]:
+    """Return the pinned ref of a call's artifact, and the body that stores it; nothing if there is none."""
+    if artifact is None:
+        return "", []
+    version = timeline.artifacts.get((turn, call_id), 0) + 1
+    text, mime = dumps(artifact), "application/json"
+    ref = f"ar:turn_{turn}.artifacts.{call_id}@{version}"
+    return ref, [ArtifactKept(name=call_id, version=version, text=text, mime=mime)]
 
 
 def render_outcome(

@@ -24,6 +24,9 @@ from loopline.timeline import (
     FileRemoved,
     FilesPulled,
     Projection,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
     RangeSummary,
     RoundStart,
     RunChild,
@@ -48,7 +51,7 @@ from loopline.timeline.chain import digests
 from loopline.timeline.workspace_paths import parse_path
 
 LARGEST_NUMBER = 2**53
-CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild
+CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
 _CALLED = BodyUnion[CalledBody](CalledBody)
 _FILES = BodyUnion[UserAttachment](UserAttachment)
 _TREE = BodyUnion[FileBody](FileBody)
@@ -97,7 +100,10 @@ def check_order(blocks: Sequence[Block]) -> None:
 
 
 def check_calls(blocks: Sequence[Block]) -> None:
-    """Check that every start, child and result follows its call, with one start and one result each."""
+    """Check that every start, child and result follows its call, with one start and one result each.
+
+    A program's call follows the call that ran the program, which has no result yet.
+    """
     turns, started, finished = dict[str, int](), set[str](), set[str]()
     for block, body in _CALLED.among(blocks):
         call_id = body.call_id
@@ -110,6 +116,13 @@ def check_calls(blocks: Sequence[Block]) -> None:
                 is_valid = is_valid and call_id not in started | finished
                 started.add(call_id)
             case ToolResult():
+                is_valid = is_valid and call_id not in finished
+                finished.add(call_id)
+            case ProxiedCall(parent=parent):
+                is_open = turns.get(parent) == block.turn and parent not in finished
+                is_valid = call_id not in turns and is_open
+                turns.setdefault(call_id, block.turn)
+            case ProxiedResult():
                 is_valid = is_valid and call_id not in finished
                 finished.add(call_id)
             case RunChild(conversation=name):

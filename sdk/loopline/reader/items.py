@@ -119,12 +119,16 @@ def text_of(block: Block) -> tuple[str, str]:
             return text, MARKDOWN
         case blocks.TextKept(text=text, mime=mime) | blocks.ArtifactKept(text=text, mime=mime):
             return text, mime
-        case blocks.ToolCalled(tool=tool, arguments=arguments):
+        case (
+            blocks.ToolCalled(tool=tool, arguments=arguments)
+            | blocks.ProxiedCall(tool=tool, arguments=arguments)
+        ):
             return dumps({"tool": tool, "arguments": arguments}), JSON
         case blocks.RangeSummary():
             return summary_text(block.body), MARKDOWN
         case (
             blocks.ToolResult(text=text)
+            | blocks.ProxiedResult(text=text)
             | blocks.Notice(text=text)
             | blocks.PlanHistory(text=text)
             | blocks.SystemMessage(text=text)

@@ -34,6 +34,9 @@ from loopline.timeline.blocks import LimitValue as LimitValue
 from loopline.timeline.blocks import MemoryFact as MemoryFact
 from loopline.timeline.blocks import Notes as Notes
 from loopline.timeline.blocks import Notice as Notice
+from loopline.timeline.blocks import ProxiedBody as ProxiedBody
+from loopline.timeline.blocks import ProxiedCall as ProxiedCall
+from loopline.timeline.blocks import ProxiedResult as ProxiedResult
 from loopline.timeline.blocks import Reaction as Reaction
 from loopline.timeline.blocks import ResultStatus as ResultStatus
 from loopline.timeline.blocks import RunChild as RunChild

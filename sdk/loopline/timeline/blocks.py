@@ -276,6 +276,33 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.tool.result"]] = "react.tool.result"
 
 
+class ProxiedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A program called a tool while the call `parent` ran it; recorded before the tool starts.
+
+    Its `call_id` is `<parent>-1`, `<parent>-2` and so on. It belongs to no round, and no prompt shows it.
+    """
+
+    call_id: str
+    parent: str
+    tool: str
+    arguments: JsonObject = {}
+    type: ClassVar[Literal["react.proxied.call"]] = "react.proxied.call"
+
+
+class ProxiedResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a program's call gave to the program, or its error. `ran_with` is as in `ToolResult`."""
+
+    call_id: str
+    parent: str
+    tool: str
+    text: str
+    status: ResultStatus = "ok"
+    elapsed_ms: float = 0.0
+    artifact: str = ""
+    ran_with: JsonObject | None = None
+    type: ClassVar[Literal["react.proxied.result"]] = "react.proxied.result"
+
+
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message from the runtime to the model, for example why its reply was malformed."""
 
@@ -410,11 +437,22 @@ InputBody = UserInput | UserStop | UserAttachment | UserAnswer | UserRecalled
 ModelBody = ModelSwitched | ModelOverflowed
 RoundBody = RoundStart | Decision | Thinking | Notes | Notice | ToolsSelected | ModelBody
 CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
+ProxiedBody = ProxiedCall | ProxiedResult
 PlanBody = Plan | PlanAck | PlanHistory
 ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
 KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | MemoryFact | FileBody
 OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
-Body = InputBody | RoundBody | CallBody | PlanBody | ContextBody | KeptBody | OutcomeBody | Unknown
+Body = (
+    InputBody
+    | RoundBody
+    | CallBody
+    | ProxiedBody
+    | PlanBody
+    | ContextBody
+    | KeptBody
+    | OutcomeBody
+    | Unknown
+)
 """Every body type. A new one joins one of the unions above."""
 
 B = TypeVar("B", bound=Body)
@@ -474,9 +512,9 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
                 return BlockRef(turn_id=turn, type=body.type)
             case UserAttachment() | FileAdded():
                 return _file_ref(turn, body)
-            case ToolCalled(call_id=call_id):
+            case ToolCalled(call_id=call_id) | ProxiedCall(call_id=call_id):
                 return CallRef(turn_id=turn, call_id=call_id, part="call")
-            case ToolResult(call_id=call_id):
+            case ToolResult(call_id=call_id) | ProxiedResult(call_id=call_id):
                 return CallRef(turn_id=turn, call_id=call_id, part="result")
             case RangeSummary():
                 return SummaryRef(turn_id=turn, n=self.n)
@@ -522,6 +560,7 @@ NamedBody = (
     | UserAttachment
     | ToolCalled
     | ToolResult
+    | ProxiedBody
     | RangeSummary
     | SourceAdded
     | TextKept

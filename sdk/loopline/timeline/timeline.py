@@ -28,6 +28,9 @@ from loopline.timeline.blocks import (
     FilesPulled,
     Imported,
     KnowledgeCommit,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
     TextKept,
     ToolCalled,
     ToolResult,
@@ -59,7 +62,7 @@ _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
 _FILES = BodyUnion[UserAttachment](UserAttachment)
-FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan | FileBody
+FoundBody = ToolCalled | ToolResult | ProxiedBody | ArtifactKept | UserAttachment | Plan | FileBody
 """The bodies that have a ref of their own kind."""
 _FOUND = BodyUnion[FoundBody](FoundBody)
 
@@ -87,7 +90,7 @@ class _Names:
             if not _FOUND.has(body):
                 continue
             match body:
-                case ToolCalled() | ToolResult() | ArtifactKept():
+                case ToolCalled() | ToolResult() | ProxiedCall() | ProxiedResult() | ArtifactKept():
                     self.blocks[block.ref] = block
                 case UserAttachment():
                     self.blocks.setdefault(block.ref, block)  # the first of a name keeps it

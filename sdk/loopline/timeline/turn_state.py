@@ -22,6 +22,10 @@ from loopline.timeline.blocks import (
     Exit,
     ExitReason,
     Notice,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
+    ResultStatus,
     RunChild,
     ToolCalled,
     ToolPending,
@@ -41,6 +45,7 @@ NO_USAGE = Usage()
 # The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
 _ACT = BodyUnion[ActBody](ActBody)
+_PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
 CourseBody = UserPrompt | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
 _COURSE = BodyUnion[CourseBody](CourseBody)
 SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
@@ -63,7 +68,8 @@ class Turn:
 
     `open_round` is a round without a decision yet, and it `overflowed` if its request was too long. `pending` are the
     calls that wait for the user, `answers` the user's answers, `tool_answers` the answers that calls of the last
-    round gave for the turn. `children` are the child runs by conversation. `notice_codes` are those since the last
+    round gave for the turn. `proxied` are the calls that programs made, `open_proxied` those without a result.
+    `children` are the child runs by conversation. `notice_codes` are those since the last
     decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and arguments.
     `steered_at_round` is the number of finished rounds when a round took a steer. `model_index` is the model's place
     in the chain. `malformed` and `cut_off` count replies in a row that could not be read or were cut off.
@@ -86,6 +92,8 @@ class Turn:
     children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
+    proxied: dict[str, ProxiedCall] = field(default_factory=dict[str, ProxiedCall])
+    open_proxied: dict[str, ProxiedCall] = field(default_factory=dict[str, ProxiedCall])
     call_counts: Counter[str] = field(default_factory=Counter[str])
     failure_counts: Counter[str] = field(default_factory=Counter[str])
     notice_codes: list[str] = field(default_factory=list[str])
@@ -112,6 +120,8 @@ class Turn:
         body = block.body
         if _ACT.has(body):
             self._take_act(body)
+        elif _PROXIED.has(body):
+            self._take_proxied(body)
         elif _COURSE.has(body):
             self._take_course(block, body)
         elif _SPENT.has(body):
@@ -205,6 +215,16 @@ class Turn:
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
 
+    def _take_proxied(self, body: ProxiedBody) -> None:
+        match body:
+            case ProxiedCall(call_id=call_id):
+                self.proxied[call_id] = self.open_proxied[call_id] = body
+                self.call_counts[body.tool] += 1
+            case ProxiedResult(call_id=call_id, status=status):
+                call = self.open_proxied.pop(call_id, None)
+                if call is not None and status == "error":
+                    self.failure_counts[_digest(call)] += 1
+
     def _take_end(self, body: EndBody) -> None:
         self.tool_answers.clear()
         match body:
@@ -235,12 +255,21 @@ class Turn:
         """Return the number of decisions; requests for the answer alone do not count."""
         return len(self.decisions)
 
-    def failures(self, call: ToolCalled) -> int:
+    def ends_of_proxied(self, text: str, status: ResultStatus) -> list[ProxiedResult]:
+        """Return a result for each call of a program that has none."""
+        return [
+            ProxiedResult(
+                call_id=call.call_id, parent=call.parent, tool=call.tool, text=text, status=status
+            )
+            for call in self.open_proxied.values()
+        ]
+
+    def failures(self, call: ToolCalled | ProxiedCall) -> int:
         """Return how often this call failed before with the same arguments."""
         return self.failure_counts[_digest(call)]
 
 
-def _digest(call: ToolCalled) -> str:
+def _digest(call: ToolCalled | ProxiedCall) -> str:
     text = dumps([call.tool, call.arguments], sort_keys=True)
     return sha256(text.encode()).hexdigest()
 

@@ -11,16 +11,17 @@ from collections.abc import (
     Iterable,
     Mapping,
     MutableMapping,
+    Sequence,
 )
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NoReturn, cast
+from typing import Any, Generic, Literal, NoReturn, Protocol, cast
 
 from typing_extensions import TypeVar
 
 from loopline.errors import LooplineError, ToolError
 from loopline.files import Workspace
-from loopline.models import Json, Model, dumps
+from loopline.models import Json, JsonObject, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
@@ -170,12 +171,70 @@ async def _no_answer(question: str, schema: Json) -> Json:
     return None
 
 
+class ApprovalRequired(LooplineError):
+    """A program's call awaits approval, and nobody gave it while the program waited."""
+
+    def __init__(self, tool: str, question: str) -> None:
+        super().__init__(f"approval_required: {tool} awaits approval: {question}")
+        self.tool = tool
+        self.question = question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxiedAnswer:
+    """What a call gives to the program that made it; `code` is the status of a call that failed.
+
+    `sections` are the texts that a tool such as `react.read` found, which `text` holds too.
+    """
+
+    call_id: str
+    ok: bool
+    text: str
+    sections: tuple[str, ...] = ()
+    artifact: Json = None
+    code: str = ""
+
+
+class ToolProxy(Protocol):
+    """Calls of tools for a program; each is a call of the turn."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the tools that the program may call."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: JsonObject, *, approval_seconds: float
+    ) -> ProxiedAnswer:
+        """Run a call; an error of the tool is an answer.
+
+        Raises:
+            ApprovalRequired: the call awaits approval, and none was given in so many seconds.
+            LooplineError: the program has ended, or the call could not be recorded.
+        """
+        ...
+
+
+class NoProxy:
+    """A proxy that refuses every call: nothing is there to record it."""
+
+    names: Sequence[str] = ()
+
+    async def call(
+        self, tool: str, arguments: JsonObject, *, approval_seconds: float
+    ) -> ProxiedAnswer:
+        """Refuse the call."""
+        del arguments, approval_seconds
+        raise ToolError(f"{tool} cannot be called here: the program runs outside any conversation")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
     """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
 
     `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
-    runs, with the schema of the answer; it returns None if nobody is there to answer.
+    runs, with the schema of the answer; it returns None if nobody is there to answer. `proxy` runs the calls of a
+    program.
     """
 
     context: ToolContext[object]
@@ -185,6 +244,7 @@ class ToolInvocation:
     moment: Moment
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
+    proxy: ToolProxy = field(default_factory=NoProxy)
 
 
 EVENT_BYTES = 2_000_000

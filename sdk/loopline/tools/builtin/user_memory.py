@@ -9,7 +9,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.memory import MOST_FACTS, FactsOfTurn, UserFact, fact_text
 from loopline.models import Json, JsonObject, ToolSpec
 from loopline.refs import ConversationRef, parse
-from loopline.timeline import Effect, FactScope, MemoryFact, ToolResult, iso_time
+from loopline.timeline import Effect, FactScope, MemoryFact, ProxiedResult, ToolResult, iso_time
 from loopline.tools.arguments import check_names, object_schema, optional_text, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
@@ -184,7 +184,9 @@ async def _checked_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[st
         block = await call.reader.find(ref)
         body = None if block is None else block.body
         recalled = isinstance(body, MemoryFact)
-        if recalled or (isinstance(body, ToolResult) and body.tool in _RECALLING_TOOLS):
+        if recalled or (
+            isinstance(body, ToolResult | ProxiedResult) and body.tool in _RECALLING_TOOLS
+        ):
             raise ToolError(f"refs: {text} is remembered text: name what it rests on")
         if block is None and not isinstance(ref, ConversationRef):
             raise ToolError(f"refs: {text} names nothing here")

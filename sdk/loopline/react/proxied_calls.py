@@ -1,0 +1,286 @@
+"""The calls that a program makes while one call of the loop runs it: guarded, limited and recorded like that call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from loopline.clock import elapsed_ms
+from loopline.errors import LooplineError, StoreError, ToolError
+from loopline.events import Delta
+from loopline.files import file_bodies
+from loopline.models import Json, JsonObject, well_formed
+from loopline.react.extensions import Ask, Deny
+from loopline.react.guards import CallChecker, CheckedCall, is_approval
+from loopline.react.result_text import artifact_bodies, file_lines, render_outcome, truncate_outcome
+from loopline.react.tool_runtime import Children, ToolRuntime
+from loopline.timeline import (
+    Body,
+    Effect,
+    ProxiedCall,
+    ProxiedResult,
+    ResultStatus,
+    Timeline,
+    ToolCalled,
+)
+from loopline.tools import (
+    ApprovalRequired,
+    AskUser,
+    Outcome,
+    ProxiedAnswer,
+    ToolSet,
+)
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+CUT_OFF = "This call was cut off, because the program that made it has ended. Whether it took effect is unknown."
+RESULT_BYTES = 1_000_000
+"""Bytes of text that a result gives to a program."""
+
+Invoke = Callable[[CheckedCall, Children], Awaitable[Outcome]]
+"""Runs the tool of a checked call within the time that a call has."""
+
+
+@dataclass(slots=True)
+class _ProxiedTask:
+    parsed: CheckedCall
+    task: asyncio.Task[ProxiedAnswer] | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ProxiedCalls:
+    """The calls of one program. None runs, nor is any begun, once this is closed.
+
+    A program may call what its own call could: if that is exclusive, every tool but those with the effect "meta" and
+    those that run programs; otherwise only tools that read.
+    """
+
+    def __init__(
+        self,
+        parent: ToolCalled,
+        effect: Effect,
+        *,
+        runtime: ToolRuntime,
+        checker: CallChecker,
+        tools: ToolSet,
+        invoke: Invoke,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._parent = parent
+        self._runtime = runtime
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
+        self._checker = checker
+        self._invoke = invoke
+        self._on_progress = on_progress
+        self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
+        self._running: list[_ProxiedTask] = []
+        self._count = 0
+        self._closed = False
+        alias = parent.tool.partition(".")[0]
+        self.names: Sequence[str] = tuple(
+            name
+            for name, tool in tools.items()
+            if tool.effect == "read" or (effect == "exclusive" and tool.effect != "meta")
+            if name.partition(".")[0] != alias
+        )
+
+    async def call(
+        self, tool: str, arguments: JsonObject, *, approval_seconds: float
+    ) -> ProxiedAnswer:
+        """Run a call for the program and return its result, or its error.
+
+        Raises:
+            ApprovalRequired: the call awaits approval, and none was given in so many seconds.
+            LooplineError: the program has ended.
+        """
+        if self._closed:
+            raise LooplineError(f"{tool} was not begun: the program has ended")
+        turn = self._recorder.turn
+        if not self._count:
+            self._count = sum(call.parent == self._parent.call_id for call in turn.proxied.values())
+        self._count += 1
+        call_id = f"{self._parent.call_id}-{self._count}"
+        called = ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
+        entry = _ProxiedTask(self._checker.parse(called))
+        before = [
+            earlier.done
+            for earlier in self._running
+            if earlier.parsed.claim.conflicts(entry.parsed.claim)
+        ]
+        self._running.append(entry)
+        entry.task = asyncio.ensure_future(self._run_in_order(entry, before, approval_seconds))
+        try:
+            return await entry.task
+        finally:
+            entry.done.set()
+            self._running.remove(entry)
+
+    async def close(self) -> None:
+        """Begin no further call, and cut off those that run; each has its result then."""
+        self._closed = True
+        tasks = [entry.task for entry in self._running if entry.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_in_order(
+        self, entry: _ProxiedTask, before: Sequence[asyncio.Event], approval_seconds: float
+    ) -> ProxiedAnswer:
+        for earlier in before:
+            await earlier.wait()
+        async with self._slots:
+            return await self._run(entry.parsed, approval_seconds)
+
+    async def _run(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
+        call, start = parsed.call, self._clock.elapsed()
+        await self._recorder.record(
+            ProxiedCall(
+                call_id=call.call_id,
+                parent=self._parent.call_id,
+                tool=call.tool,
+                arguments=call.arguments,
+            )
+        )
+        try:
+            return await self._run_recorded(parsed, approval_seconds)
+        except asyncio.CancelledError:
+            await self._record_end(parsed, CUT_OFF, "interrupted", start)
+            raise
+        except ApprovalRequired as error:
+            await self._record_end(parsed, str(error), "denied", start)
+            raise
+        except (StoreError, AssertionError):
+            raise
+        except AskUser:
+            text = f"{call.tool} asks the user, which it cannot do for a program"
+            return await self._record_end(parsed, text, "error", start)
+        except LooplineError as error:
+            return await self._record_failure(parsed, str(error), start)
+        except Exception as error:
+            logger.exception("%s broke", call.tool)
+            return await self._record_failure(parsed, f"{type(error).__name__}: {error}", start)
+
+    async def _run_recorded(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
+        call, start = parsed.call, self._clock.elapsed()
+        if call.tool not in self.names:
+            raise ToolError(f"a program cannot call {call.tool!r} here: {self._offer}")
+        if parsed.guarded is not None:
+            parsed = await self._judge(parsed, approval_seconds)
+        if isinstance(parsed.verdict, Deny):
+            return await self._record_end(parsed, parsed.verdict.reason, "denied", start)
+        if isinstance(parsed.tool, LooplineError):
+            raise parsed.tool
+        self._on_progress(call.tool)
+        children = Children(call.call_id, self._runtime, spawn=None)
+        outcome = await self._invoke(parsed, children)
+        if parsed.guarded is not None:
+            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        return await self._record_outcome(parsed, outcome, start)
+
+    @property
+    def _offer(self) -> str:
+        return f"only {', '.join(self.names)}" if self.names else "it can call no tool"
+
+    async def _judge(self, parsed: CheckedCall, approval_seconds: float) -> CheckedCall:
+        """Return the call as the guards decide, after the user's approval if one of them asks for it."""
+        guarded = parsed.guarded
+        if guarded is None:
+            return parsed
+        judged = await self._checker.check(parsed, guarded)
+        if not isinstance(judged.verdict, Ask):
+            return judged
+        question = judged.verdict.question
+        answer = await self._answer_to(parsed.call.call_id, question, approval_seconds)
+        if answer is None:
+            raise ApprovalRequired(parsed.call.tool, question)
+        if not is_approval(answer):
+            return CheckedCall(
+                parsed.call,
+                parsed.tool,
+                parsed.claim,
+                parsed.arguments,
+                guarded,
+                Deny("The user did not approve of this call."),
+            )
+        return await self._checker.check(parsed, guarded, is_approved=True)
+
+    async def _answer_to(self, call_id: str, question: str, seconds: float) -> Json:
+        """Return what the user answers while the program waits; None if nobody does in time."""
+        recorder = self._recorder
+        if not recorder.is_heard or seconds <= 0:
+            return None
+        waiting = asyncio.ensure_future(recorder.questions.answer_to(call_id))
+
+        def ring() -> None:
+            waiting.cancel()
+
+        alarm = self._clock.alarm(seconds, ring)
+        text = well_formed(question)
+        self._runtime.listen(Delta(type="pending", channel="tool", text=text, call_id=call_id))
+        try:
+            await asyncio.wait([waiting])
+        finally:
+            alarm.cancel()
+            waiting.cancel()
+        return None if waiting.cancelled() else waiting.result()
+
+    async def _record_failure(self, parsed: CheckedCall, text: str, start: float) -> ProxiedAnswer:
+        if parsed.guarded is not None:
+            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
+        return await self._record_end(parsed, text, "error", start)
+
+    async def _record_end(
+        self, parsed: CheckedCall, text: str, status: ResultStatus, start: float
+    ) -> ProxiedAnswer:
+        call = parsed.call
+        result = ProxiedResult(
+            call_id=call.call_id,
+            parent=self._parent.call_id,
+            tool=call.tool,
+            text=well_formed(text),
+            status=status,
+            elapsed_ms=elapsed_ms(self._clock, start),
+        )
+        if call.call_id in self._recorder.turn.open_proxied:
+            await self._recorder.record(result)
+        return ProxiedAnswer(call_id=call.call_id, ok=False, text=result.text, code=status)
+
+    async def _record_outcome(
+        self, parsed: CheckedCall, outcome: Outcome, start: float
+    ) -> ProxiedAnswer:
+        """Record the result with its sources, artifacts and files. It shows nothing to the model."""
+        call, turn = parsed.call, self._recorder.number
+        given = truncate_outcome(outcome, RESULT_BYTES)
+        ran_with = None if parsed.arguments is call.arguments else parsed.arguments
+        texts = list[str]()
+
+        def bodies(timeline: Timeline) -> list[Body]:
+            cited = [section.source for section in given.sections if section.source]
+            sids, added = timeline.pool.assign_numbers([*cited, *given.sources])
+            artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
+            files = file_bodies(timeline, turn, given.files, call.call_id)
+            text = render_outcome(given, sids, artifact_ref, file_lines(files, turn))
+            texts[:] = [text]
+            result = ProxiedResult(
+                call_id=call.call_id,
+                parent=self._parent.call_id,
+                tool=call.tool,
+                text=text,
+                elapsed_ms=elapsed_ms(self._clock, start),
+                artifact=artifact_ref,
+                ran_with=ran_with,
+            )
+            return [result, *added, *given.bodies, *kept, *files]
+
+        await self._recorder.record_from(bodies)
+        return ProxiedAnswer(
+            call_id=call.call_id,
+            ok=True,
+            text=texts[0],
+            sections=tuple(section.text for section in given.sections),
+            artifact=given.artifact,
+        )
