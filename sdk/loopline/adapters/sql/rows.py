@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from loopline.adapters.sql import statements
-from loopline.adapters.sql.sqlite import Connection, execute
-from loopline.adapters.sql.statements import (
-    BEFORE_DIGESTS,
-    BEFORE_FORKS,
-    CURRENT,
+from loopline.adapters.sql.read_statements import (
     EPOCH,
     MILLISECOND,
+    NO_LIMIT,
     VERSION_KEY,
+    BlockFilter,
     ConversationFilter,
-    Query,
     ReadStatements,
-    filtered_blocks,
 )
+from loopline.adapters.sql.sqlite import Connection, execute
+from loopline.adapters.sql.statements import BEFORE_DIGESTS, BEFORE_FORKS, CURRENT
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry, decode
@@ -55,10 +53,10 @@ SURVIVE_POWER_LOSS = {
     "react.tool.start",
     "assistant.completion",
 }
-_NO_LIMIT = -1
 BATCH = 1_000
 """How many rows are held at once while blocks are made of them."""
 _LAST_SEQ = 2**62
+_LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
 """Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
 
@@ -211,18 +209,6 @@ def from_milliseconds(milliseconds: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFilter:
-    """Which blocks to read: the arguments of `TimelineLog.read`."""
-
-    after: int
-    limit: int | None = None
-    types: tuple[str, ...] = ()
-    turn: int | None = None
-    last: int | None = None
-    also: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseOwner:
     """The runner that held a conversation last.
 
@@ -275,12 +261,12 @@ class StoreReader:
         self, connection: Connection, selection: ConversationFilter
     ) -> list[ConversationSummary]:
         """Return the matching conversations that have blocks, the most recently active first."""
-        query = selection.apply(self._read_statements(connection).summaries)
-        return [_summary(row) for row in execute(connection, query)]
+        query = self._read_statements(connection).summaries
+        return [_summary(row) for row in execute(connection, query, selection.parameters)]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
         """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
-        query = statements.unfinished(self._read_statements(connection).summaries)
+        query = self._read_statements(connection).unfinished
         return [_summary(row) for row in execute(connection, query)]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
@@ -445,45 +431,34 @@ def _selected(
 ) -> Iterator[Sequence[Any]]:
     """Yield the rows that match the filter, in order, as the database gives them."""
     if selection.also:
-        positions = {"positions": dumps(list(selection.also)), "limit": _NO_LIMIT}
+        positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
         for owner, after, until in parts:
             part = {"owner": owner, "after": after, "until": min(until, selection.after)}
             yield from execute(connection, read_statements.blocks_at, {**part, **positions})
+    rows = _rows(connection, selection.statement(read_statements), parts, selection)
     if selection.last is None:
-        yield from _rows(connection, read_statements, parts, selection)
-    elif selection.limit is None:
-        # Sought from the end, so that the blocks before them cost nothing.
-        newest = _rows(connection, read_statements, parts, selection, from_end=True)
-        yield from reversed(list(newest))
+        yield from rows
+    elif selection.from_end:
+        yield from reversed(list(rows))
     else:
-        yield from deque(_rows(connection, read_statements, parts, selection), selection.last)
+        yield from deque(rows, selection.last)
 
 
 def _rows(
-    connection: Connection,
-    read_statements: ReadStatements,
-    parts: Sequence[_Part],
-    selection: BlockFilter,
-    *,
-    from_end: bool = False,
+    connection: Connection, statement: str, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[Sequence[Any]]:
-    query, limit = read_statements.blocks, selection.last if from_end else selection.limit
-    by_turn = selection.turn is not None
-    if selection.types or by_turn or from_end:
-        query = filtered_blocks(
-            read_statements, selection.types, by_turn=by_turn, from_end=from_end
-        )
-    remaining = _NO_LIMIT if limit is None else limit
-    for owner, after, until in reversed(parts) if from_end else parts:
+    limit = selection.last if selection.from_end else selection.limit
+    remaining = NO_LIMIT if limit is None else limit
+    for owner, after, until in reversed(parts) if selection.from_end else parts:
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
-            options = {"limit": remaining, "turn": selection.turn}
-            for row in execute(connection, query, {**part, **options}):
+            options = {**selection.parameters, "limit": remaining}
+            for row in execute(connection, statement, {**part, **options}):
                 remaining -= limit is not None
                 yield row
 
 
-def _parts(connection: Connection, query: Query, conversation: ConversationKey) -> list[_Part]:
+def _parts(connection: Connection, query: str, conversation: ConversationKey) -> list[_Part]:
     """Return the parts that a conversation consists of; its own blocks come last."""
     rows = execute(connection, query, key_parameters(conversation)).fetchall()
     if not rows:
@@ -535,8 +510,8 @@ class LinkRow(NamedTuple):
 
 def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
     """Yield the rows of a conversation's own blocks, in order, as they are stored."""
-    query = statements.SELECT_LINKS
-    while rows := execute(connection, query, {"owner": row, "after": after}).fetchall():
+    part, query = {"owner": row, "limit": _LINKS_PER_QUERY}, statements.SELECT_LINKS
+    while rows := execute(connection, query, {**part, "after": after}).fetchall():
         yield from map(LinkRow._make, rows)
         after = rows[-1][1]
 

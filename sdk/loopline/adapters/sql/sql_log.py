@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
-from loopline.adapters.sql.rows import AppendRequest, BlockFilter, EncodedBody, StoreReader
+from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
+from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader
 from loopline.adapters.sql.sqlite import Connection, database_path, file_id
-from loopline.adapters.sql.statements import ConversationFilter
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
     GroupCommit,

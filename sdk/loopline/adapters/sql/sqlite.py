@@ -9,12 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.sql.elements import ClauseElement
 
 from loopline.errors import StoreBusy, StoreError, StoreFull
 
@@ -33,7 +30,6 @@ DATABASE_ERRORS = (sqlite3.Error, OSError)
 Connection = sqlite3.Connection
 
 _NO_PARAMETERS: Mapping[str, Any] = {}
-_DIALECT = sqlite.dialect(paramstyle="named")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
 _ADVICE = {
@@ -48,30 +44,17 @@ _ADVICE = {
     sqlite3.SQLITE_IOERR: "its disk failed: check that the disk works and is mounted",
 }
 
-# SQLAlchemy only compiles the statements, each once: its own execution of an append takes longer than SQLite's.
-
-
-@lru_cache(maxsize=256)
-def _compiled(statement: ClauseElement) -> tuple[str, Mapping[str, Any]]:
-    """Return the statement's text and the parameters that have a value already."""
-    compiled = statement.compile(dialect=_DIALECT)
-    fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
-    return str(compiled), fixed
-
 
 def execute(
-    connection: Connection, statement: ClauseElement, parameters: Mapping[str, Any] = _NO_PARAMETERS
+    connection: Connection, statement: str, parameters: Mapping[str, Any] = _NO_PARAMETERS
 ) -> sqlite3.Cursor:
     """Run the statement and return its rows."""
-    text, fixed = _compiled(statement)
-    return connection.execute(text, {**fixed, **parameters} if fixed else parameters)
+    return connection.execute(statement, parameters)
 
 
-def execute_many(
-    connection: Connection, statement: ClauseElement, rows: Iterable[Mapping[str, Any]]
-) -> None:
+def execute_many(connection: Connection, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Run the statement once for each row of parameters."""
-    connection.executemany(_compiled(statement)[0], rows)
+    connection.executemany(statement, rows)
 
 
 def data_version(connection: Connection) -> int:

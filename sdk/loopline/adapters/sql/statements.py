@@ -1,542 +1,381 @@
-"""The tables of the store, and every SQL statement, as SQLAlchemy Core constructs that a dialect compiles.
+"""Every SQL statement of the store as text, compiled from the definitions: change those instead.
 
-`json_each`, which turns a JSON array into rows, is the one function here that only SQLite has.
+`python -m tests.support.compiled_statements` writes this module.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from loopline.adapters.sql.read_statements import ReadStatements
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Select,
-    Table,
-    Text,
-    UniqueConstraint,
-    Update,
-    and_,
-    bindparam,
-    cast,
-    exists,
-    func,
-    literal,
-    null,
-    or_,
-    select,
-    union_all,
+SELECT_META = """SELECT meta.value FROM meta WHERE meta."key" = :key"""
+INSERT_META = """INSERT INTO meta ("key", value) VALUES (:key, :value)"""
+DELETE_META = """DELETE FROM meta WHERE meta."key" = :name"""
+UPDATE_META = """UPDATE meta SET value=:new WHERE meta."key" = :name"""
+SELECT_STATE = """SELECT conversations.id, conversations.turns, conversations.term, (SELECT max(blocks.seq)
+AS max_1 FROM blocks WHERE blocks.conversation = conversations.id) AS anon_1, (SELECT
+max(segments.last) AS max_2 FROM segments WHERE segments.conversation = conversations.id)
+AS anon_2, tombstones.at, head_row.digest, head_row.bytes FROM conversations LEFT OUTER
+JOIN tombstones ON tombstones.conversation = conversations.id LEFT OUTER JOIN blocks AS
+head_row ON head_row.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT
+shown.id FROM segments JOIN blocks AS shown ON shown.conversation = segments.owner AND
+shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER BY
+segments.last DESC LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND
+conversations.project = :project AND conversations.user = :user AND conversations.name =
+:name"""
+SELECT_ID = """SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
+conversations WHERE conversations.tenant = :tenant AND conversations.project = :project
+AND conversations.user = :user AND conversations.name = :name"""
+SELECT_FORGOTTEN_AT = """SELECT tombstones.at FROM tombstones JOIN conversations ON tombstones.conversation =
+conversations.id WHERE conversations.tenant = :tenant AND conversations.project = :project
+AND conversations.user = :user AND conversations.name = :name"""
+INSERT_CONVERSATION = """INSERT INTO conversations (tenant, project, user, name, uid, title, turns, term,
+started_at) VALUES (:tenant, :project, :user, :name, :uid, '', 0, 0, 0) RETURNING id"""
+UPDATE_START = """UPDATE conversations SET title=:title, turns=:turns, started_at=:started WHERE
+conversations.id = :row"""
+UPDATE_TURNS = """UPDATE conversations SET turns=:turns WHERE conversations.id = :row"""
+UPDATE_TERM = """UPDATE conversations SET term=:term WHERE conversations.id = :row"""
+INSERT_BLOCK = """INSERT INTO blocks (conversation, seq, turn, round, n, ts, term, type, version, body,
+blob, digest, bytes) VALUES (:conversation, :seq, :turn, :round, :n, :ts, :term, :type,
+:version, :body, :blob, :digest, :bytes)"""
+INSERT_APPEND = """INSERT INTO appends (conversation, "key", last_seq) VALUES (:conversation, :key,
+:last_seq)"""
+SELECT_APPEND = """SELECT appends.last_seq FROM appends WHERE appends.conversation = :conversation AND
+appends."key" = :key"""
+COUNT_TYPES = """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
+= :conversation AND blocks.turn IN (SELECT anon_1.value FROM json_each(:turns) AS anon_1)
+GROUP BY blocks.turn, blocks.type"""
+COUNT_TYPES_SINCE = """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
+= :conversation AND blocks.turn IN (SELECT anon_1.value FROM json_each(:turns) AS anon_1)
+AND blocks.seq > :head GROUP BY blocks.turn, blocks.type"""
+COUNT_INHERITED_TYPES = """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM segments JOIN blocks ON
+segments.owner = blocks.conversation WHERE segments.conversation = :conversation AND
+blocks.turn IN (SELECT anon_1.value FROM json_each(:turns) AS anon_1) AND blocks.seq + 0
+BETWEEN segments.first AND segments.last GROUP BY blocks.turn, blocks.type"""
+CURRENT = ReadStatements(
+    segments="""SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
+LEFT OUTER JOIN segments ON segments.conversation = conversations.id WHERE
+conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
+= :user AND conversations.name = :name ORDER BY segments.last""",
+    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
+FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
+:until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
+FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
+:until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
+OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY blocks.seq LIMIT
+:limit OFFSET 0""",
+    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
+FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
+:until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
+OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn = :turn
+ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
+FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
+:until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
+OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS NULL OR
+blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
+    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
+FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND blocks.seq
++ 0 <= :until AND blocks.seq IN (SELECT anon_1.value FROM json_each(:positions) AS anon_1)
+ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND conversations.project =
+:project AND conversations.user = :user AND conversations.name = :name""",
+    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
+conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
+substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
+'0123456789.')) - 1) = '~c') AND (:tenant IS NULL OR conversations.tenant = :tenant) AND
+(:project IS NULL OR conversations.project = :project) AND (:user IS NULL OR
+conversations.user = :user) AND (:after IS NULL OR blocks.ts > :after) AND (:before IS
+NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC, blocks.id DESC LIMIT :limit OFFSET 0""",
+    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
+conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
+substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
+'0123456789.')) - 1) = '~c') AND conversations.id IN (SELECT leases.conversation FROM
+leases) AND coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation =
+conversations.id AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0)
+< conversations.turns ORDER BY blocks.ts DESC, blocks.id DESC""",
 )
-
-from loopline.timeline.chain import milliseconds_of
-
-SCHEMA_VERSION = 3
-"""Migrations only add, so that an older loopline can still read the store."""
-VERSION_KEY = "schema_version"
-
-tables: MetaData = MetaData()
-
-
-def _required(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
-    """Return columns of that type that are never null."""
-    return [Column(name, kind, nullable=False) for name in names]
-
-
-meta: Table = Table(
-    "meta",
-    tables,
-    Column("key", Text, primary_key=True),
-    *_required(Text, "value"),
+BEFORE_DIGESTS = ReadStatements(
+    segments="""SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
+LEFT OUTER JOIN segments ON segments.conversation = conversations.id WHERE
+conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
+= :user AND conversations.name = :name ORDER BY segments.last""",
+    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
+anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
+anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY
+blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
+anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn
+= :turn ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
+anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS
+NULL OR blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
+    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
+anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND
+blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:positions)
+AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND conversations.project =
+:project AND conversations.user = :user AND conversations.name = :name""",
+    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
+conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
+substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
+'0123456789.')) - 1) = '~c') AND (:tenant IS NULL OR conversations.tenant = :tenant) AND
+(:project IS NULL OR conversations.project = :project) AND (:user IS NULL OR
+conversations.user = :user) AND (:after IS NULL OR blocks.ts > :after) AND (:before IS
+NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC, blocks.id DESC LIMIT :limit OFFSET 0""",
+    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
+segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
+segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
+LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
+conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
+substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
+'0123456789.')) - 1) = '~c') AND conversations.id IN (SELECT leases.conversation FROM
+leases) AND coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation =
+conversations.id AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0)
+< conversations.turns ORDER BY blocks.ts DESC, blocks.id DESC""",
 )
-
-conversations: Table = Table(
-    "conversations",
-    tables,
-    Column("id", Integer, primary_key=True),
-    *_required(Text, "tenant", "project", "user", "name"),
-    Column("uid", Text, nullable=False, unique=True),
-    *_required(Text, "title"),
-    *_required(Integer, "turns", "term", "started_at"),
-    UniqueConstraint("tenant", "project", "user", "name"),
-    CheckConstraint("id > 0"),
+BEFORE_FORKS = ReadStatements(
+    segments="""SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
+conversations WHERE conversations.tenant = :tenant AND conversations.project = :project
+AND conversations.user = :user AND conversations.name = :name""",
+    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
+anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
+anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY
+blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
+anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn
+= :turn ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
+AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
+AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
+anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
+blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
+= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS
+NULL OR blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
+    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
+anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND
+blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:positions)
+AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
+    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE conversations.tenant =
+:tenant AND conversations.project = :project AND conversations.user = :user AND
+conversations.name = :name""",
+    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE NOT
+(rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
+IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
+= :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
+blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
+blocks.id DESC LIMIT :limit OFFSET 0""",
+    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, conversations.uid, blocks.seq, conversations.turns,
+conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
+blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
+conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE NOT
+(rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
+conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
+ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
+'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
+blocks.ts DESC, blocks.id DESC""",
 )
-
-# Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table
-# without one is three times as large. `digest` is that of `timeline.chain`, `bytes` the size of all
-# bodies of the conversation up to here. An id below 1 is refused because a trigger sees -1 as the id of
-# a row that has none yet.
-blocks: Table = Table(
-    "blocks",
-    tables,
-    Column("id", Integer, primary_key=True),
-    Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
-    *_required(Integer, "seq", "turn", "round", "n", "ts", "term"),
-    *_required(Text, "type"),
-    *_required(Integer, "version"),
-    *_required(Text, "body"),
-    Column("blob", Text),
-    Column("digest", LargeBinary),
-    Column("bytes", Integer),
-    UniqueConstraint("conversation", "seq"),
-    CheckConstraint("id > 0"),
+SELECT_DIGESTS = """SELECT blocks.seq, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND
+blocks.seq + 0 > :after AND blocks.seq + 0 <= :until AND blocks.seq IN (SELECT
+anon_1.value FROM json_each(:positions) AS anon_1)"""
+SELECT_LEASE = """SELECT leases.generation, leases.boot, leases.ends FROM leases WHERE leases.conversation =
+:row"""
+INSERT_LEASE = """INSERT INTO leases (conversation, generation, boot, ends) VALUES (:conversation,
+:generation, :boot, :ends)"""
+UPDATE_LEASE = """UPDATE leases SET generation=:generation, boot=:boot, ends=:ends WHERE leases.conversation
+= :row"""
+RENEW_LEASE = """UPDATE leases SET ends=:ends WHERE leases.conversation = :row"""
+SELECT_INHERITED = """SELECT segments.owner, segments.first, segments.last FROM segments WHERE
+segments.conversation = :row ORDER BY segments.last"""
+SELECT_SHOWN = """SELECT segments.owner, segments.first, segments.last FROM segments WHERE
+segments.conversation = :row AND segments.first <= :seq UNION ALL SELECT 0 AS owner,
+(SELECT coalesce(max(segments.last), 0) + 1 AS anon_1 FROM segments WHERE
+segments.conversation = :row) AS first, :seq AS last WHERE (SELECT
+coalesce(max(segments.last), 0) + 1 AS anon_1 FROM segments WHERE segments.conversation =
+:row) <= :seq"""
+INSERT_SEGMENT = """INSERT INTO segments (conversation, last, first, owner) VALUES (:conversation, :last,
+:first, :owner)"""
+SELECT_NEWEST_TURN = """SELECT blocks.turn FROM blocks WHERE blocks.conversation = :owner AND blocks.id <= (SELECT
+blocks.id FROM blocks WHERE blocks.conversation = :owner AND blocks.seq = :last) ORDER BY
+blocks.turn DESC LIMIT 1 OFFSET 0"""
+SELECT_ORIGIN = """SELECT conversations.title, conversations.started_at FROM conversations WHERE
+conversations.id = :row"""
+SELECT_FORKS = """SELECT conversations.id, conversations.name FROM conversations WHERE conversations.id IN
+(SELECT segments.conversation FROM segments WHERE segments.owner = :owner) ORDER BY
+(SELECT max(segments.last) AS max_1 FROM segments WHERE segments.conversation =
+conversations.id) DESC, conversations.id DESC"""
+SELECT_KEY = """SELECT conversations.tenant, conversations.project, conversations.user, conversations.name
+FROM conversations WHERE conversations.id = :row"""
+SELECT_NAMED_BETWEEN = """SELECT conversations.id, conversations.name FROM conversations WHERE conversations.tenant
+= :tenant AND conversations.project = :project AND conversations.user = :user AND
+conversations.name > :first AND conversations.name < :last AND NOT (EXISTS (SELECT * FROM
+tombstones WHERE tombstones.conversation = conversations.id)) ORDER BY conversations.id"""
+INSERT_TOMBSTONE = """INSERT INTO tombstones (conversation, at) VALUES (:conversation, :at)"""
+INSERT_PURGES = """INSERT INTO purges (blob) SELECT DISTINCT blocks.blob FROM blocks WHERE
+blocks.conversation = :row AND blocks.blob IS NOT NULL AND NOT (EXISTS (SELECT * FROM
+purges WHERE purges.blob = blocks.blob))"""
+DELETE_CONTENT = (
+    """DELETE FROM blocks WHERE blocks.conversation = :row""",
+    """DELETE FROM appends WHERE appends.conversation = :row""",
+    """DELETE FROM segments WHERE segments.conversation = :row""",
 )
-Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
-blocks_by_blob: Index = Index(
-    "blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None)
+CLEAR_CONVERSATION = """UPDATE conversations SET title='', term=(conversations.term + 1), started_at=0 WHERE
+conversations.id = :row"""
+SELECT_PURGEABLE = """SELECT purges.blob FROM purges WHERE NOT (EXISTS (SELECT * FROM blocks WHERE blocks.blob =
+purges.blob))"""
+DELETE_PURGES = """DELETE FROM purges"""
+SELECT_REFERENCED_BLOBS = (
+    """SELECT DISTINCT blocks.blob FROM blocks WHERE blocks.blob IS NOT NULL"""
 )
-
-appends: Table = Table(
-    "appends",
-    tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("key", Text, primary_key=True),
-    *_required(Integer, "last_seq"),
-    sqlite_with_rowid=False,
-)
-
-# The blocks that a fork inherits: of each owner those from `first` to `last`.
-segments: Table = Table(
-    "segments",
-    tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("last", Integer, primary_key=True),
-    *_required(Integer, "first"),
-    Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
-    sqlite_with_rowid=False,
-)
-Index("segments_by_owner", segments.c.owner)
-
-tombstones: Table = Table(
-    "tombstones",
-    tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_required(Integer, "at"),
-)
-
-# The blobs of forgotten conversations, until they have been removed.
-purges: Table = Table("purges", tables, Column("blob", Text, primary_key=True))
-
-# Until when a runner holds a conversation: milliseconds since the machine was started.
-leases: Table = Table(
-    "leases",
-    tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_required(Integer, "generation"),
-    *_required(Text, "boot"),
-    *_required(Integer, "ends"),
-)
-
-
-Query = Select[*tuple[Any, ...]]
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = timedelta(milliseconds=1)
-LINKS_PER_QUERY = 1_000
-
-# The store's own values.
-
-
-def _listed(name: str) -> Query:
-    """Return the query for the numbers in the parameter of that name, a JSON array."""
-    return select(func.json_each(bindparam(name)).table_valued("value").c.value)
-
-
-SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
-INSERT_META = meta.insert()
-DELETE_META = meta.delete().where(meta.c.key == bindparam("name"))
-UPDATE_META = meta.update().where(meta.c.key == bindparam("name")).values(value=bindparam("new"))
-
-# One conversation.
-
-_KEY = (
-    conversations.c.tenant,
-    conversations.c.project,
-    conversations.c.user,
-    conversations.c.name,
-)
-_IS_NAMED = and_(*(column == bindparam(column.name) for column in _KEY))
-"""The row is the conversation of this key."""
-
-_newest = blocks.alias("newest")
-_newest_own = (
-    select(_newest.c.id)
-    .where(_newest.c.conversation == conversations.c.id)
-    .order_by(_newest.c.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_shown = blocks.alias("shown")
-_newest_inherited = (
-    select(_shown.c.id)
-    .join_from(
-        segments,
-        _shown,
-        and_(_shown.c.conversation == segments.c.owner, _shown.c.seq == segments.c.last),
-    )
-    .where(segments.c.conversation == conversations.c.id)
-    .order_by(segments.c.last.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_NEWEST_BLOCK = func.coalesce(_newest_own, _newest_inherited)
-"""The id of the last block of a conversation, which may be a block of the one it was forked from."""
-
-_head = (
-    select(func.max(blocks.c.seq))
-    .where(blocks.c.conversation == conversations.c.id)
-    .scalar_subquery()
-)
-_last_inherited_seq = (
-    select(func.max(segments.c.last))
-    .where(segments.c.conversation == conversations.c.id)
-    .scalar_subquery()
-)
-_WITH_TOMBSTONES = conversations.outerjoin(
-    tombstones, tombstones.c.conversation == conversations.c.id
-)
-_head_row = blocks.alias("head_row")
-SELECT_STATE: Query = (
-    select(
-        conversations.c.id,
-        conversations.c.turns,
-        conversations.c.term,
-        _head,
-        _last_inherited_seq,
-        tombstones.c.at,
-        _head_row.c.digest,
-        _head_row.c.bytes,
-    )
-    .select_from(_WITH_TOMBSTONES)
-    .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
-    .where(_IS_NAMED)
-)
-SELECT_ID: Query = select(conversations.c.id, null(), null(), null()).where(_IS_NAMED)
-SELECT_FORGOTTEN_AT = (
-    select(tombstones.c.at)
-    .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
-    .where(_IS_NAMED)
-)
-INSERT_CONVERSATION = (
-    conversations.insert()
-    .values(**{column.name: bindparam(column.name) for column in (*_KEY, conversations.c.uid)})
-    .values(title="", turns=0, term=0, started_at=0)
-    .returning(conversations.c.id)
-)
-
-
-def _update_conversation(**columns: ColumnElement[Any] | str | int) -> Update:
-    return conversations.update().where(conversations.c.id == bindparam("row")).values(**columns)
-
-
-UPDATE_START = _update_conversation(
-    turns=bindparam("turns"), title=bindparam("title"), started_at=bindparam("started")
-)
-UPDATE_TURNS = _update_conversation(turns=bindparam("turns"))
-UPDATE_TERM = _update_conversation(term=bindparam("term"))
-
-# Appends.
-
-INSERT_BLOCK = blocks.insert().values(
-    {column.name: bindparam(column.name) for column in blocks.c if column is not blocks.c.id}
-)
-INSERT_APPEND = appends.insert()
-SELECT_APPEND = select(appends.c.last_seq).where(
-    appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
-)
-_in_turns = blocks.c.turn.in_(_listed("turns"))
-_counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
-    blocks.c.turn, blocks.c.type
-)
-COUNT_TYPES = _counted_types.where(blocks.c.conversation == bindparam("conversation"), _in_turns)
-# A statement of its own: SQLite finds these rows by seq, and would look for the others by seq too.
-COUNT_TYPES_SINCE = COUNT_TYPES.where(blocks.c.seq > bindparam("head"))
-COUNT_INHERITED_TYPES = _counted_types.join_from(
-    segments, blocks, segments.c.owner == blocks.c.conversation
-).where(
-    segments.c.conversation == bindparam("conversation"),
-    _in_turns,
-    (blocks.c.seq + 0).between(segments.c.first, segments.c.last),
-)
-
-# Reading blocks and summaries.
-
-_POSITION = (
-    blocks.c.seq,
-    blocks.c.turn,
-    blocks.c.round,
-    blocks.c.n,
-    blocks.c.ts,
-    blocks.c.term,
-)
-_BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
-"""The stored text as it is in the file: a digest and a decoder take it without making a string of it."""
-_IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
-_IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
-# With bare columns SQLite would go through the whole part, instead of looking up each of the positions.
-_IS_AT_POSITION = and_(
-    blocks.c.conversation == bindparam("owner"),
-    (blocks.c.seq + 0) > bindparam("after"),
-    (blocks.c.seq + 0) <= bindparam("until"),
-    blocks.c.seq.in_(_listed("positions")),
-)
-"""The block is in the part, and at one of these `positions`, a JSON array."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadStatements:
-    """The statements that read a store of one schema version."""
-
-    segments: Query
-    blocks: Query
-    blocks_at: Query
-    summary: Query
-    summaries: Query
-
-
-def _read_statements(
-    parts: Query,
-    blob: ColumnElement[Any],
-    digest: ColumnElement[Any],
-    newest_block: ColumnElement[int],
-) -> ReadStatements:
-    whole = (
-        select(*_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blob, digest)
-        .order_by(blocks.c.seq)
-        .limit(bindparam("limit"))
-    )
-    summaries = select(
-        *_KEY,
-        conversations.c.uid,
-        blocks.c.seq,
-        conversations.c.turns,
-        conversations.c.title,
-        conversations.c.started_at,
-        blocks.c.ts,
-    ).join_from(conversations, blocks, blocks.c.id == newest_block)
-    return ReadStatements(
-        segments=parts,
-        blocks=whole.where(_IS_IN_PART),
-        blocks_at=whole.where(_IS_AT_POSITION),
-        summary=summaries.where(_IS_NAMED),
-        summaries=summaries.order_by(blocks.c.ts.desc(), blocks.c.id.desc()),
-    )
-
-
-_SELECT_SEGMENTS = (
-    select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
-    .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
-    .where(_IS_NAMED)
-    .order_by(segments.c.last)
-)
-CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
-BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
-BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
-SELECT_DIGESTS = select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
-
-
-@lru_cache(maxsize=64)  # compiling a query takes longer than running it
-def filtered_blocks(
-    statements: ReadStatements, types: tuple[str, ...], *, by_turn: bool, from_end: bool
-) -> Query:
-    """Return the query for blocks of these types and their subtypes, and of a `turn`."""
-    query = statements.blocks
-    if types:
-        query = query.where(or_(*map(_has_type, types)))
-    if by_turn:
-        query = query.where(blocks.c.turn == bindparam("turn"))
-    if from_end:
-        query = query.order_by(None).order_by(blocks.c.seq.desc())
-    return query
-
-
-def _has_type(kind: str) -> ColumnElement[bool]:
-    # Types are compared by code points, and `/` follows the dot.
-    return or_(blocks.c.type == kind, and_(blocks.c.type >= f"{kind}.", blocks.c.type < f"{kind}/"))
-
-
-_trimmed_name = func.rtrim(conversations.c.name, "0123456789.")
-_IS_CHILD = and_(
-    _trimmed_name != conversations.c.name,
-    func.length(_trimmed_name) > len("~c"),
-    func.substr(_trimmed_name, func.length(_trimmed_name) - 1) == "~c",
-)
-"""As in `parent_name`: the text before the last digits and dots ends in `~c`."""
-
-_exits = blocks.alias("ends")
-_last_exit_turn = (
-    select(_exits.c.turn)
-    .where(_exits.c.conversation == conversations.c.id, _exits.c.type == "react.exit")
-    .order_by(_exits.c.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-
-
-def unfinished(summaries: Query) -> Query:
-    """Return the query for the conversations that had a runner and whose last turn has not ended."""
-    return summaries.where(
-        ~_IS_CHILD,
-        conversations.c.id.in_(select(leases.c.conversation)),
-        func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationFilter:
-    """Which conversations to list; None is no condition."""
-
-    user: str | None
-    project: str | None
-    tenant: str | None
-    after: datetime | None
-    before: datetime | None
-    limit: int | None
-
-    def apply(self, summaries: Query) -> Query:
-        """Return the query for these conversations, child runs left out."""
-        query = summaries.where(~_IS_CHILD)
-        for column, name in (
-            (conversations.c.user, self.user),
-            (conversations.c.project, self.project),
-            (conversations.c.tenant, self.tenant),
-        ):
-            if name is not None:
-                query = query.where(column == name)
-        if self.after is not None:
-            query = query.where(blocks.c.ts > milliseconds_of(self.after))
-        if self.before is not None:
-            # Rounded up: a block of the very millisecond that the moment lies in came before it.
-            query = query.where(blocks.c.ts < -((EPOCH - self.before) // MILLISECOND))
-        return query.limit(self.limit)
-
-
-# Leases.
-
-SELECT_LEASE = select(leases.c.generation, leases.c.boot, leases.c.ends).where(
-    leases.c.conversation == bindparam("row")
-)
-INSERT_LEASE = leases.insert()
-_update_lease = leases.update().where(leases.c.conversation == bindparam("row"))
-UPDATE_LEASE = _update_lease.values(
-    generation=bindparam("generation"), boot=bindparam("boot"), ends=bindparam("ends")
-)
-RENEW_LEASE = _update_lease.values(ends=bindparam("ends"))
-
-# Forks.
-
-_inherited = select(segments.c.owner, segments.c.first, segments.c.last).where(
-    segments.c.conversation == bindparam("row")
-)
-SELECT_INHERITED = _inherited.order_by(segments.c.last)
-_first_own_seq = (
-    select(func.coalesce(func.max(segments.c.last), 0) + 1)
-    .where(segments.c.conversation == bindparam("row"))
-    .scalar_subquery()
-)
-# The segments that a conversation inherits up to a seq, then its own blocks up to it (owner 0).
-SELECT_SHOWN = union_all(
-    _inherited.where(segments.c.first <= bindparam("seq")),
-    select(
-        literal(0, Integer).label("owner"),
-        _first_own_seq.label("first"),
-        bindparam("seq", type_=Integer).label("last"),
-    ).where(_first_own_seq <= bindparam("seq")),
-)
-INSERT_SEGMENT = segments.insert()
-# The ids of a conversation's rows rise with their seq, so the index by turn finds this without reading rows.
-_last_block = (
-    select(blocks.c.id)
-    .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last"))
-    .scalar_subquery()
-)
-SELECT_NEWEST_TURN = (
-    select(blocks.c.turn)
-    .where(blocks.c.conversation == bindparam("owner"), blocks.c.id <= _last_block)
-    .order_by(blocks.c.turn.desc())
-    .limit(1)
-)
-SELECT_ORIGIN = select(conversations.c.title, conversations.c.started_at).where(
-    conversations.c.id == bindparam("row")
-)
-SELECT_FORKS = (
-    select(conversations.c.id, conversations.c.name)
-    .where(
-        conversations.c.id.in_(
-            select(segments.c.conversation).where(segments.c.owner == bindparam("owner"))
-        )
-    )
-    .order_by(_last_inherited_seq.desc(), conversations.c.id.desc())
-)
-SELECT_KEY: Query = select(*_KEY).where(conversations.c.id == bindparam("row"))
-# Names that begin alike are neighbours in the index of names: `~c…` comes before `~d`.
-SELECT_NAMED_BETWEEN = (
-    select(conversations.c.id, conversations.c.name)
-    .where(
-        *(column == bindparam(column.name) for column in _KEY[:-1]),
-        conversations.c.name > bindparam("first"),
-        conversations.c.name < bindparam("last"),
-        ~exists().where(tombstones.c.conversation == conversations.c.id),
-    )
-    .order_by(conversations.c.id)
-)
-
-# Forgetting.
-
-INSERT_TOMBSTONE = tombstones.insert()
-INSERT_PURGES = purges.insert().from_select(
-    ["blob"],
-    select(blocks.c.blob)
-    .where(
-        blocks.c.conversation == bindparam("row"),
-        blocks.c.blob.is_not(None),
-        ~exists().where(purges.c.blob == blocks.c.blob),
-    )
-    .distinct(),
-)
-DELETE_CONTENT = tuple(
-    table.delete().where(table.c.conversation == bindparam("row"))
-    for table in (blocks, appends, segments)
-)
-CLEAR_CONVERSATION = _update_conversation(title="", started_at=0, term=conversations.c.term + 1)
-SELECT_PURGEABLE = select(purges.c.blob).where(~exists().where(blocks.c.blob == purges.c.blob))
-DELETE_PURGES = purges.delete()
-SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
-
-# Audits and migrations.
-
-SELECT_CONVERSATION_IDS = select(conversations.c.id).order_by(conversations.c.id)
-SELECT_CONVERSATIONS: Query = (
-    select(conversations.c.id, *_KEY, tombstones.c.at)
-    .select_from(_WITH_TOMBSTONES)
-    .order_by(conversations.c.id)
-)
-SELECT_LINKS: Query = (
-    select(
-        blocks.c.id,
-        *_POSITION,
-        blocks.c.version,
-        cast(blocks.c.type, LargeBinary).label("type"),
-        _BODY_BYTES,
-        blocks.c.blob,
-        blocks.c.digest,
-    )
-    .where(_IS_OWN_AFTER)
-    .order_by(blocks.c.seq)
-    .limit(LINKS_PER_QUERY)
-)
-SELECT_CHAIN_POINT = select(blocks.c.digest, blocks.c.bytes).where(
-    blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last")
-)
-UPDATE_CHAIN = (
-    blocks.update()
-    .where(blocks.c.id == bindparam("row"))
-    .values(digest=bindparam("new_digest"), bytes=bindparam("total"))
-)
+SELECT_CONVERSATION_IDS = """SELECT conversations.id FROM conversations ORDER BY conversations.id"""
+SELECT_CONVERSATIONS = """SELECT conversations.id, conversations.tenant, conversations.project, conversations.user,
+conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN tombstones ON
+tombstones.conversation = conversations.id ORDER BY conversations.id"""
+SELECT_LINKS = """SELECT blocks.id, blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.version, CAST(blocks.type AS BLOB) AS type, CAST(blocks.body AS BLOB) AS body,
+blocks.blob, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND blocks.seq >
+:after ORDER BY blocks.seq LIMIT :limit OFFSET 0"""
+SELECT_CHAIN_POINT = """SELECT blocks.digest, blocks.bytes FROM blocks WHERE blocks.conversation = :owner AND
+blocks.seq = :last"""
+UPDATE_CHAIN = """UPDATE blocks SET digest=:new_digest, bytes=:total WHERE blocks.id = :row"""
+CREATE_TABLES = {
+    "conversations": (
+        """CREATE TABLE conversations ( id INTEGER NOT NULL, tenant TEXT NOT NULL, project TEXT NOT
+NULL, user TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, title TEXT NOT NULL,
+turns INTEGER NOT NULL, term INTEGER NOT NULL, started_at INTEGER NOT NULL, PRIMARY KEY
+(id), UNIQUE (tenant, project, user, name), CHECK (id > 0), UNIQUE (uid) )""",
+    ),
+    "meta": (
+        """CREATE TABLE meta ( "key" TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY ("key") )""",
+    ),
+    "purges": ("""CREATE TABLE purges ( blob TEXT NOT NULL, PRIMARY KEY (blob) )""",),
+    "appends": (
+        """CREATE TABLE appends ( conversation INTEGER NOT NULL, "key" TEXT NOT NULL, last_seq
+INTEGER NOT NULL, PRIMARY KEY (conversation, "key"), FOREIGN KEY(conversation) REFERENCES
+conversations (id) ) WITHOUT ROWID""",
+    ),
+    "blocks": (
+        """CREATE TABLE blocks ( id INTEGER NOT NULL, conversation INTEGER NOT NULL, seq INTEGER NOT
+NULL, turn INTEGER NOT NULL, round INTEGER NOT NULL, n INTEGER NOT NULL, ts INTEGER NOT
+NULL, term INTEGER NOT NULL, type TEXT NOT NULL, version INTEGER NOT NULL, body TEXT NOT
+NULL, blob TEXT, digest BLOB, bytes INTEGER, PRIMARY KEY (id), UNIQUE (conversation, seq),
+CHECK (id > 0), FOREIGN KEY(conversation) REFERENCES conversations (id) )""",
+        """CREATE INDEX blocks_by_blob ON blocks (blob) WHERE blob IS NOT NULL""",
+        """CREATE INDEX blocks_by_turn ON blocks (conversation, turn)""",
+    ),
+    "leases": (
+        """CREATE TABLE leases ( conversation INTEGER NOT NULL, generation INTEGER NOT NULL, boot
+TEXT NOT NULL, ends INTEGER NOT NULL, PRIMARY KEY (conversation), FOREIGN
+KEY(conversation) REFERENCES conversations (id) )""",
+    ),
+    "segments": (
+        """CREATE TABLE segments ( conversation INTEGER NOT NULL, last INTEGER NOT NULL, first
+INTEGER NOT NULL, owner INTEGER NOT NULL, PRIMARY KEY (conversation, last), FOREIGN
+KEY(conversation) REFERENCES conversations (id), FOREIGN KEY(owner) REFERENCES
+conversations (id) ) WITHOUT ROWID""",
+        """CREATE INDEX segments_by_owner ON segments (owner)""",
+    ),
+    "tombstones": (
+        """CREATE TABLE tombstones ( conversation INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY
+(conversation), FOREIGN KEY(conversation) REFERENCES conversations (id) )""",
+    ),
+}
+CREATE_INDEX_BY_BLOB = """CREATE INDEX blocks_by_blob ON blocks (blob) WHERE blob IS NOT NULL"""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Table
-from sqlalchemy.schema import CreateIndex, CreateTable
-
 from loopline.adapters.sql import statements
+from loopline.adapters.sql.read_statements import SCHEMA_VERSION, VERSION_KEY
 from loopline.adapters.sql.rows import (
+    BATCH,
     inherited_segments,
     link_of,
     own_rows,
@@ -36,20 +35,6 @@ from loopline.adapters.sql.sqlite import (
     store_error,
     vacuum_into,
     write_pool,
-)
-from loopline.adapters.sql.statements import (
-    LINKS_PER_QUERY,
-    SCHEMA_VERSION,
-    VERSION_KEY,
-    blocks,
-    blocks_by_blob,
-    conversations,
-    leases,
-    meta,
-    purges,
-    segments,
-    tables,
-    tombstones,
 )
 from loopline.errors import StoreError, StoreVersion
 from loopline.timeline.blob_store import LARGE_BYTES, BlobStore
@@ -144,16 +129,15 @@ _TRIGGERS = {
 
 def create(connection: Connection) -> None:
     """Create the tables and triggers in an empty database."""
-    for table in tables.sorted_tables:
-        _create_table(connection, table)
+    _create_tables(connection, statements.CREATE_TABLES)
     _create_triggers(connection)
     execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
 
 
-def _create_table(connection: Connection, table: Table) -> None:
-    execute(connection, CreateTable(table))
-    for index in sorted(table.indexes, key=lambda index: str(index.name)):
-        execute(connection, CreateIndex(index))
+def _create_tables(connection: Connection, names: Iterable[str]) -> None:
+    for name in names:
+        for statement in statements.CREATE_TABLES[name]:
+            execute(connection, statement)
 
 
 def _create_triggers(connection: Connection) -> None:
@@ -173,7 +157,7 @@ def is_empty(connection: Connection, path: Path) -> bool:
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not names:
         return True
-    has_tables = {meta.name, conversations.name, blocks.name} <= names
+    has_tables = {"meta", "conversations", "blocks"} <= names
     if not has_tables or stored_version(connection) is None:
         raise StoreError(f"{path} is the database of another program: name another file")
     return False
@@ -201,9 +185,8 @@ def migrate(connection: Connection, path: Path) -> None:
 
 def _add_blobs_and_forks(connection: Connection) -> None:
     connection.execute("ALTER TABLE blocks ADD COLUMN blob TEXT")
-    execute(connection, CreateIndex(blocks_by_blob))
-    for table in (segments, tombstones, purges, leases):
-        _create_table(connection, table)
+    execute(connection, statements.CREATE_INDEX_BY_BLOB)
+    _create_tables(connection, ("segments", "tombstones", "purges", "leases"))
 
 
 def _add_digests(connection: Connection) -> None:
@@ -231,7 +214,7 @@ def _chain(connection: Connection, row: int, chained: set[int]) -> None:
         digest = link_of(block).after(digest, block.seq)
         size += len(block.body) if block.blob is None else LARGE_BYTES
         batch.append({"row": block.id, "new_digest": digest, "total": size})
-        if len(batch) == LINKS_PER_QUERY:
+        if len(batch) == BATCH:
             execute_many(connection, statements.UPDATE_CHAIN, batch)
             batch.clear()
     execute_many(connection, statements.UPDATE_CHAIN, batch)

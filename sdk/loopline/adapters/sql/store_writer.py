@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from loopline.adapters.sql import statements
+from loopline.adapters.sql.read_statements import SCHEMA_VERSION, BlockFilter
 from loopline.adapters.sql.rows import (
     AppendRequest,
-    BlockFilter,
     BlockRow,
     ChainPoint,
     EncodedBody,
@@ -29,7 +29,6 @@ from loopline.adapters.sql.rows import (
     schema_version,
 )
 from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many
-from loopline.adapters.sql.statements import SCHEMA_VERSION
 from loopline.adapters.sql.store_file import migrate
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError

@@ -1,0 +1,519 @@
+"""The tables of the store, and every SQL statement, as SQLAlchemy Core constructs that a dialect compiles.
+
+They are compiled into the module `statements`, from which the store takes them: to import SQLAlchemy takes longer than
+to read a conversation. `json_each`, which turns a JSON array into rows, is the one function here that only SQLite has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Select,
+    Table,
+    Text,
+    UniqueConstraint,
+    Update,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+tables: MetaData = MetaData()
+
+
+def _required(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+    """Return columns of that type that are never null."""
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+meta: Table = Table(
+    "meta",
+    tables,
+    Column("key", Text, primary_key=True),
+    *_required(Text, "value"),
+)
+
+conversations: Table = Table(
+    "conversations",
+    tables,
+    Column("id", Integer, primary_key=True),
+    *_required(Text, "tenant", "project", "user", "name"),
+    Column("uid", Text, nullable=False, unique=True),
+    *_required(Text, "title"),
+    *_required(Integer, "turns", "term", "started_at"),
+    UniqueConstraint("tenant", "project", "user", "name"),
+    CheckConstraint("id > 0"),
+)
+
+# Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table
+# without one is three times as large. `digest` is that of `timeline.chain`, `bytes` the size of all
+# bodies of the conversation up to here. An id below 1 is refused because a trigger sees -1 as the id of
+# a row that has none yet.
+blocks: Table = Table(
+    "blocks",
+    tables,
+    Column("id", Integer, primary_key=True),
+    Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
+    *_required(Integer, "seq", "turn", "round", "n", "ts", "term"),
+    *_required(Text, "type"),
+    *_required(Integer, "version"),
+    *_required(Text, "body"),
+    Column("blob", Text),
+    Column("digest", LargeBinary),
+    Column("bytes", Integer),
+    UniqueConstraint("conversation", "seq"),
+    CheckConstraint("id > 0"),
+)
+Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
+blocks_by_blob: Index = Index(
+    "blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None)
+)
+
+appends: Table = Table(
+    "appends",
+    tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    *_required(Integer, "last_seq"),
+    sqlite_with_rowid=False,
+)
+
+# The blocks that a fork inherits: of each owner those from `first` to `last`.
+segments: Table = Table(
+    "segments",
+    tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("last", Integer, primary_key=True),
+    *_required(Integer, "first"),
+    Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
+    sqlite_with_rowid=False,
+)
+Index("segments_by_owner", segments.c.owner)
+
+tombstones: Table = Table(
+    "tombstones",
+    tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    *_required(Integer, "at"),
+)
+
+# The blobs of forgotten conversations, until they have been removed.
+purges: Table = Table("purges", tables, Column("blob", Text, primary_key=True))
+
+# Until when a runner holds a conversation: milliseconds since the machine was started.
+leases: Table = Table(
+    "leases",
+    tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    *_required(Integer, "generation"),
+    *_required(Text, "boot"),
+    *_required(Integer, "ends"),
+)
+
+
+Query = Select[*tuple[Any, ...]]
+
+# The store's own values.
+
+
+def _listed(name: str) -> Query:
+    """Return the query for the numbers in the parameter of that name, a JSON array."""
+    return select(func.json_each(bindparam(name)).table_valued("value").c.value)
+
+
+SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
+INSERT_META = meta.insert()
+DELETE_META = meta.delete().where(meta.c.key == bindparam("name"))
+UPDATE_META = meta.update().where(meta.c.key == bindparam("name")).values(value=bindparam("new"))
+
+# One conversation.
+
+_KEY = (
+    conversations.c.tenant,
+    conversations.c.project,
+    conversations.c.user,
+    conversations.c.name,
+)
+_IS_NAMED = and_(*(column == bindparam(column.name) for column in _KEY))
+"""The row is the conversation of this key."""
+
+_newest = blocks.alias("newest")
+_newest_own = (
+    select(_newest.c.id)
+    .where(_newest.c.conversation == conversations.c.id)
+    .order_by(_newest.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_shown = blocks.alias("shown")
+_newest_inherited = (
+    select(_shown.c.id)
+    .join_from(
+        segments,
+        _shown,
+        and_(_shown.c.conversation == segments.c.owner, _shown.c.seq == segments.c.last),
+    )
+    .where(segments.c.conversation == conversations.c.id)
+    .order_by(segments.c.last.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_NEWEST_BLOCK = func.coalesce(_newest_own, _newest_inherited)
+"""The id of the last block of a conversation, which may be a block of the one it was forked from."""
+
+_head = (
+    select(func.max(blocks.c.seq))
+    .where(blocks.c.conversation == conversations.c.id)
+    .scalar_subquery()
+)
+_last_inherited_seq = (
+    select(func.max(segments.c.last))
+    .where(segments.c.conversation == conversations.c.id)
+    .scalar_subquery()
+)
+_WITH_TOMBSTONES = conversations.outerjoin(
+    tombstones, tombstones.c.conversation == conversations.c.id
+)
+_head_row = blocks.alias("head_row")
+SELECT_STATE: Query = (
+    select(
+        conversations.c.id,
+        conversations.c.turns,
+        conversations.c.term,
+        _head,
+        _last_inherited_seq,
+        tombstones.c.at,
+        _head_row.c.digest,
+        _head_row.c.bytes,
+    )
+    .select_from(_WITH_TOMBSTONES)
+    .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
+    .where(_IS_NAMED)
+)
+SELECT_ID: Query = select(conversations.c.id, null(), null(), null()).where(_IS_NAMED)
+SELECT_FORGOTTEN_AT = (
+    select(tombstones.c.at)
+    .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
+    .where(_IS_NAMED)
+)
+INSERT_CONVERSATION = (
+    conversations.insert()
+    .values(**{column.name: bindparam(column.name) for column in (*_KEY, conversations.c.uid)})
+    .values(title="", turns=0, term=0, started_at=0)
+    .returning(conversations.c.id)
+)
+
+
+def _update_conversation(**columns: ColumnElement[Any] | str | int) -> Update:
+    return conversations.update().where(conversations.c.id == bindparam("row")).values(**columns)
+
+
+UPDATE_START = _update_conversation(
+    turns=bindparam("turns"), title=bindparam("title"), started_at=bindparam("started")
+)
+UPDATE_TURNS = _update_conversation(turns=bindparam("turns"))
+UPDATE_TERM = _update_conversation(term=bindparam("term"))
+
+# Appends.
+
+INSERT_BLOCK = blocks.insert().values(
+    {column.name: bindparam(column.name) for column in blocks.c if column is not blocks.c.id}
+)
+INSERT_APPEND = appends.insert()
+SELECT_APPEND = select(appends.c.last_seq).where(
+    appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
+)
+_in_turns = blocks.c.turn.in_(_listed("turns"))
+_counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
+    blocks.c.turn, blocks.c.type
+)
+COUNT_TYPES = _counted_types.where(blocks.c.conversation == bindparam("conversation"), _in_turns)
+# A statement of its own: SQLite finds these rows by seq, and would look for the others by seq too.
+COUNT_TYPES_SINCE = COUNT_TYPES.where(blocks.c.seq > bindparam("head"))
+COUNT_INHERITED_TYPES = _counted_types.join_from(
+    segments, blocks, segments.c.owner == blocks.c.conversation
+).where(
+    segments.c.conversation == bindparam("conversation"),
+    _in_turns,
+    (blocks.c.seq + 0).between(segments.c.first, segments.c.last),
+)
+
+# Reading blocks and summaries.
+
+_POSITION = (
+    blocks.c.seq,
+    blocks.c.turn,
+    blocks.c.round,
+    blocks.c.n,
+    blocks.c.ts,
+    blocks.c.term,
+)
+_BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
+"""The stored text as it is in the file: a digest and a decoder take it without making a string of it."""
+_IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
+_IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
+# With bare columns SQLite would go through the whole part, instead of looking up each of the positions.
+_IS_AT_POSITION = and_(
+    blocks.c.conversation == bindparam("owner"),
+    (blocks.c.seq + 0) > bindparam("after"),
+    (blocks.c.seq + 0) <= bindparam("until"),
+    blocks.c.seq.in_(_listed("positions")),
+)
+"""The block is in the part, and at one of these `positions`, a JSON array."""
+
+
+# The types of the parameter of that name, a JSON array, and the names between which their subtypes are. Names are
+# compared by code points, and `/` follows the dot.
+_listed_types = func.json_each(bindparam("types")).table_valued("value").c.value
+_types = (
+    select(
+        cast(_listed_types, Text).label("name"),
+        cast(_listed_types, Text).concat(".").label("first"),
+        cast(_listed_types, Text).concat("/").label("last"),
+    )
+    .cte("types")
+    .prefix_with("MATERIALIZED")
+)
+_HAS_TYPE = or_(
+    bindparam("types", type_=Text).is_(None),
+    exists().where(
+        or_(
+            blocks.c.type == _types.c.name,
+            and_(blocks.c.type >= _types.c.first, blocks.c.type < _types.c.last),
+        )
+    ),
+)
+"""The block has one of the `types` or a type below one of them; null is no condition."""
+_IS_IN_TURN = blocks.c.turn == bindparam("turn")
+
+
+_trimmed_name = func.rtrim(conversations.c.name, "0123456789.")
+_IS_CHILD = and_(
+    _trimmed_name != conversations.c.name,
+    func.length(_trimmed_name) > len("~c"),
+    func.substr(_trimmed_name, func.length(_trimmed_name) - 1) == "~c",
+)
+"""As in `parent_name`: the text before the last digits and dots ends in `~c`."""
+
+_exits = blocks.alias("ends")
+_last_exit_turn = (
+    select(_exits.c.turn)
+    .where(_exits.c.conversation == conversations.c.id, _exits.c.type == "react.exit")
+    .order_by(_exits.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_WAS_ACTIVE = (
+    or_(bindparam("after", type_=Integer).is_(None), blocks.c.ts > bindparam("after")),
+    or_(bindparam("before", type_=Integer).is_(None), blocks.c.ts < bindparam("before")),
+)
+
+
+def _is_given(column: Column[Any]) -> ColumnElement[bool]:
+    """Return the condition that the column has the value of the parameter of its name, if that is not null."""
+    return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
+
+
+def _read_statements(
+    parts: Query,
+    blob: ColumnElement[Any],
+    digest: ColumnElement[Any],
+    newest_block: ColumnElement[int],
+) -> Mapping[str, Query]:
+    """Return the statements of a schema version by the fields of `ReadStatements`."""
+    columns = select(*_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blob, digest).limit(
+        bindparam("limit")
+    )
+    in_part = columns.where(_IS_IN_PART)
+    typed = in_part.where(_HAS_TYPE)
+    backwards = typed.where(or_(bindparam("turn", type_=Integer).is_(None), _IS_IN_TURN))
+    summaries = select(
+        *_KEY,
+        conversations.c.uid,
+        blocks.c.seq,
+        conversations.c.turns,
+        conversations.c.title,
+        conversations.c.started_at,
+        blocks.c.ts,
+    ).join_from(conversations, blocks, blocks.c.id == newest_block)
+    listed = summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
+    return {
+        "segments": parts,
+        "blocks": in_part.order_by(blocks.c.seq),
+        "blocks_of_types": typed.order_by(blocks.c.seq),
+        "blocks_of_turn": typed.where(_IS_IN_TURN).order_by(blocks.c.seq),
+        "blocks_from_end": backwards.order_by(blocks.c.seq.desc()),
+        "blocks_at": columns.where(_IS_AT_POSITION).order_by(blocks.c.seq),
+        "summary": summaries.where(_IS_NAMED),
+        "summaries": listed.where(*map(_is_given, _KEY[:3]), *_WAS_ACTIVE).limit(
+            bindparam("limit")
+        ),
+        "unfinished": listed.where(
+            conversations.c.id.in_(select(leases.c.conversation)),
+            func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
+        ),
+    }
+
+
+_SELECT_SEGMENTS = (
+    select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
+    .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
+    .where(_IS_NAMED)
+    .order_by(segments.c.last)
+)
+CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
+BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
+BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
+SELECT_DIGESTS = select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
+
+
+# Leases.
+
+SELECT_LEASE = select(leases.c.generation, leases.c.boot, leases.c.ends).where(
+    leases.c.conversation == bindparam("row")
+)
+INSERT_LEASE = leases.insert()
+_update_lease = leases.update().where(leases.c.conversation == bindparam("row"))
+UPDATE_LEASE = _update_lease.values(
+    generation=bindparam("generation"), boot=bindparam("boot"), ends=bindparam("ends")
+)
+RENEW_LEASE = _update_lease.values(ends=bindparam("ends"))
+
+# Forks.
+
+_inherited = select(segments.c.owner, segments.c.first, segments.c.last).where(
+    segments.c.conversation == bindparam("row")
+)
+SELECT_INHERITED = _inherited.order_by(segments.c.last)
+_first_own_seq = (
+    select(func.coalesce(func.max(segments.c.last), 0) + 1)
+    .where(segments.c.conversation == bindparam("row"))
+    .scalar_subquery()
+)
+# The segments that a conversation inherits up to a seq, then its own blocks up to it (owner 0).
+SELECT_SHOWN = union_all(
+    _inherited.where(segments.c.first <= bindparam("seq")),
+    select(
+        literal(0, Integer).label("owner"),
+        _first_own_seq.label("first"),
+        bindparam("seq", type_=Integer).label("last"),
+    ).where(_first_own_seq <= bindparam("seq")),
+)
+INSERT_SEGMENT = segments.insert()
+# The ids of a conversation's rows rise with their seq, so the index by turn finds this without reading rows.
+_last_block = (
+    select(blocks.c.id)
+    .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last"))
+    .scalar_subquery()
+)
+SELECT_NEWEST_TURN = (
+    select(blocks.c.turn)
+    .where(blocks.c.conversation == bindparam("owner"), blocks.c.id <= _last_block)
+    .order_by(blocks.c.turn.desc())
+    .limit(1)
+)
+SELECT_ORIGIN = select(conversations.c.title, conversations.c.started_at).where(
+    conversations.c.id == bindparam("row")
+)
+SELECT_FORKS = (
+    select(conversations.c.id, conversations.c.name)
+    .where(
+        conversations.c.id.in_(
+            select(segments.c.conversation).where(segments.c.owner == bindparam("owner"))
+        )
+    )
+    .order_by(_last_inherited_seq.desc(), conversations.c.id.desc())
+)
+SELECT_KEY: Query = select(*_KEY).where(conversations.c.id == bindparam("row"))
+# Names that begin alike are neighbours in the index of names: `~c…` comes before `~d`.
+SELECT_NAMED_BETWEEN = (
+    select(conversations.c.id, conversations.c.name)
+    .where(
+        *(column == bindparam(column.name) for column in _KEY[:-1]),
+        conversations.c.name > bindparam("first"),
+        conversations.c.name < bindparam("last"),
+        ~exists().where(tombstones.c.conversation == conversations.c.id),
+    )
+    .order_by(conversations.c.id)
+)
+
+# Forgetting.
+
+INSERT_TOMBSTONE = tombstones.insert()
+INSERT_PURGES = purges.insert().from_select(
+    ["blob"],
+    select(blocks.c.blob)
+    .where(
+        blocks.c.conversation == bindparam("row"),
+        blocks.c.blob.is_not(None),
+        ~exists().where(purges.c.blob == blocks.c.blob),
+    )
+    .distinct(),
+)
+DELETE_CONTENT = tuple(
+    table.delete().where(table.c.conversation == bindparam("row"))
+    for table in (blocks, appends, segments)
+)
+CLEAR_CONVERSATION = _update_conversation(title="", started_at=0, term=conversations.c.term + 1)
+SELECT_PURGEABLE = select(purges.c.blob).where(~exists().where(blocks.c.blob == purges.c.blob))
+DELETE_PURGES = purges.delete()
+SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
+
+# Audits and migrations.
+
+SELECT_CONVERSATION_IDS = select(conversations.c.id).order_by(conversations.c.id)
+SELECT_CONVERSATIONS: Query = (
+    select(conversations.c.id, *_KEY, tombstones.c.at)
+    .select_from(_WITH_TOMBSTONES)
+    .order_by(conversations.c.id)
+)
+SELECT_LINKS: Query = (
+    select(
+        blocks.c.id,
+        *_POSITION,
+        blocks.c.version,
+        cast(blocks.c.type, LargeBinary).label("type"),
+        _BODY_BYTES,
+        blocks.c.blob,
+        blocks.c.digest,
+    )
+    .where(_IS_OWN_AFTER)
+    .order_by(blocks.c.seq)
+    .limit(bindparam("limit"))
+)
+SELECT_CHAIN_POINT = select(blocks.c.digest, blocks.c.bytes).where(
+    blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last")
+)
+UPDATE_CHAIN = (
+    blocks.update()
+    .where(blocks.c.id == bindparam("row"))
+    .values(digest=bindparam("new_digest"), bytes=bindparam("total"))
+)
+
+# The tables in the order in which they are created, each with its indexes.
+CREATE_TABLES = {
+    table.name: (
+        CreateTable(table),
+        *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name))),
+    )
+    for table in tables.sorted_tables
+}
+CREATE_INDEX_BY_BLOB = CreateIndex(blocks_by_blob)

@@ -1,0 +1,94 @@
+"""`python -m tests.support.compiled_statements` compiles the definitions of the store's statements into their module."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.sql.elements import ClauseElement
+
+from loopline.adapters.sql import definitions, statements
+from loopline.adapters.sql.read_statements import ReadStatements
+
+Texts = str | tuple[str, ...] | dict[str, tuple[str, ...]] | ReadStatements
+HEADER = '''"""Every SQL statement of the store as text, compiled from the definitions: change those instead.
+
+`python -m tests.support.compiled_statements` writes this module.
+"""
+
+from __future__ import annotations
+
+from loopline.adapters.sql.read_statements import ReadStatements
+'''
+WIDTH = 90
+DIALECT = sqlite.dialect(paramstyle="named")
+PARAMETER = re.compile(r":([a-z_0-9]+)")
+
+
+def texts() -> dict[str, Texts]:
+    """Every statement that has a public name, compiled."""
+    return {
+        name: compiled(value)
+        for name, value in vars(definitions).items()
+        if name.isupper() and name[0] != "_"
+    }
+
+
+def compiled(value: Any) -> Texts:
+    """A statement or several, as text."""
+    match value:
+        case ClauseElement():
+            return text(value)
+        case tuple():
+            return tuple(map(text, value))
+        case {"summaries": _}:
+            return ReadStatements(**{name: text(item) for name, item in value.items()})
+        case _:
+            return {name: tuple(map(text, items)) for name, items in value.items()}
+
+
+def text(statement: ClauseElement) -> str:
+    """A statement in lines of that width; a parameter that has a value already is written as that value."""
+    result = statement.compile(dialect=DIALECT)
+    values: Mapping[str, object] = result.params or {}
+
+    def literal(match: re.Match[str]) -> str:
+        value = values.get(match[1])
+        return match[0] if value is None else repr(value)
+
+    line = " ".join(PARAMETER.sub(literal, str(result)).split())
+    return "\n".join(wrap(line, WIDTH, break_on_hyphens=False))
+
+
+def source(value: Texts) -> str:
+    """The Python of a value."""
+    match value:
+        case str():
+            return f'"""{value}"""'
+        case tuple():
+            return f"({' '.join(f'{source(item)},' for item in value)})"
+        case dict():
+            items = (f"{name!r}: {source(item)}," for name, item in value.items())
+            return f"{{{' '.join(items)}}}"
+        case ReadStatements():
+            fields = (f"{name}={source(item)}," for name, item in asdict(value).items())
+            return f"ReadStatements({' '.join(fields)})"
+
+
+def main() -> None:
+    """Write the module."""
+    path = Path(statements.__file__)
+    parts = [HEADER, *(f"{name} = {source(value)}" for name, value in texts().items())]
+    path.write_text("\n".join(parts) + "\n", "utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)
+
+
+if __name__ == "__main__":
+    main()
