@@ -28,7 +28,7 @@ FORMS = (
     "fi:<turn>.files|outputs|user.attachments/<path>[@n]",
     "so:sources_pool[1,3-5]",
     "su:<turn>.conv.range.summary[.n]",
-    "sk:<namespace>.<skill>[@<digest>]",
+    "sk:<namespace>.<skill>[/<path>][@<digest>]",
     "ks:<path>[@<commit>][#L<a>-L<b>|#<heading>]",
     "cv:<conversation>/<ref>",
     "ef:<tenant>:<project>:chatbot:<stage>:<user>:<conversation>:<turn>:<role>:<path>",
@@ -183,15 +183,17 @@ class SummaryRef(Struct, frozen=True, kw_only=True):
 
 
 class SkillRef(Struct, frozen=True, kw_only=True):
-    """The text of a skill; without `digest` as it is now."""
+    """The text of a skill or, with a `path`, a file in its folder; without `digest` as it is now."""
 
     namespace: str
     skill: str
     digest: str | None = None
     span: Span | None = None
+    path: str = ""
 
     def __str__(self) -> str:
-        return f"sk:{self.namespace}.{self.skill}{_pin(self.digest)}{_span(self.span)}"
+        path = f"/{encode(self.path)}" if self.path else ""
+        return f"sk:{self.namespace}.{self.skill}{path}{_pin(self.digest)}{_span(self.span)}"
 
 
 class KnowledgeRef(Struct, frozen=True, kw_only=True):
@@ -268,7 +270,7 @@ _TYPE = re.compile(r"([A-Za-z][A-Za-z_]*(?:\.[A-Za-z][A-Za-z_]*)*)(?:\.([1-9]\d{
 _CALL = re.compile(r"([A-Za-z0-9_-]+)\.(call|result)\Z")
 _FILE = re.compile(r"(files|outputs|user\.attachments)/(.+)\Z", re.DOTALL)
 _ITEM = re.compile(r"\s*([1-9]\d{0,9})\s*(?:[-–]\s*([1-9]\d{0,9})\s*)?\Z")
-_SKILL = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+?)(?:@([0-9a-f]{6,64}))?\Z")
+_SKILL = re.compile(r"([\w-]+)\.([\w.-]+?)(?:/([^@]+))?(?:@([0-9a-f]{6,64}))?\Z")
 _COMMIT = re.compile(r"@([^@]+)\Z")
 _SUMMARY = re.compile(r"conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
 
@@ -377,7 +379,8 @@ def _parse_sk(text: str) -> Ref | None:
     match = _SKILL.match(text)
     if match is None:
         return None
-    return SkillRef(namespace=match[1], skill=match[2], digest=match[3], span=span)
+    path = decode(match[3] or "")
+    return SkillRef(namespace=match[1], skill=match[2], digest=match[4], span=span, path=path)
 
 
 def _parse_ks(text: str) -> Ref | None:

@@ -113,11 +113,10 @@ def test_an_unknown_skill_is_answered_with_those_that_come_close(tmp_path: Path)
         Skills().find("public", "tea")
 
 
-def test_a_key_that_means_nothing_is_warned_of(tmp_path: Path) -> None:
-    write(tmp_path, {"tea/SKILL.md": skill(more="when_to_us: x\n")})
-    text = f"{tmp_path / 'tea' / 'SKILL.md'}:3"
-    sent_text = f"{text}: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'"
-    assert Skills.load(tmp_path).warnings == (sent_text,)
+def test_a_key_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    assert complaint(tmp_path, skill(more="when_to_us: x\n")) == (
+        "3: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'; put it below metadata"
+    )
 
 
 def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
@@ -221,18 +220,11 @@ def test_yaml_is_one_document() -> None:
     assert raised.value.line == 2
 
 
-@pytest.mark.parametrize("key", ["built_in", "include_for", "allowed-tools"])
+@pytest.mark.parametrize("key", ["built_in", "allowed-tools"])
 def test_a_key_without_effect_is_warned_of(tmp_path: Path, key: str) -> None:
     write(tmp_path, {"public/tea/SKILL.md": skill(more=f"{key}: [other]\n")})
     (warning,) = Skills.load(tmp_path).warnings
     assert warning.startswith(f"{tmp_path / 'public/tea/SKILL.md'}:3: '{key}' has no effect: ")
-
-
-@pytest.mark.parametrize("name", ["sources.yaml", "compact.md", "tools.yaml"])
-def test_a_file_of_a_skill_that_is_not_read_is_warned_of(tmp_path: Path, name: str) -> None:
-    write(tmp_path, {"public/tea/SKILL.md": skill(), f"public/tea/{name}": "x: 1\n"})
-    (warning,) = Skills.load(tmp_path).warnings
-    assert warning.startswith(f"{tmp_path / 'public/tea' / name}: this file is not read")
 
 
 @pytest.mark.parametrize("token", ["[[S:1]]", "[[ s : 1-3 ]]", "`[[S:2]]`", "```\n[[S:1]] x\n```"])

@@ -71,7 +71,14 @@ refs: st.SearchStrategy[Ref] = st.one_of(
         ),
     ),
     st.builds(SummaryRef, turn_id=turn_ids, n=maybe, span=spans),
-    st.builds(SkillRef, namespace=words, skill=words, digest=digests, span=spans),
+    st.builds(
+        SkillRef,
+        namespace=words,
+        skill=words | st.sampled_from(["τσάι", "茶"]),
+        digest=digests,
+        span=spans,
+        path=st.just("") | names,
+    ),
     st.builds(KnowledgeRef, path=names, commit=digests, span=spans),
     st.builds(
         HostedRef,

@@ -23,11 +23,13 @@ from loopline.skills import (
     REACT,
     SKILL_FILE,
     Skill,
+    SkillPlace,
     Skills,
     SkillSelection,
     read_skill,
     skill_selections,
     with_imports,
+    with_places,
 )
 from loopline.tools import (
     Calculator,
@@ -136,8 +138,15 @@ def _duplicate_name(tools: Iterable[Tool]) -> str:
     return next((name for name, count in names.items() if count > 1), "")
 
 
-def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Skills:
+def load_skills(
+    module: str,
+    bundle: LoadedBundle,
+    consumer: str = REACT,
+    places: Sequence[SkillPlace] = (),
+) -> Skills:
     """Return the skills that `consumer` sees; without a module those in the bundle's folder `skills`.
+
+    Skills of the places come after those of the bundle.
 
     Raises:
         BundleError: the descriptor or a skill is wrong; the message names file and line.
@@ -146,12 +155,13 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
     listed = _listed_skills(bundle)
     if not module:
         in_folder = Skills.load(default) if default and default.is_dir() else Skills()
-        return with_imports(_joined(listed, in_folder, bundle)).enabled({}, consumer)
+        own = with_imports(_joined(listed, in_folder, bundle))
+        return with_places(own, places).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
     found = Skills() if root is None else Skills.load(root)
-    skills = with_imports(_joined(listed, found, bundle))
+    skills = with_places(with_imports(_joined(listed, found, bundle)), places)
     config = _agents(descriptor, skills)
     strange = tuple(
         f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"

@@ -80,7 +80,7 @@ def system_text(
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
-    gallery = skills.gallery()
+    gallery = skills.gallery(tools)
     if gallery:
         parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
     if page is not None:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast, get_args
 
 from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.errors import LooplineError, PropertyError
@@ -33,6 +33,7 @@ LOOP: Mapping[str, Json] = {
         "memory": False,
         "memsearch": False,
         "agents_md": False,
+        "skills": "bundle",
         **dict.fromkeys(LoopOptions().values),
     },
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
@@ -50,6 +51,8 @@ class TypedValue:
 
 
 Setting = Json | TypedValue
+SkillSearch = Literal["bundle", "project", "all"]
+_SKILL_SEARCHES: tuple[SkillSearch, ...] = get_args(SkillSearch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ class LoopSettings:
 
     `tools` are patterns of the ids of the tools that the loop may offer. With `memsearch` it offers the search in
     past turns, with `memory` the memory of facts about the user. With `agents_md` the model gets the nearest AGENTS.md.
+    `skills` says where skills are looked for: in the bundle, also in the project, or in all places.
     """
 
     preset: str = ""
@@ -279,6 +283,7 @@ class LoopSettings:
     memsearch: bool = False
     agents_md: bool = False
     memory: bool = False
+    skills: SkillSearch = "bundle"
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
@@ -292,6 +297,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
     memsearch = bool(react.pop("memsearch", False))
     agents_md = bool(react.pop("agents_md", False))
     memory = bool(react.pop("memory", False))
+    skills = _skill_search(react.pop("skills", "bundle"))
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -307,7 +313,15 @@ def loop_settings(properties: Properties) -> LoopSettings:
         memsearch=memsearch,
         agents_md=agents_md,
         memory=memory,
+        skills=skills,
     )
+
+
+def _skill_search(value: Json) -> SkillSearch:
+    for search in _SKILL_SEARCHES:
+        if value == search:
+            return search
+    raise PropertyError(f"react.skills must be one of {', '.join(_SKILL_SEARCHES)}, not {value!r}")
 
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:

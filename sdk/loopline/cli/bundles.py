@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
@@ -30,6 +31,7 @@ from loopline.bundle import (
     load,
     load_skills,
     load_tools,
+    loop_settings,
     make_deps,
     merged,
 )
@@ -41,6 +43,7 @@ from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
+from loopline.harness import skill_places
 from loopline.knowledge import KnowledgeState, VectorState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
@@ -64,6 +67,9 @@ TURN_ID = "turn_1"
 QUESTION = "How long is this sentence?"
 EXAMPLE_CALL = ("text.statistics", '{"text": "One. Two more words!"}')
 """A tool of a new bundle, with arguments."""
+
+OTHERS_TOOLS = ("react.", "mcp.", "web_")
+"""The beginnings of the ids of tools that are not the bundle's own."""
 
 T = TypeVar("T")
 
@@ -141,7 +147,7 @@ def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
         tools |= findings.attempt(partial(_tools_with_schemas, module, loaded), ToolSet())
     findings.tools = ToolSet(tools.values())
     for module in descriptor_modules(loaded, "skills") or [""]:
-        skills = findings.attempt(partial(load_skills, module, loaded), Skills())
+        skills = findings.attempt(partial(_skills_found, module, loaded, findings), Skills())
         findings.skills = Skills(
             (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
         )
@@ -150,6 +156,20 @@ def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
+
+
+def _skills_found(module: str, loaded: LoadedBundle, findings: Findings) -> Skills:
+    """Return the skills of the bundle and of the places that its properties name, with a warning for each unknown tool."""
+    search = loop_settings(findings.properties).skills
+    places = skill_places(search, os.environ, Path.cwd())
+    skills = load_skills(module, loaded, places=places)
+    unknown = tuple(
+        f"{tool.location}: no tool of this bundle is called {tool.id!r}"
+        for skill in skills
+        for tool in skill.tools
+        if tool.id not in findings.tools and not tool.id.startswith(OTHERS_TOOLS)
+    )
+    return Skills(skills.skills, (*skills.warnings, *unknown))
 
 
 def _tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:

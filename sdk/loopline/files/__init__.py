@@ -15,11 +15,13 @@ from loopline.files.search import FileHits as FileHits
 from loopline.files.search import FileQuery as FileQuery
 from loopline.files.search import SearchReport as SearchReport
 from loopline.files.search import search_files as search_files
+from loopline.files.workspace import DescribedData as DescribedData
 from loopline.files.workspace import FileChange as FileChange
 from loopline.files.workspace import OutputFile as OutputFile
 from loopline.files.workspace import Workspace as Workspace
 from loopline.files.workspace import WorkspaceLimits as WorkspaceLimits
 from loopline.files.workspace import change_of as change_of
+from loopline.files.workspace import describe_data as describe_data
 from loopline.files.workspace import file_bodies as file_bodies
 from loopline.timeline.workspace_paths import WorkspacePath as WorkspacePath
 from loopline.timeline.workspace_paths import parse_path as parse_path

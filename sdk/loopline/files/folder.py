@@ -35,11 +35,13 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 class Folder:
     """A folder that is read and written by relative paths, each checked by `checked_names`.
 
-    `walk_only` opens name by name also where the kernel could resolve a path at once.
+    `walk_only` opens name by name also where the kernel could resolve a path at once. With `hard_links` a file may have
+    other names, as those of an installed package do.
     """
 
-    def __init__(self, root: Path, *, walk_only: bool = False) -> None:
+    def __init__(self, root: Path, *, walk_only: bool = False, hard_links: bool = False) -> None:
         self.root = root
+        self._hard_links = hard_links
         self._by_kernel = not walk_only and has_openat2()
         self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -69,7 +71,7 @@ class Folder:
         except OSError as error:
             raise _refused(path, error) from error
         try:
-            return _content(path, descriptor, limit)
+            return _content(path, descriptor, limit, hard_links=self._hard_links)
         finally:
             os.close(descriptor)
 
@@ -143,11 +145,11 @@ def _make_folder(name: str, folder: int) -> None:
         os.mkdir(name, FOLDER_MODE, dir_fd=folder)
 
 
-def _content(path: str, descriptor: int, limit: int) -> bytes:
+def _content(path: str, descriptor: int, limit: int, *, hard_links: bool) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"{path} is no plain file")
-    if status.st_nlink > 1:
+    if status.st_nlink > 1 and not hard_links:
         raise ToolError(f"{path} has another hard link, so it may be a file of somebody else")
     if status.st_size > limit:
         raise ToolError(f"{path} has {status.st_size:,} bytes, and may have {limit:,}")

@@ -329,29 +329,45 @@ def _check_tree(
         raise ToolError(f"{problem}: nothing was written")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedData:
+    """The type of some bytes, and their text or a line that describes them; an image has its pixels."""
+
+    mime: str
+    text: str
+    is_text: bool
+    width: int = 0
+    height: int = 0
+
+
+def describe_data(name: str, data: bytes) -> DescribedData:
+    """Return what bytes are, by their content and, for a text, by the name of their file."""
+    image, text = parse_image(data), decoded_text(data)
+    if image is not None:
+        size = f"{image.mime}, {image.width}×{image.height} pixels, {len(data):,} bytes"
+        return DescribedData(
+            mime=image.mime, text=size, is_text=False, width=image.width, height=image.height
+        )
+    if data.startswith(PDF_SIGNATURE) or text is None:
+        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else BINARY
+        return DescribedData(mime=mime, text=f"{mime}, {len(data):,} bytes", is_text=False)
+    return DescribedData(mime=text_type(PurePosixPath(name).name, ""), text=text, is_text=True)
+
+
 def file_added(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
     """Return the body of a new version, with the type that its bytes have."""
-    path = change.path
-    image, text = parse_image(data), decoded_text(data)
-    name = PurePosixPath(path.path).name
-    if image is not None:
-        mime = image.mime
-    elif data.startswith(PDF_SIGNATURE):
-        mime, text = attachments.PDF, None
-    else:
-        mime = BINARY if text is None else text_type(name, "")
-    is_text = text is not None and image is None
+    path, described = change.path, describe_data(change.path.path, data)
     return FileAdded(
         area=path.area,
         path=path.path,
         version=version,
-        mime=mime,
+        mime=described.mime,
         size=len(data),
         sha256=sha256(data).hexdigest(),
-        text=text if is_text and text is not None else "",
-        data="" if is_text else b64encode(data).decode(),
-        width=image.width if image else 0,
-        height=image.height if image else 0,
+        text=described.text if described.is_text else "",
+        data="" if described.is_text else b64encode(data).decode(),
+        width=described.width,
+        height=described.height,
         visibility=change.visibility if path.area == "outputs" else "external",
         call_id=call_id,
     )

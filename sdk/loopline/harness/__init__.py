@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loopline.harness.provider_models import model
     from loopline.harness.read_only_store import ReadOnlyStore
     from loopline.harness.served_bundle import ServedBundle, model_or_call, serve_mcp
+    from loopline.harness.skill_search import skill_places
     from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
     from loopline.harness.store import Store
     from loopline.harness.sync import run_sync
@@ -31,6 +32,7 @@ __all__ = [
     "model_or_call",
     "run_sync",
     "serve_mcp",
+    "skill_places",
 ]
 
 _MODULES = {
@@ -47,6 +49,7 @@ _MODULES = {
     "model_or_call": "served_bundle",
     "run_sync": "sync",
     "serve_mcp": "served_bundle",
+    "skill_places": "skill_search",
 }
 
 

@@ -23,7 +23,6 @@ from loopline.bundle import (
     call_load_hook,
     descriptor_modules,
     load,
-    load_skills,
     load_tools,
     loop_settings,
     make_deps,
@@ -38,6 +37,7 @@ from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.mcp_servers import mcp_servers_of
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
 from loopline.harness.past_turns import open_memory
+from loopline.harness.skill_search import found_skills, skill_places
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store_place import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
@@ -193,14 +193,16 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 stack.push_async_callback(observer.close)
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            skills = cache(partial(load_skills, bundle=loaded))
+            settings = loop_settings(properties)
+            places = skill_places(settings.skills, os.environ, Path.cwd())
+            skills = cache(partial(found_skills, bundle=loaded, places=places))
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=loop_settings(properties),
+                settings=settings,
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,

@@ -24,7 +24,13 @@ from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_dige
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.proxied_calls import ProxiedCalls
 from loopline.react.replies import answer_text
-from loopline.react.result_text import artifact_bodies, file_lines, render_outcome, truncate_outcome
+from loopline.react.result_text import (
+    artifact_bodies,
+    file_lines,
+    number_sources,
+    render_outcome,
+    truncate_outcome,
+)
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.timeline import (
@@ -440,23 +446,24 @@ class ToolExecutor:
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
         def bodies(timeline: Timeline) -> list[Body]:
-            cited = [section.source for section in shown.sections if section.source]
-            sids, added = timeline.pool.assign_numbers([*cited, *shown.sources])
+            numbered = number_sources(shown, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
             files = file_bodies(timeline, turn, outcome.files, call.call_id)
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
-                text=render_outcome(shown, sids, artifact_ref, file_lines(files, turn))
+                text=render_outcome(
+                    numbered.outcome, numbered.sids, artifact_ref, file_lines(files, turn)
+                )
                 or NO_OUTPUT,
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
-                shows=shown.shows,
+                shows=numbered.shows,
                 artifact=artifact_ref,
                 ran_with=ran_with,
                 answer=answer,
             )
-            return [result, *added, *shown.bodies, *kept, *files]
+            return [result, *numbered.added, *shown.bodies, *numbered.kept, *kept, *files]
 
         await self._recorder.record_from(bodies)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from msgspec import structs
 
 from loopline.models import ADDRESS_CHARACTERS, Json, dumps, one_line
 from loopline.refs import FileRef
@@ -13,7 +16,11 @@ from loopline.timeline import (
     FileBody,
     FileRemoved,
     FilesPulled,
+    SourceAdded,
+    SourcePool,
+    TextKept,
     Timeline,
+    unbound_citations,
     workspace,
 )
 from loopline.tools import Outcome, ResultSection
@@ -41,6 +48,46 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
         return text, limit_bytes - len(stored)
     note = f"[CUT] {len(stored):,} bytes came, and {limit_bytes:,} are kept: ask for less at once"
     return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedOutcome:
+    """An outcome whose sources have numbers of the pool: those it lists, and those that its texts cite."""
+
+    outcome: Outcome
+    sids: Sequence[int]
+    added: Sequence[SourceAdded]
+    kept: Sequence[TextKept]
+    shows: tuple[tuple[str, str], ...]
+
+
+def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
+    """Return the outcome with numbers for its sources; sources that a section cites are listed with the others."""
+    own = [section.source for section in outcome.sections if section.source]
+    cited = [source for section in outcome.sections for source in section.cites.values()]
+    listed = [*outcome.sources, *cited]
+    sids, added = pool.assign_numbers([*own, *listed])
+    if not cited and not any(section.kept for section in outcome.sections):
+        return NumberedOutcome(
+            outcome=outcome, sids=sids, added=added, kept=(), shows=outcome.shows
+        )
+    numbers = iter(sids[len(own) + len(outcome.sources) :])
+    sections, kept, shows = list[ResultSection](), list[TextKept](), list(outcome.shows)
+    for section in outcome.sections:
+        by_number = {number: next(numbers) for number in section.cites}
+        text = unbound_citations.bind(section.text, by_number)
+        sections.append(replace(section, text=text))
+        shows += ((ref, sha256(text.encode()).hexdigest()) for ref in section.shown_as)
+        if section.kept is not None:
+            stored = unbound_citations.bind(section.kept.text, by_number)
+            kept.append(structs.replace(section.kept, text=stored))
+    return NumberedOutcome(
+        outcome=replace(outcome, sections=tuple(sections), sources=tuple(listed)),
+        sids=sids,
+        added=added,
+        kept=kept,
+        shows=tuple(shows),
+    )
 
 
 def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
@@ -79,13 +126,13 @@ def render_outcome(
     for section in outcome.sections:
         mark = f"[[S:{next(numbers)}]] " if section.source else ""
         heading = one_line(section.heading, ADDRESS_CHARACTERS)
-        parts.append(f"{mark}{heading}\n{section.text}")
+        parts.append(f"{mark}{heading}\n{section.text}{section.note}")
     listed = [
         f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
         for sid, source in zip(numbers, outcome.sources, strict=True)
     ]
     if listed:
-        parts.append("\n".join(["sources:", *listed]))
+        parts.append("\n".join(["sources:", *dict.fromkeys(listed)]))
     if files:
         parts.append("\n".join(files))
     if artifact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, cast
@@ -37,7 +37,8 @@ class Item:
 
     `ref` is pinned where the `requested` ref moves. `message` says what was cut and which ref restores it, or why there
     is nothing and what is possible. `data` are the bytes of an attached file, whose `text` is its text form or a line
-    that describes it.
+    that describes it. `kept` is recorded when the item is shown, so that its ref can be read when its origin is gone.
+    `cites` are the sources that the text's unbound citations name, by number.
     """
 
     ref: str
@@ -49,6 +50,8 @@ class Item:
     message: str = ""
     source: Source | None = None
     keep: bool = False
+    kept: blocks.TextKept | None = field(default=None, repr=False)
+    cites: Mapping[int, Source] = field(default_factory=dict[int, Source], repr=False)
     data: bytes = field(default=b"", repr=False)
 
     @property

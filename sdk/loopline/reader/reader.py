@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -23,7 +24,6 @@ from loopline.reader.conversation_documents import (
 )
 from loopline.reader.items import (
     JSON,
-    MARKDOWN,
     Item,
     Reading,
     fitted_item,
@@ -31,6 +31,7 @@ from loopline.reader.items import (
     passage_item,
     text_of,
 )
+from loopline.reader.skill_items import skill_item
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -167,7 +168,10 @@ class Reader:
             case SourcesRef():
                 return self._sources(ref, requested, room)
             case SkillRef():
-                return self._skill(ref, requested, room)
+                timeline = self.conversation.timeline
+                return await asyncio.to_thread(
+                    skill_item, timeline, self.skills, ref, requested, room
+                )
             case KnowledgeRef():
                 return await self._knowledge(ref, requested, room)
             case ConversationRef():
@@ -233,19 +237,6 @@ class Reader:
                 return note_list(await view.of_type("react.notes")), "text/plain"
             case "conv:feedback":
                 return feedback_list(await view.of_type("turn.feedback")), "text/plain"
-
-    def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
-        stored = self.conversation.timeline.kept_texts.get(str(structs.replace(ref, span=None)))
-        if stored is not None:
-            item = fitted_item(ref, requested, stored.text, MARKDOWN, room)
-            return replace(item, title=stored.title)
-        skill = self.skills.find(ref.namespace, ref.skill)
-        if ref.digest is not None and not skill.digest.startswith(ref.digest):
-            message = f"the skill has changed since and was not shown here: now {skill.ref}"
-            return Item(ref=requested, requested=requested, status="gone", message=message)
-        pinned = structs.replace(ref, digest=skill.digest)
-        item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
-        return replace(item, title=skill.name, keep=bool(item.text))
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
         stored = None if ref.heading else kept_passage(self.conversation.timeline, ref, room)

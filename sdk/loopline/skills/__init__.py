@@ -1,33 +1,39 @@
 """Skills: texts that say how to do something, listed in the prompt and read when needed."""
 
+from loopline.skills.companions import COMPACT_FILE, SkillTool
+from loopline.skills.folder_files import SkillFile, read_folder_file
 from loopline.skills.imports import with_imports
-from loopline.skills.skills import (
-    DEFAULT_NAMESPACE,
-    REACT,
-    Skill,
-    Skills,
-    SkillSelection,
-    read_skill,
-    skill_selections,
-)
-from loopline.skills.skills import FILE as SKILL_FILE
+from loopline.skills.places import FOLDER as SKILLS_FOLDER
+from loopline.skills.places import SkillPlace, with_places
+from loopline.skills.selection import REACT, SkillSelection, skill_selections
+from loopline.skills.skill import DEFAULT_NAMESPACE, DIGEST, Skill, read_skill
+from loopline.skills.skill import FILE as SKILL_FILE
+from loopline.skills.skills import Skills
 from loopline.skills.validation import SkillProblem, check_skill, skill_folders
 from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [
+    "COMPACT_FILE",
     "DEFAULT_NAMESPACE",
+    "DIGEST",
     "REACT",
+    "SKILLS_FOLDER",
     "SKILL_FILE",
     "Skill",
+    "SkillFile",
+    "SkillPlace",
     "SkillProblem",
     "SkillSelection",
+    "SkillTool",
     "Skills",
     "YamlDocument",
     "YamlError",
     "check_skill",
+    "read_folder_file",
     "read_skill",
     "read_yaml",
     "skill_folders",
     "skill_selections",
     "with_imports",
+    "with_places",
 ]

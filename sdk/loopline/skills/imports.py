@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from hashlib import sha256
 
 from loopline.errors import BundleError
-from loopline.skills.skills import DIGEST, Skill, Skills
+from loopline.skills.skill import DIGEST, Skill
+from loopline.skills.skills import Skills
+from loopline.timeline import Source, unbound_citations
 
 
 def with_imports(skills: Skills) -> Skills:
@@ -18,18 +20,46 @@ def with_imports(skills: Skills) -> Skills:
         BundleError: an import names no skill, or leads back to where it began; the message names file and line.
     """
     by_id = {skill.full_id: skill for skill in skills}
-    return replace(skills, skills=tuple(_joined(skill, by_id) for skill in skills))
+    return replace(skills, skills=tuple(joined_with_imports(skill, by_id) for skill in skills))
 
 
-def _joined(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+def joined_with_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    """Return a skill with the bodies of those that it imports.
+
+    Raises:
+        BundleError: an import names no skill, or leads back to where it began.
+    """
     if not skill.imports:
         return skill
     imported = dict[str, Skill]()
     _collect([skill], by_id, imported)
-    bodies = [f"# Imported: {name}\n\n{other.body}" for name, other in imported.items()]
-    body = "\n\n".join([skill.body, *bodies])
+    sources = dict(skill.sources)
+    bodies, short_bodies = [skill.body], [skill.compact or skill.body]
+    for name, other in imported.items():
+        numbers = _numbered_after(other.sources, sources)
+        heading = f"# Imported: {name}\n\n"
+        bodies.append(heading + unbound_citations.renumber(other.body, numbers))
+        short = unbound_citations.renumber(other.compact or other.body, numbers)
+        short_bodies.append(heading + short)
     digests = "\n".join([skill.digest, *(other.digest for other in imported.values())])
-    return replace(skill, body=body, digest=sha256(digests.encode()).hexdigest()[:DIGEST])
+    is_shorter = bool(skill.compact) or any(other.compact for other in imported.values())
+    return replace(
+        skill,
+        body="\n\n".join(bodies),
+        compact="\n\n".join(short_bodies) if is_shorter else "",
+        digest=sha256(digests.encode()).hexdigest()[:DIGEST],
+        closure=tuple(imported),
+        sources=sources,
+    )
+
+
+def _numbered_after(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
+    """Add the sources behind the others, and return their new numbers by their old ones."""
+    numbers = dict[int, int]()
+    for number, source in added.items():
+        numbers[number] = max(sources, default=0) + 1
+        sources[numbers[number]] = source
+    return numbers
 
 
 def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:

@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from loopline.errors import BundleError
 from loopline.models import Json
+from loopline.skills.companions import SOURCES_FILE, TOOLS_FILE, read_sources, read_tools
+from loopline.skills.folder_files import folder_files
+from loopline.skills.skill import (
+    COMPATIBILITY_CHARACTERS,
+    DESCRIPTION_CHARACTERS,
+    NAME_CHARACTERS,
+)
 from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
-NAME_CHARACTERS = 64
-DESCRIPTION_CHARACTERS = 1_024
-COMPATIBILITY_CHARACTERS = 500
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 FILES = ("SKILL.md", "skill.md")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -42,7 +47,27 @@ def skill_folders(root: Path) -> list[Path]:
 
 
 def check_skill(folder: Path) -> list[SkillProblem]:
-    """Return every rule that a skill breaks, none if it is valid."""
+    """Return every rule of the format that a skill breaks, and what is wrong beside its SKILL.md; none if it is valid."""
+    return [*_format_problems(folder), *_companion_problems(folder)]
+
+
+def _companion_problems(folder: Path) -> Iterator[SkillProblem]:
+    """Yield what is wrong in the files that the format does not know, and in the names of the others."""
+    readers = {SOURCES_FILE: read_sources, TOOLS_FILE: read_tools}
+    for name, read in readers.items():
+        path = folder / name
+        if path.is_file():
+            try:
+                read(path, path.read_bytes())
+            except BundleError as error:
+                line, _, problem = str(error).removeprefix(f"{path}:").partition(": ")
+                yield SkillProblem(path, int(line), problem)
+    for problem in folder_files(folder, frozenset()).problems:
+        file, _, text = problem.rpartition(": ")
+        yield SkillProblem(Path(file), 1, text)
+
+
+def _format_problems(folder: Path) -> list[SkillProblem]:
     path = _skill_file(folder)
     if path is None:
         return [SkillProblem(folder, 1, f"{FILES[0]} is missing")]

@@ -27,7 +27,7 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A value, and the line of each key by its path; positions in a list are no part of a path."""
+    """A value, and the line of each key by its path; positions in a list are no part of a path to what is in an item."""
 
     value: Json
     lines: Mapping[KeyPath, int]
@@ -113,6 +113,8 @@ class _Walk:
             case "map":
                 return self._mapping(node, path)
             case "seq":
+                for index, item in enumerate(node.value):
+                    self.lines[(*path, str(index))] = self._line(item)
                 return [self.value(item, path) for item in node.value]
             case "null":
                 return None

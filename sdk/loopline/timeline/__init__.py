@@ -6,6 +6,7 @@ from loopline.timeline import citations as citations
 from loopline.timeline import feedback as feedback
 from loopline.timeline import memory_notes as memory_notes
 from loopline.timeline import plan as plan
+from loopline.timeline import unbound_citations as unbound_citations
 from loopline.timeline import workspace as workspace
 from loopline.timeline.attachments import UserAttachment as UserAttachment
 from loopline.timeline.blocks import NEW_TURN as NEW_TURN

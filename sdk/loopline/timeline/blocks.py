@@ -320,12 +320,16 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TextKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A text from outside the log that is not a source, stored under the pinned ref that shows it."""
+    """A text from outside the log that is not a source, stored under the pinned ref that shows it.
+
+    `data` are the bytes of a file that is no text, in base64; then `text` describes it.
+    """
 
     ref: str
     text: str
     title: str = ""
     mime: str = "text/plain"
+    data: str = ""
     type: ClassVar[Literal["text.kept"]] = "text.kept"
 
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from loopline.errors import LooplineError, ToolError
 from loopline.files import FileChange, OutputFile
 from loopline.models import Json, well_formed, well_formed_json
-from loopline.timeline import Body, Source
+from loopline.timeline import Body, Source, TextKept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSection:
-    """A part of a result with its own heading; it can be cited if it has a source."""
+    """A part of a result with its own heading; it can be cited if it has a source.
+
+    `cites` are the sources that unbound citations of the text name, which get their numbers of the pool when the result
+    is recorded, and so does the text that is `kept` with it. The text is shown under the refs `shown_as`, and followed
+    by the `note`.
+    """
 
     heading: str
     text: str
     source: Source | None = None
+    note: str = ""
+    cites: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    kept: TextKept | None = None
+    shown_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

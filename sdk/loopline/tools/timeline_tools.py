@@ -277,7 +277,7 @@ class ReadTool(RerunnableTool):
         ]
         return Outcome(
             text="\n".join([dumps(status), *missing]),
-            sections=tuple(_section(item) for item in fresh if item.readable),
+            sections=tuple(_section(item, call) for item in fresh if item.readable),
             bodies=tuple(
                 TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
                 for item in fresh
@@ -288,10 +288,14 @@ class ReadTool(RerunnableTool):
             shows=tuple(
                 (ref, item.sha256)
                 for item in fresh
-                if item.text
-                for ref in dict.fromkeys((item.ref, item.requested))
+                if item.text and not item.cites
+                for ref in _shown_as(item)
             ),
         )
+
+
+def _shown_as(item: Item) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((item.ref, item.requested)))
 
 
 def _is_visible(item: Item, call: ToolInvocation) -> bool:
@@ -307,13 +311,21 @@ def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
     return Reading(items, exists_in_visible_context=tuple(visible))
 
 
-def _section(item: Item) -> ResultSection:
+def _section(item: Item, call: ToolInvocation) -> ResultSection:
     title = f"{item.title} — {item.ref}" if item.title else item.ref
-    ending = f"\n… {item.message}" if item.message else ""
-    source = item.source
+    source, kept = item.source, item.kept
     if source is not None and item.keep:
         source = structs.replace(source, text=item.text)
-    return ResultSection(heading=title, text=f"{item.text}{ending}", source=source)
+    is_kept = kept is None or kept.ref in call.timeline.kept_texts
+    return ResultSection(
+        heading=title,
+        text=item.text,
+        source=source,
+        note=f"\n… {item.message}" if item.message else "",
+        cites=item.cites,
+        kept=None if is_kept else kept,
+        shown_as=_shown_as(item) if item.cites else (),
+    )
 
 
 def _is_recorded(item: Item, call: ToolInvocation) -> bool:

@@ -1,0 +1,99 @@
+"""Items of skills: the text of a skill, a short form of it, or a file in its folder."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import replace
+from hashlib import sha256
+
+from msgspec import structs
+
+from loopline.files import describe_data
+from loopline.reader.items import MARKDOWN, Item, fitted_item
+from loopline.refs import SkillRef
+from loopline.skills import COMPACT_FILE, DIGEST, Skill, Skills, read_folder_file
+from loopline.timeline import TextKept, Timeline, unbound_citations
+
+
+def skill_item(
+    timeline: Timeline, skills: Skills, ref: SkillRef, requested: str, room: int
+) -> Item:
+    """Return what a ref of a skill reads: as the conversation showed it, else as it is now.
+
+    Raises:
+        RefError: there is no such skill, file or line.
+    """
+    stored = _kept_item(timeline, ref, requested, room)
+    if stored is not None:
+        return stored
+    skill = skills.find(ref.namespace, ref.skill)
+    if ref.path:
+        return _file_item(timeline, skill, ref, requested, room)
+    if ref.digest is not None and not skill.digest.startswith(ref.digest):
+        return _changed(requested, skill.ref)
+    pinned = structs.replace(ref, digest=skill.digest)
+    if ref.span is None and skill.compact and len(skill.body) > room >= len(skill.compact):
+        return _short_item(skill, requested, room)
+    stored = _kept_item(timeline, pinned, requested, room)
+    if stored is not None:
+        return stored
+    item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
+    kept = TextKept(ref=skill.ref, text=skill.body, title=skill.name, mime=MARKDOWN)
+    return _shown(item, kept, skill)
+
+
+def _shown(item: Item, kept: TextKept, skill: Skill) -> Item:
+    """Return the item with what is recorded when it is shown, and with the sources that it cites."""
+    if not item.text:
+        return item
+    numbers = unbound_citations.cited_numbers(kept.text, max(skill.sources, default=0))
+    cites = {number: skill.sources[number] for number in numbers if number in skill.sources}
+    return replace(item, title=kept.title, kept=kept, cites=cites)
+
+
+def _kept_item(timeline: Timeline, ref: SkillRef, requested: str, room: int) -> Item | None:
+    """Return what the conversation showed under the ref, None if it showed nothing."""
+    stored = timeline.kept_texts.get(str(structs.replace(ref, span=None)))
+    if stored is None or ref.digest is None:
+        return None
+    mime = stored.mime if ref.path else MARKDOWN
+    item = fitted_item(ref, requested, stored.text, mime, room)
+    return replace(item, title=stored.title, data=b64decode(stored.data))
+
+
+def _changed(requested: str, now: str) -> Item:
+    message = f"the skill has changed since and was not shown here: now {now}"
+    return Item(ref=requested, requested=requested, status="gone", message=message)
+
+
+def _short_item(skill: Skill, requested: str, room: int) -> Item:
+    """Return the short form of a skill whose text has no room."""
+    digest = sha256(skill.compact.encode()).hexdigest()[:DIGEST]
+    ref = SkillRef(namespace=skill.namespace, skill=skill.id, path=COMPACT_FILE, digest=digest)
+    item = fitted_item(ref, requested, skill.compact, MARKDOWN, room)
+    kept = TextKept(ref=str(ref), text=skill.compact, title=skill.name, mime=MARKDOWN)
+    message = f"this is the short form; the whole had no room, read {skill.ref} by itself"
+    return replace(_shown(item, kept, skill), status="cut", message=message)
+
+
+def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, room: int) -> Item:
+    data = read_folder_file(skill.path.parent, ref.path)
+    digest = sha256(data).hexdigest()[:DIGEST]
+    pinned = structs.replace(ref, digest=digest)
+    whole = str(structs.replace(pinned, span=None))
+    if ref.digest is not None and not digest.startswith(ref.digest):
+        return _changed(requested, whole)
+    stored = _kept_item(timeline, pinned, requested, room)
+    if stored is not None:
+        return stored
+    described = describe_data(ref.path, data)
+    text = unbound_citations.unbind(described.text)
+    kept = TextKept(
+        ref=whole,
+        text=text,
+        title=f"{skill.name}: {ref.path}",
+        mime=described.mime,
+        data="" if described.is_text else b64encode(data).decode(),
+    )
+    item = fitted_item(pinned, requested, text, described.mime, room)
+    return replace(_shown(item, kept, skill), data=data)

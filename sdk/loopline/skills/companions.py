@@ -1,0 +1,187 @@
+"""What KDCube's skills have beside their text: sources to cite, tools that they need, and a short form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from loopline.errors import BundleError
+from loopline.models import Json, JsonObject
+from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
+from loopline.timeline import Source
+
+SOURCES_FILE, TOOLS_FILE, COMPACT_FILE = "sources.yaml", "tools.yaml", "compact.md"
+COMPANION_BYTES = 256 * 1024
+MAX_SOURCES = 200
+MAX_NUMBER = 1_000_000
+MAX_TOOLS = 50
+
+_TEXTS = ("url", "title", "text", "published_time_iso", "favicon_url")
+_SOURCE_KEYS = (*_TEXTS, "sid")
+_UNUSED = frozenset(
+    {
+        *(
+            "content",
+            "mime",
+            "size_bytes",
+            "base64",
+            "artifact_path",
+            "physical_path",
+            "local_path",
+        ),
+        *("rn", "hosted_uri", "key", "domain", "modified_time_iso", "fetched_time_iso", "author"),
+        *("provider_rank", "weighted_rank", "query_relevance", "authority", "favicon"),
+        *("favicon_status", "turn_id", "used", "source_type", "objective_relevance"),
+    }
+)
+"""Fields of KDCube's pool that ours does not have."""
+_TOOL_KEYS = ("id", "role", "why")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillTool:
+    """A tool that a skill needs: its id, what it is for, and where the skill says so."""
+
+    id: str
+    role: str = ""
+    why: str = ""
+    location: str = ""
+
+    def __str__(self) -> str:
+        reason = ": ".join(part for part in (self.role, self.why) if part)
+        return f"{self.id} — {reason}" if reason else self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillSources:
+    """The sources of a skill by the numbers that its text cites them by; `warnings` name fields without effect."""
+
+    by_number: Mapping[int, Source]
+    warnings: tuple[str, ...] = ()
+
+
+def read_sources(path: Path, stored: bytes) -> SkillSources:
+    """Return the sources that a `sources.yaml` lists.
+
+    Raises:
+        BundleError: it is malformed; the message names file and line.
+    """
+    rows = _Rows(path, "sources", _document(path, stored), MAX_SOURCES)
+    sources, warnings = dict[int, Source](), list[str]()
+    for index, row in rows:
+        warnings += (rows.at(index, f"{key!r} has no effect") for key in row if key in _UNUSED)
+        rows.check_keys(index, row, _SOURCE_KEYS, _UNUSED)
+        number, source = _source(rows, index, row)
+        if number in sources:
+            raise BundleError(rows.at(index, f"the number {number} is taken: give each its own"))
+        sources[number] = source
+    return SkillSources(by_number=sources, warnings=tuple(warnings))
+
+
+def _source(rows: _Rows, index: int, row: JsonObject) -> tuple[int, Source]:
+    texts = {key: bare_text(row.get(key)) for key in _TEXTS}
+    match {"sid": None, **row}:
+        case {"sid": int(number)} if 0 < number < MAX_NUMBER and number is not True:
+            pass
+        case _:
+            raise BundleError(rows.at(index, "'sid' must be a number from 1 on, as in [[S:1]]"))
+    if not (texts["url"] or texts["title"]):
+        raise BundleError(rows.at(index, "it has neither 'url' nor 'title'"))
+    is_web = texts["url"].startswith(("http://", "https://"))
+    return number, Source(
+        url=texts["url"],
+        title=texts["title"],
+        text=texts["text"],
+        published_time_iso=texts["published_time_iso"],
+        favicon_url=texts["favicon_url"],
+        source_type="web" if is_web else "manual",
+    )
+
+
+def read_tools(path: Path, stored: bytes) -> tuple[SkillTool, ...]:
+    """Return the tools that a `tools.yaml` lists.
+
+    Raises:
+        BundleError: it is malformed; the message names file and line.
+    """
+    rows = _Rows(path, "tools", _document(path, stored), MAX_TOOLS)
+    tools = list[SkillTool]()
+    for index, row in rows:
+        rows.check_keys(index, row, _TOOL_KEYS)
+        texts = {key: bare_text(row.get(key)) for key in _TOOL_KEYS}
+        if not texts["id"]:
+            raise BundleError(rows.at(index, "'id' must name a tool, such as web.fetch"))
+        tools.append(SkillTool(**texts, location=f"{path}:{rows.line(index)}"))
+    return tuple(tools)
+
+
+def _document(path: Path, stored: bytes) -> YamlDocument:
+    try:
+        return read_yaml(stored.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = stored.count(b"\n", 0, error.start) + 1
+        raise BundleError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+    except YamlError as error:
+        raise BundleError(f"{path}:{error.line}: {error.problem}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The list below the one key of a document, each item a mapping, with errors that name file and line."""
+
+    path: Path
+    key: str
+    document: YamlDocument
+    limit: int
+
+    def __iter__(self) -> Iterator[tuple[int, JsonObject]]:
+        value = self.document.value
+        items = value.get(self.key) if isinstance(value, dict) and len(value) == 1 else None
+        if not isinstance(items, list):
+            raise BundleError(f"{self.path}:1: it must be a list below the one key `{self.key}:`")
+        if len(items) > self.limit:
+            raise BundleError(
+                f"{self.path}:1: it lists {len(items)} {self.key}, and may list {self.limit}"
+            )
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise BundleError(self.at(index, "it must be lines like `key: value`"))
+            yield index, item
+
+    def check_keys(
+        self,
+        index: int,
+        row: JsonObject,
+        keys: tuple[str, ...],
+        unused: frozenset[str] = frozenset(),
+    ) -> None:
+        """Refuse a key that means nothing, and a value that is no text or number."""
+        for key, value in row.items():
+            if key not in keys and key not in unused:
+                near = get_close_matches(key, keys, 1, 0.0)[0]
+                raise BundleError(
+                    self.at(index, f"the key {key!r} means nothing, nearest is {near!r}")
+                )
+            if isinstance(value, dict | list):
+                raise BundleError(self.at(index, f"{key!r} must be a text"))
+
+    def line(self, index: int) -> int:
+        return self.document.line(self.key, str(index))
+
+    def at(self, index: int, problem: str) -> str:
+        """Return the problem with the file and the line of an item."""
+        return f"{self.path}:{self.line(index)}: {problem}"
+
+
+def tool_lines(tools: tuple[SkillTool, ...]) -> Iterator[str]:
+    """Yield the lines that name the tools of a skill."""
+    if tools:
+        yield "Tools for this skill:"
+        yield from (f"- {tool}" for tool in tools)
+
+
+def bare_text(value: Json) -> str:
+    """Return a value of a front matter on one line, "" if it is no text or number."""
+    return "" if value is None or isinstance(value, dict | list) else " ".join(str(value).split())

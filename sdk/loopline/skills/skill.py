@@ -1,0 +1,332 @@
+"""A skill: a SKILL.md with a front matter, what stands beside it, and the files of its folder."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+
+from loopline.errors import BundleError
+from loopline.models import Json
+from loopline.refs import SkillRef
+from loopline.skills.companions import (
+    COMPACT_FILE,
+    COMPANION_BYTES,
+    SOURCES_FILE,
+    TOOLS_FILE,
+    SkillSources,
+    SkillTool,
+    read_sources,
+    read_tools,
+    tool_lines,
+)
+from loopline.skills.folder_files import LISTED, FolderFiles, SkillFile, folder_files
+from loopline.skills.selection import REACT, REACT_SHORT
+from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
+from loopline.timeline import Source, citations, unbound_citations
+
+FILE = "SKILL.md"
+DEFAULT_NAMESPACE = "custom"
+KEYS = (
+    *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
+    *("author", "created", "built_in", "include_for", "import", "imports"),
+    *("license", "compatibility", "metadata", "allowed-tools"),
+)
+DIGEST = 12
+SKILL_BYTES = 256 * 1024
+NAME_CHARACTERS, DESCRIPTION_CHARACTERS, COMPATIBILITY_CHARACTERS = 64, 1_024, 500
+
+_COMPANIONS = (SOURCES_FILE, TOOLS_FILE, COMPACT_FILE)
+_FENCE = re.compile(r"---[ \t]*\n")
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
+_NAMESPACE = re.compile(r"[\w-]+")
+_ID = re.compile(r"[\w-]([\w.-]*[\w-])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A skill. `imports` are the names of the skills read with it, `closure` the full ids of all these.
+
+    `body` is what a reader of it gets: its text, its tools, and the names of its files. A citation token in it would cite
+    a source of the conversation that shows it, so it is plain text, `[ [S:1]]`, until the conversation gives the source a
+    number; `sources` are those that it may cite. `compact` is a short form of the body, empty if it has none. With
+    `include_for` only these consumers see it. `warnings` name what has no effect in its files.
+    """
+
+    namespace: str
+    id: str
+    name: str
+    description: str
+    when_to_use: str
+    body: str
+    digest: str
+    path: Path
+    imports: tuple[str, ...] = ()
+    imports_line: int = 1
+    closure: tuple[str, ...] = ()
+    include_for: tuple[str, ...] = ()
+    sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    tools: tuple[SkillTool, ...] = ()
+    compact: str = ""
+    files: tuple[SkillFile, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def full_id(self) -> str:
+        """Return `<namespace>.<id>`."""
+        return f"{self.namespace}.{self.id}"
+
+    @property
+    def ref(self) -> str:
+        """Return the pinned ref that reads this text again."""
+        return str(SkillRef(namespace=self.namespace, skill=self.id, digest=self.digest))
+
+    def __str__(self) -> str:
+        when = f" (when: {self.when_to_use})" if self.when_to_use else ""
+        return f"{self.ref} — {self.name}: {self.description}{when}"
+
+
+def read_skill(path: Path, namespace: str) -> Skill:
+    """Return the skill in a SKILL.md; its folder is the id.
+
+    Raises:
+        BundleError: the file, or one beside it, is malformed; the message names file and line.
+    """
+    stored = _bytes_of(path, SKILL_BYTES)
+    front, body = _split(path, _decoded(path, stored))
+    fields = _Fields(path, front)
+    fields.check_keys()
+    beside = _companions(path.parent)
+    listed = folder_files(path.parent, frozenset((FILE, *_COMPANIONS)))
+    sources = _sources(path.parent, beside)
+    tools = _tools(path.parent, beside)
+    first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
+    _check_citations(path, first_line, body, sources.by_number)
+    compact = _decoded(path.parent / COMPACT_FILE, beside.get(COMPACT_FILE, b"")).strip()
+    skill = Skill(
+        namespace=namespace,
+        id=unicodedata.normalize("NFKC", path.parent.name),
+        name=fields.line_of_text("name", path.parent.name),
+        description=fields.line_of_text("description", "", DESCRIPTION_CHARACTERS),
+        when_to_use=fields.line_of_text("when_to_use", ""),
+        body=unbound_citations.unbind(body.strip()),
+        digest=_digest(stored, beside, listed),
+        path=path,
+        imports=fields.imports,
+        imports_line=fields.document.line(fields.imports_key),
+        include_for=fields.include_for,
+        sources=sources.by_number,
+        tools=tools,
+        compact=unbound_citations.unbind(compact),
+        files=listed.files,
+        warnings=(
+            *fields.warnings(),
+            *sources.warnings,
+            *listed.problems,
+            *_uncited(path, body, sources.by_number),
+        ),
+    )
+    named = _named(skill, fields)
+    return replace(named, body="\n\n".join([named.body, *_appendix(named)]))
+
+
+def _bytes_of(path: Path, limit: int) -> bytes:
+    size = path.stat().st_size
+    if size > limit:
+        raise BundleError(
+            f"{path}:1: it has {size:,} bytes, and may have {limit:,}: move parts into files of its folder"
+        )
+    return path.read_bytes()
+
+
+def _decoded(path: Path, stored: bytes) -> str:
+    try:
+        return stored.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = stored.count(b"\n", 0, error.start) + 1
+        raise BundleError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+
+
+def _companions(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of what stands beside a SKILL.md, by name."""
+    paths = [folder / name for name in _COMPANIONS if (folder / name).is_file()]
+    return {path.name: _bytes_of(path, COMPANION_BYTES) for path in paths}
+
+
+def _sources(folder: Path, beside: Mapping[str, bytes]) -> SkillSources:
+    if SOURCES_FILE not in beside:
+        return SkillSources(by_number={})
+    return read_sources(folder / SOURCES_FILE, beside[SOURCES_FILE])
+
+
+def _tools(folder: Path, beside: Mapping[str, bytes]) -> tuple[SkillTool, ...]:
+    return read_tools(folder / TOOLS_FILE, beside[TOOLS_FILE]) if TOOLS_FILE in beside else ()
+
+
+def _digest(stored: bytes, beside: Mapping[str, bytes], listed: FolderFiles) -> str:
+    """Return the digest of the SKILL.md alone or, if something stands beside it, of all that its reader sees."""
+    if not beside and not listed.files:
+        return sha256(stored).hexdigest()[:DIGEST]
+    parts = [sha256(content).hexdigest() for content in (stored, *beside.values())]
+    return sha256("\n".join([*parts, *map(str, listed.files)]).encode()).hexdigest()[:DIGEST]
+
+
+def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[int, Source]) -> None:
+    """Refuse a citation of a source that the skill's own list does not have."""
+    if not sources:
+        return
+    for token in citations.find(body, newest=max(sources)):
+        unknown = [number for number in token.sids if number not in sources]
+        if unknown:
+            line = first_line + body.count("\n", 0, token.start)
+            raise BundleError(f"{path}:{line}: {SOURCES_FILE} has no source {unknown[0]}")
+
+
+def _uncited(path: Path, body: str, sources: Mapping[int, Source]) -> Iterator[str]:
+    """Yield a warning if the text cites sources of a conversation that it cannot know."""
+    if not sources and unbound_citations.unbind(body) != body:
+        yield f"{path}: [[S:…]] stays plain text: list the sources of the skill in {SOURCES_FILE}"
+
+
+def _appendix(skill: Skill) -> Iterator[str]:
+    """Yield what stands below the text of a skill: its tools, and its files."""
+    if skill.tools:
+        yield "\n".join(tool_lines(skill.tools))
+    if skill.files:
+        more = len(skill.files) - LISTED
+        lines = [
+            f"Files of this skill, which react.read reads as sk:{skill.full_id}/<path>; nothing runs them:",
+            *(f"- {file}" for file in skill.files[:LISTED]),
+            *([f"and {more} more"] if more > 0 else []),
+        ]
+        yield "\n".join(lines)
+
+
+def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
+    match = _FRONT.match(text)
+    if match is None:
+        problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
+        raise BundleError(f"{path}:1: the front matter between two lines --- {problem}")
+    try:
+        front = read_yaml(match[1], first_line=2)
+    except YamlError as error:
+        raise BundleError(f"{path}:{error.line}: the front matter: {error.problem}") from error
+    return front, text[match.end() :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The front matter, with errors that name file and line."""
+
+    path: Path
+    document: YamlDocument
+
+    @property
+    def values(self) -> dict[str, Json]:
+        value = self.document.value
+        if not isinstance(value, dict):
+            raise BundleError(f"{self.path}:2: the front matter must be lines like `name: …`")
+        return value
+
+    def line_of_text(self, key: str, default: str, limit: int = SKILL_BYTES) -> str:
+        """Return a text on one line; a number or a date is taken as written."""
+        value = self.values.get(key)
+        if value is None and (default or key == "when_to_use"):
+            return default
+        if isinstance(value, list) and key == "when_to_use":
+            return "; ".join(" ".join(str(item).split()) for item in value)
+        text = "" if value is None or isinstance(value, dict | list) else str(value)
+        if not text.strip():
+            raise self.wrong(key, f"{key!r} must be a text")
+        if len(text.strip()) > limit:
+            raise self.wrong(key, f"{key!r} has {len(text):,} characters, and may have {limit:,}")
+        return " ".join(text.split())
+
+    @property
+    def imports_key(self) -> str:
+        """The key under which the file lists its imports."""
+        return "import" if "import" in self.values else "imports"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The names of the imported skills, in a list or as one text."""
+        return self._names(self.imports_key, "list the names of skills, such as [public.tea]")
+
+    @property
+    def include_for(self) -> tuple[str, ...]:
+        """The consumers that see the skill, in a list or as one text; `react` gets its full name."""
+        names = self._names("include_for", f"list consumers, such as [{REACT_SHORT}]")
+        return tuple(REACT if name == REACT_SHORT else name for name in names)
+
+    def _names(self, key: str, hint: str) -> tuple[str, ...]:
+        value = self.values.get(key) or []
+        items = [value] if isinstance(value, str) else value
+        names = (
+            [item.strip() for item in items if isinstance(item, str)]
+            if isinstance(items, list)
+            else []
+        )
+        if not isinstance(items, list) or len(names) != len(items) or not all(names):
+            raise self.wrong(key, hint)
+        return tuple(dict.fromkeys(names))
+
+    def check_keys(self) -> None:
+        """Refuse a key that means nothing, or that has too long a text."""
+        for key in self.values:
+            if key not in KEYS:
+                near = get_close_matches(key, KEYS, 1, 0.0)[0]
+                raise self.wrong(
+                    key,
+                    f"{key!r} is no key of a skill, the nearest is {near!r}; put it below metadata",
+                )
+        if "compatibility" in self.values:
+            self.line_of_text("compatibility", "", COMPATIBILITY_CHARACTERS)
+
+    def wrong(self, key: str, problem: str) -> BundleError:
+        return BundleError(f"{self.path}:{self.document.line(key)}: {problem}")
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is allowed in a skill and does nothing here, with file and line."""
+        return tuple(
+            str(self.wrong(key, f"{key!r} has no effect: {_INSTEAD[key]}"))
+            for key in self.values
+            if key in _INSTEAD
+        )
+
+
+# Keys that approve or select something in other systems, and never do here.
+_INSTEAD = {
+    "built_in": "select skills for an agent in `AGENTS_CONFIG`",
+    "allowed-tools": "a skill approves of no call, guards do; `build_react(tools=…)` says which tools are offered",
+}
+
+
+def _named(skill: Skill, fields: _Fields) -> Skill:
+    """Return the skill with the names in its front matter, which must agree with its path."""
+    written = {
+        key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
+    }
+    names = {"id": skill.id, "namespace": skill.namespace} | written
+    if unicodedata.normalize("NFKC", names["id"]) != skill.id:
+        problem = f"the id is {names['id']!r}, but the folder is called {skill.id!r}"
+        raise fields.wrong("id", f"{problem}: give both the same name")
+    if skill.namespace == DEFAULT_NAMESPACE:
+        skill = replace(skill, namespace=names["namespace"])
+    if names["namespace"] != skill.namespace:
+        problem = (
+            f"the namespace is {names['namespace']!r}, but the folder says {skill.namespace!r}"
+        )
+        raise fields.wrong("namespace", f"{problem}: give both the same name")
+    if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):
+        raise fields.wrong(
+            "id", f"{skill.full_id!r} is no valid name: use letters and digits, with _ or - between"
+        )
+    if len(skill.id) > NAME_CHARACTERS:
+        raise fields.wrong(
+            "id", f"the name has {len(skill.id)} characters, and may have {NAME_CHARACTERS}"
+        )
+    return skill
