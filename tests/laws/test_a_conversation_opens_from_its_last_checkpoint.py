@@ -15,7 +15,7 @@ from loopline import Harness
 from loopline.clock import SystemClock
 from loopline.conversations.turns import Request, Turns
 from loopline.models import Prompt
-from loopline.reader import ConversationView, Reader
+from loopline.reader import ConversationView, Reader, view_conversation
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (
     NEW_TURN,
@@ -277,12 +277,12 @@ async def test_what_is_read_to_open_does_not_depend_on_what_was_before_the_check
 
 
 async def test_an_old_call_is_read_without_the_rest_of_the_conversation() -> None:
-    log = await old(20)
-    here = await part(log)
+    log = await old(80)
     log.rows = 0
+    here = await view_conversation(log, HERE)
     reading = await Reader(conversation=here).read(["tc:turn_1.c1.result"])
     assert [item.text for item in reading] == [f"seen {LONG}"]
-    assert log.rows < 20
+    assert log.rows < 100
 
 
 async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint() -> None:

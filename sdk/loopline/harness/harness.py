@@ -50,7 +50,6 @@ from loopline.skills import Skill, Skills
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
-    Timeline,
     TimelineLog,
     warm_codec,
 )
@@ -345,11 +344,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
         opened = self._open_now
-        timeline = Timeline(await opened.log.read(conversation))
+        view = await view_conversation(opened.log, conversation)
         return Reader(
-            conversation=await view_conversation(opened.log, conversation, timeline),
+            conversation=view,
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=knowledge_reader(opened.services.knowledge, timeline),
+            knowledge=knowledge_reader(opened.services.knowledge, view.timeline, view.history),
             lookup=conversation_lookup(opened.log, conversation),
         )
 

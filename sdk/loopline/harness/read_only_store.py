@@ -17,7 +17,6 @@ from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
     ConversationSummary,
-    Timeline,
     TimelineLog,
 )
 from loopline.timeline.chain import Audit, Head
@@ -100,10 +99,10 @@ class OpenedStore:
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
         log = self.log
-        timeline = Timeline(await log.read(conversation))
+        view = await view_conversation(log, conversation)
         return Reader(
-            conversation=await view_conversation(log, conversation, timeline),
-            knowledge=past_knowledge_reader(timeline),
+            conversation=view,
+            knowledge=past_knowledge_reader(view.timeline, view.history),
             lookup=conversation_lookup(log, conversation),
         )
 

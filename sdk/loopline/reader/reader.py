@@ -64,6 +64,7 @@ from loopline.timeline import (
     TimelineLog,
     UserAttachment,
     attachments,
+    open_timeline,
     plan,
     turn_number,
     workspace,
@@ -103,13 +104,11 @@ class ConversationView:
 ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
 
 
-async def view_conversation(
-    log: TimelineLog, conversation: ConversationKey, timeline: Timeline
-) -> ConversationView:
-    """Return the conversation as a reader finds it, with its timeline."""
-    summary = await log.find(conversation)
+async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> ConversationView:
+    """Return the conversation as a reader finds it, opened from its newest checkpoint."""
+    timeline, summary = await open_timeline(log, conversation), await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
-    return ConversationView(timeline, summary, forgotten)
+    return ConversationView(timeline, summary, forgotten, History(log, conversation, timeline))
 
 
 def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
@@ -117,7 +116,7 @@ def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> Conv
 
     async def find(name: str) -> ConversationView | None:
         key = structs.replace(conversation, name=name)
-        view = await view_conversation(log, key, Timeline(await log.read(key)))
+        view = await view_conversation(log, key)
         return view if view.summary or view.forgotten else None
 
     return find
