@@ -14,6 +14,7 @@ from loopline.adapters.fts import FtsIndexes
 from loopline.adapters.git import GitRepository
 from loopline.knowledge import IndexStore, MemoryIndexes, MemoryRepository, Repository
 from loopline.search import Chunk, Index, MemoryIndex
+from tests.support.indexes import index_of_chunks
 
 Files = Mapping[str, str | bytes]
 _AUTHOR = {
@@ -113,7 +114,7 @@ def index_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sequence[Chun
         def make(chunks: Sequence[Chunk]) -> Index:
             if request.param == "memory":
                 return MemoryIndex(chunks)
-            index = FtsIndexes().build("x", chunks, str).index
+            index = index_of_chunks(FtsIndexes(), "x", chunks)
             stack.callback(index.close)
             return index
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,10 +17,41 @@ from hypothesis import strategies as st
 
 from loopline.adapters.fts import FtsIndexes
 from loopline.errors import KnowledgeError
-from loopline.knowledge import IndexStore
-from loopline.search import Chunk, Index, IndexDamaged, Kind, search
+from loopline.knowledge import IndexedFile, IndexKey, IndexStore
+from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, search
+from tests.support.indexes import stored_index
 
 Make = Callable[[Sequence[Chunk]], Index]
+
+
+def key(name: str) -> IndexKey:
+    return IndexKey(name, name)
+
+
+class History:
+    """Commits of one repository, each with an index; every file is one chunk, or several with lines between."""
+
+    def __init__(self, store: IndexStore) -> None:
+        self._store = store
+        self._commits = 0
+        self.read: list[str] = []
+
+    def moves_to(self, files: Mapping[str, str]) -> Index:
+        """The index of a commit with these files; `read` has what was read for it."""
+        self._commits += 1
+        self.read.clear()
+
+        def read(paths: Sequence[str]) -> Iterator[IndexedFile]:
+            self.read += paths
+            for path in paths:
+                chunks = [
+                    a_chunk(path, f"{path} {n}", part, line=n, kind=kind_of(path))
+                    for n, part in enumerate(files[path].split("\n---\n"), start=1)
+                ]
+                yield IndexedFile(path, files[path], chunks)
+
+        name = IndexKey(str(self._commits), "history")
+        return self._store.build(name, files, read, lambda notes: repr(sorted(notes))).index
 
 
 def a_chunk(
@@ -149,27 +183,23 @@ def test_an_index_may_be_closed_twice(index_of: Make) -> None:
 
 
 def test_a_store_opens_only_what_was_built(indexes: IndexStore) -> None:
-    assert indexes.open("one") is None
-    indexes.build("one", FEW, lambda: "notes").index.close()
-    assert indexes.open("two") is None
+    assert indexes.open(key("one")) is None
+    stored_index(indexes, "one", FEW).index.close()
+    assert indexes.open(key("two")) is None
 
 
-def test_notes_are_taken_when_every_chunk_has_been(indexes: IndexStore) -> None:
-    taken: list[Chunk] = []
-
-    def chunks() -> Iterator[Chunk]:
-        for item in FEW:
-            taken.append(item)
-            yield item
-
-    built = indexes.build("one", chunks(), lambda: f"{len(taken)} chunks")
-    assert built.notes == "3 chunks"
+def test_notes_are_made_of_those_of_every_file(indexes: IndexStore) -> None:
+    files = [IndexedFile(each.path, "blob", [each], note=f"note of {each.title}") for each in FEW]
+    built = indexes.build(
+        key("one"), {each.path: "blob" for each in FEW}, lambda _: files, lambda notes: repr(notes)
+    )
+    assert built.notes == repr({file.path: file.note for file in files})
     built.index.close()
 
 
-def test_what_is_built_already_takes_no_chunk(indexes: IndexStore) -> None:
-    first = indexes.build("one", FEW, lambda: "first")
-    second = indexes.build("one", iter(()), lambda: "second")
+def test_what_is_built_already_reads_no_file(indexes: IndexStore) -> None:
+    first = stored_index(indexes, "one", FEW, "first")
+    second = stored_index(indexes, "one", (), "second")
     assert second.notes == "first"
     assert found(second.index, "cache every page")[0] == "docs/cache.md"
     first.index.close()
@@ -177,26 +207,26 @@ def test_what_is_built_already_takes_no_chunk(indexes: IndexStore) -> None:
 
 
 def test_what_is_discarded_is_built_again(indexes: IndexStore) -> None:
-    indexes.build("one", FEW, lambda: "first").index.close()
-    indexes.discard("one")
-    again = indexes.build("one", FEW, lambda: "second")
+    stored_index(indexes, "one", FEW, "first").index.close()
+    indexes.discard(key("one"))
+    again = stored_index(indexes, "one", FEW, "second")
     assert again.notes == "second"
     again.index.close()
 
 
 def test_a_build_that_fails_leaves_nothing(indexes: IndexStore) -> None:
-    def chunks() -> Iterator[Chunk]:
-        yield CACHE
+    def read(paths: Sequence[str]) -> Iterator[IndexedFile]:
+        yield IndexedFile(paths[0], "blob", [CACHE])
         raise KnowledgeError("no more")
 
     with pytest.raises(KnowledgeError, match="no more"):
-        indexes.build("one", chunks(), str)
-    assert indexes.open("one") is None
+        indexes.build(key("one"), {CACHE.path: "blob", LOGIN.path: "blob"}, read, repr)
+    assert indexes.open(key("one")) is None
 
 
 def test_a_file_is_found_by_the_next_process(tmp_path: Path) -> None:
-    FtsIndexes(tmp_path).build("one", FEW, lambda: "notes").index.close()
-    opened = FtsIndexes(tmp_path).open("one")
+    stored_index(FtsIndexes(tmp_path), "one", FEW).index.close()
+    opened = FtsIndexes(tmp_path).open(key("one"))
     assert opened is not None
     assert opened.notes == "notes"
     assert found(opened.index, "cache every page")[0] == "docs/cache.md"
@@ -211,7 +241,7 @@ def _the_file(folder: Path) -> Path:
 @pytest.mark.parametrize("damage", ["empty", "half", "other bytes", "another index"])
 def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -> None:
     indexes = FtsIndexes(tmp_path)
-    indexes.build("one", FEW, lambda: "first").index.close()
+    stored_index(indexes, "one", FEW, "first").index.close()
     file = _the_file(tmp_path)
     whole_data = file.read_bytes()
     match damage:
@@ -222,10 +252,10 @@ def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -
         case "other bytes":
             file.write_bytes(b"not a database at all" * 500)
         case _:
-            FtsIndexes(tmp_path / "b").build("two", FEW, lambda: "x").index.close()
+            stored_index(FtsIndexes(tmp_path / "b"), "two", FEW).index.close()
             _the_file(tmp_path / "b").replace(file)
-    assert indexes.open("one") is None
-    built = indexes.build("one", FEW, lambda: "second")
+    assert indexes.open(key("one")) is None
+    built = stored_index(indexes, "one", FEW, "second")
     assert built.notes == "second"
     built.index.close()
 
@@ -233,8 +263,8 @@ def test_a_damaged_or_foreign_file_is_built_again(tmp_path: Path, damage: str) -
 def test_damage_that_shows_only_in_a_search_is_said(tmp_path: Path) -> None:
     many = [a_chunk(f"docs/{n}.md", text=f"cache word{n} " * 200) for n in range(300)]
     indexes = FtsIndexes(tmp_path)
-    indexes.build("one", many, str).index.close()
-    opened = indexes.open("one")
+    stored_index(indexes, "one", many).index.close()
+    opened = indexes.open(key("one"))
     assert opened is not None
     file = _the_file(tmp_path)
     size = file.stat().st_size
@@ -246,33 +276,40 @@ def test_damage_that_shows_only_in_a_search_is_said(tmp_path: Path) -> None:
     opened.index.close()
 
 
-def test_only_the_newest_files_are_kept_and_those_in_use(tmp_path: Path) -> None:
+def test_the_newest_of_each_family_are_kept_and_those_in_use(tmp_path: Path) -> None:
     indexes = FtsIndexes(tmp_path)
-    used = indexes.build("s0", FEW, str)
-    for n in range(1, 8):
-        indexes.build(f"s{n}", FEW, str).index.close()
-        for place, file in enumerate(sorted(tmp_path.glob("*.fts"))):
+    history = History(indexes)
+    stored_index(indexes, "other", FEW).index.close()
+    used = history.moves_to({"a.md": "first"})
+    for n in range(7):
+        history.moves_to({"a.md": f"text {n}"}).close()
+        for place, file in enumerate(sorted(tmp_path.glob("*.fts"), key=_modified)):
             os.utime(file, (1_000 + place, 1_000 + place))
-    names = sorted(file.name.partition(".")[0] for file in tmp_path.glob("*.fts"))
-    assert names == ["s0", "s4", "s5", "s6", "s7"]
-    assert found(used.index, "cache every page")[0] == "docs/cache.md"
-    used.index.close()
+    names = sorted(file.name.partition("-")[2] for file in tmp_path.glob("*.fts"))
+    assert names == [f"{n}.v2.fts" for n in (1, 5, 6, 7, 8, "other")]
+    assert found(used, "first") == ["a.md"]
+    used.close()
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(KnowledgeError, match="file"):
-        FtsIndexes(tmp_path / "file").build("one", FEW, str)
+        stored_index(FtsIndexes(tmp_path / "file"), "one", FEW)
 
 
 def _build(folder: str, log: str) -> str:
-    def chunks() -> Iterator[Chunk]:
+    def read(paths: Sequence[str]) -> Iterator[IndexedFile]:
         with Path(log).open("a") as file:
             file.write("built\n")
-        for n in range(2_000):
-            yield a_chunk(f"docs/{n}.md", text=f"cache number {n}\n")
+        for n, path in enumerate(paths):
+            yield IndexedFile(path, "blob", [a_chunk(path, text=f"cache number {n}\n")])
 
-    built = FtsIndexes(Path(folder)).build("one", chunks(), lambda: "notes")
+    files = {f"docs/{n}.md": "blob" for n in range(2_000)}
+    built = FtsIndexes(Path(folder)).build(key("one"), files, read, repr)
     answer = found(built.index, "number 1999")[0]
     built.index.close()
     return answer
@@ -287,7 +324,133 @@ def test_eight_processes_that_start_together_build_once(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
-    FtsIndexes(tmp_path / "search").build("one", FEW, lambda: "notes").index.close()
+    stored_index(FtsIndexes(tmp_path / "search"), "one", FEW).index.close()
     made = [tmp_path / "search", *(tmp_path / "search").iterdir()]
     assert len(made) > 2
     assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+TEXTS = st.text(alphabet="abcd \n-", max_size=12).map(lambda text: f"tea {text}")
+PATHS = st.sampled_from(["a.md", "b.md", "src/c.py", "src/d.py", "tests/test_e.py", "data.json"])
+TREES = st.lists(st.dictionaries(PATHS, TEXTS, max_size=6), min_size=2, max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(TREES)
+def test_an_index_made_from_an_earlier_one_is_that_of_its_files(
+    tmp_path: Path, trees: list[dict[str, str]]
+) -> None:
+    """Numbered without a gap, and with the hits that an index from nothing has."""
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        for store in (FtsIndexes(Path(folder)), FtsIndexes()):
+            history = History(store)
+            for tree in trees:
+                index, fresh = history.moves_to(tree), History(FtsIndexes()).moves_to(tree)
+                assert _chunks(index) == _chunks(fresh)
+                for query in ("tea", "a b", "c tea d", "test"):
+                    assert _scores(index, query) == _scores(fresh, query)
+                index.close()
+
+
+def _chunks(index: Index) -> list[Chunk]:
+    chunks = index.read(range(1, index.size + 1))
+    assert len(chunks) == index.size
+    return sorted(chunks, key=lambda chunk: (chunk.path, chunk.lines))
+
+
+def _scores(index: Index, query: str) -> list[float]:
+    return [round(hit.score, 9) for hit in search(query, index, limit=30)]
+
+
+def test_only_files_that_changed_are_read(indexes: IndexStore) -> None:
+    history = History(indexes)
+    files = {f"docs/{n}.md": f"page {n}" for n in range(50)}
+    history.moves_to(files).close()
+    moved = {**files, "docs/7.md": "another page 7", "docs/new.md": "new"}
+    del moved["docs/9.md"]
+    index = history.moves_to(moved)
+    assert history.read == ["docs/7.md", "docs/new.md"]
+    assert found(index, "another page")[0] == "docs/7.md"
+    assert "docs/9.md" not in found(index, "page 9", limit=50)
+    index.close()
+
+
+def test_texts_that_stay_keep_their_numbers(tmp_path: Path) -> None:
+    history = History(FtsIndexes(tmp_path))
+    files = {f"docs/{n}.md": f"page {n}\n---\nmore" for n in range(20)}
+    first = history.moves_to(files)
+    second = history.moves_to({**files, "docs/7.md": "one part"})
+    assert second.base is not None
+    assert second.size == first.size - 1
+    for number in range(1, second.size + 1):
+        same = first.read([number]) == second.read([number])
+        assert same is (number not in second.base.changed)
+    assert (
+        len(second.base.changed) == 2
+    )  # the part that is new, and the last one in the place of the other
+    first.close()
+    second.close()
+
+
+def test_a_commit_with_other_files_is_read_anew(tmp_path: Path) -> None:
+    history = History(FtsIndexes(tmp_path))
+    history.moves_to({f"docs/{n}.md": "page" for n in range(20)}).close()
+    index = history.moves_to({f"src/{n}.py": "page" for n in range(20)})
+    assert (index.base, len(history.read)) == (None, 20)
+    index.close()
+
+
+def test_an_earlier_index_that_is_damaged_is_not_used(tmp_path: Path) -> None:
+    history = History(FtsIndexes(tmp_path))
+    files = {f"docs/{n}.md": f"page {n} " * 300 for n in range(200)}
+    history.moves_to(files).close()
+    file = _the_file(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: 8 * 8192] + b"\xff" * (len(whole) - 8 * 8192))
+    index = history.moves_to({**files, "docs/7.md": "another"})
+    assert found(index, "another")[0] == "docs/7.md"
+    assert "docs/150.md" in found(index, "page 150")
+    index.close()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from loopline.adapters.fts import FtsIndexes, index_rows
+from tests.knowledge.test_index import FILES, MOVED, History
+
+steps = [int(sys.argv[2])]
+
+def step(function):
+    def counted(*arguments):
+        steps[0] -= 1
+        if not steps[0]:
+            os.kill(os.getpid(), 9)
+        return function(*arguments)
+    return counted
+
+history = History(FtsIndexes(Path(sys.argv[1])))
+history.moves_to(FILES)
+for name in ("_remove", "_delete_words", "_place", "_fill_holes", "_insert_rows", "_finish"):
+    setattr(index_rows, name, step(getattr(index_rows, name)))
+history.moves_to(MOVED)
+"""
+FILES = {f"docs/{n}.md": f"page {n}\n---\nmore" for n in range(30)}
+MOVED = {**FILES, "docs/3.md": "another", "docs/new.md": "new"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 6, 8])
+def test_a_killed_build_leaves_the_earlier_index_and_is_done_again(
+    tmp_path: Path, step: int
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(step)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
+    assert FtsIndexes(tmp_path).open(IndexKey("2", "history")) is None
+    history = History(FtsIndexes(tmp_path))
+    history.moves_to(FILES).close()
+    assert history.read == []
+    index = history.moves_to(MOVED)
+    assert history.read == ["docs/3.md", "docs/new.md"]
+    assert _chunks(index) == _chunks(History(FtsIndexes()).moves_to(MOVED))
+    assert list(tmp_path.glob("*.new")) == []
+    index.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -606,3 +606,62 @@ async def test_a_check_lists_more_than_a_build_warns_of() -> None:
     space = await ready({"a.md": "[lost](lost.md)\n" * 300})
     assert len(await space.check()) == 300
     assert len(space.state.warnings) == 201
+
+
+LINKED = """\
+[a](b.md#how-its-stored), [b](b.md#brewing), [c](#here), [d](#gone), [e](b.md#L3), [f](b.md#own-name).
+See ks:docs/b.md#brewing, ks:docs/b.md#tea, ks:docs/b.md#L90, ks:src/shop.py#price and ks:src/shop.py#cost.
+
+# Here
+"""
+
+
+async def test_a_check_names_each_heading_and_line_that_a_document_lacks() -> None:
+    text = '# Tea\n\n<a id="own-name"></a>\n\n## How it\'s stored\n\nDry.\n'
+    files = {"docs/a.md": LINKED, "docs/b.md": text, "src/shop.py": "def price():\n    pass\n"}
+    space = await ready(dict(files))
+    assert [line.partition(";")[0] for line in await space.check()] == [
+        "docs/a.md:1: the link to 'b.md#brewing' leads nowhere: no heading #brewing",
+        "docs/a.md:1: the link to '#gone' leads nowhere: no heading #gone",
+        "docs/a.md:2: ks:docs/b.md has no heading 'brewing'",
+        "docs/a.md:2: ks:docs/b.md has 7 lines, so none from 90 on",
+        "docs/a.md:2: ks:src/shop.py has no heading 'cost'",
+    ]
+    assert space.state.warnings == ()
+
+
+class CountedRepository(MemoryRepository):
+    """Keeps the ids of the bytes that were read."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.blobs: list[str] = []
+
+    def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
+        self.blobs += blobs
+        return super().contents(blobs)
+
+
+async def test_a_moved_commit_reads_only_the_files_that_changed(indexes: IndexStore) -> None:
+    repository = CountedRepository("project")
+    files: dict[str, str | bytes] = {f"docs/{n}.md": f"# Page {n}\n\nTea.\n" for n in range(60)}
+    files["docs/0.md"] = "[lost](lost.md) [one](1.md)\n"
+    files["docs/logo.png"] = b"\0"
+    repository.commit(files)
+    space = KnowledgeSpace(repository, indexes)
+    await space.ensure()
+    repository.blobs.clear()
+    moved = {**files, "docs/7.md": "# Coffee\n\nBlack.\n"}
+    del moved["docs/1.md"]
+    commit = repository.commit(moved)
+    state = await space.ensure()
+    changed = [entry.blob for entry in repository.entries(commit) if entry.path == "docs/7.md"]
+    assert repository.blobs == changed
+    assert (state.commit, state.files, state.passages) == (commit, 59, 59)
+    assert [file.path for file in state.skipped] == ["docs/logo.png"]
+    assert list(state.warnings) == [
+        "docs/0.md:1: the link to 'lost.md' leads nowhere",
+        "docs/0.md:1: the link to '1.md' leads nowhere",
+    ]
+    assert (await space.search("coffee"))[0].path == "docs/7.md"
+    await space.close()

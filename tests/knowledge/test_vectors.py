@@ -17,6 +17,7 @@ from loopline.adapters.vectors import VectorFiles
 from loopline.search import (
     Chunk,
     EmbeddingError,
+    IndexBase,
     MemoryIndex,
     MemoryVectors,
     Vector,
@@ -245,3 +246,37 @@ def test_a_killed_build_ends_as_one_that_was_not_killed(tmp_path: Path, fatal: i
     (killed,) = (tmp_path / "killed").glob("*.vectors")
     (whole,) = (tmp_path / "whole").glob("*.vectors")
     assert killed.read_bytes() == whole.read_bytes()
+
+
+class ContinuedIndex(MemoryIndex):
+    """An index that was made from the one called `one`; counts the chunks that are read."""
+
+    def __init__(self, texts: Sequence[Chunk], changed: frozenset[int]) -> None:
+        super().__init__(texts)
+        self._changed = changed
+        self.numbers_read: list[int] = []
+
+    @property
+    def base(self) -> IndexBase:
+        return IndexBase("one", self._changed)
+
+    def read(self, numbers: Sequence[int]) -> list[Chunk]:
+        self.numbers_read += numbers
+        return super().read(numbers)
+
+
+def test_vectors_of_the_index_before_are_taken_over_without_reading_their_texts(
+    tmp_path: Path,
+) -> None:
+    store, texts = VectorFiles(tmp_path), chunks(100)
+    built(store, MemoryIndex(texts))
+    [other] = chunks(1, 500)
+    moved = [*texts[:19], other, *texts[20:90]]
+    index, embedder = ContinuedIndex(moved, frozenset({20})), CountingEmbedder()
+    vectors = store.build("two", embedder, index, go_on)
+    assert index.numbers_read == list(range(17, 25))  # one batch
+    assert embedder.texts == ["title 500. word500 text"]
+    assert vectors is not None
+    numbers, query = list(range(1, 91)), WordEmbedder().embed_query("title 500 and word3")
+    expected = built(MemoryVectors(), MemoryIndex(moved)).similarities(query, numbers)
+    assert vectors.similarities(query, numbers) == pytest.approx(expected, abs=1e-6)

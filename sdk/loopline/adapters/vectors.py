@@ -9,8 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -29,8 +30,8 @@ from loopline.search import (
     passage_text,
 )
 
-KEPT = 8
-"""The indexes whose vectors are kept; the longest unused are removed."""
+KEPT, KEPT_UNFINISHED = 16, 4
+"""The indexes whose vectors are kept, whole or in part; the longest unused are removed."""
 DIGEST_BYTES = 16
 UNFINISHED = ".growing"
 """The suffix of vectors while they are made; their digests have `-digests` behind it."""
@@ -124,8 +125,7 @@ class _Files:
         self.model: str = _digest(
             f"{embedder.key}/{embedder.dimensions}/{PASSAGE_TEXT_VERSION}"
         ).hex()[:16]
-        name = f"{_digest(signature).hex()}-{self.model}"
-        self.vectors: Path = directory / f"{name}.vectors"
+        self.vectors: Path = directory / _vectors_name(signature, self.model)
         self._row_bytes = 4 * embedder.dimensions
 
     def complete_rows(self, size: int) -> _Rows | None:
@@ -137,25 +137,19 @@ class _Files:
         """Append the rows that are missing; return whether all are there now."""
         growing = self.vectors.with_suffix(UNFINISHED)
         done = self._intact(growing)
-        earlier = _Earlier(self._others(".vectors", UNFINISHED))
+        source = _TextRows(index, self._embedder, self._base(index), self._earlier)
         with growing.open("ab") as vectors, _digests_of(growing).open("ab") as digests:
             vectors.truncate(done * self._row_bytes)
             digests.truncate(done * DIGEST_BYTES)
             while done < index.size:
                 if not progress(done, index.size):
                     return False
-                texts = [
-                    passage_text(chunk)
-                    for chunk in index.read(range(done + 1, done + 1 + self._embedder.batch))
-                ]
-                if not texts:
-                    raise EmbeddingError(f"the index lacks passage {done + 1} of {index.size}")
-                keys = [_digest(text) for text in texts]
-                vectors.write(b"".join(self._vectors(texts, keys, earlier)))
-                digests.write(b"".join(keys))
+                rows, keys = source.batch(done)
+                vectors.write(rows)
+                digests.write(keys)
                 vectors.flush()
                 digests.flush()
-                done += len(texts)
+                done += len(keys) // DIGEST_BYTES
             os.fsync(vectors.fileno())
             os.fsync(digests.fileno())
         progress(done, index.size)
@@ -170,17 +164,24 @@ class _Files:
         """
         finished = [path for path in self._paths(".vectors") if path != self.vectors]
         finished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in [*self._paths(UNFINISHED), *finished[KEPT - 1 :]]:
+        unfinished = self._paths(UNFINISHED)
+        unfinished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in [*unfinished[KEPT_UNFINISHED:], *finished[KEPT - 1 :]]:
             _digests_of(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
-    def _vectors(
-        self, texts: Sequence[str], keys: Sequence[bytes], earlier: _Earlier
-    ) -> list[Vector]:
-        rows = [earlier.vector(key) for key in keys]
-        new = [text for text, row in zip(texts, rows, strict=True) if row is None]
-        made = iter(self._embedder.embed_passages(new) if new else [])
-        return [next(made) if row is None else row for row in rows]
+    def _base(self, index: Index) -> _Base | None:
+        """Return the vectors of the index that this one was made from; None if there are none."""
+        if index.base is None:
+            return None
+        path = self._directory / _vectors_name(index.base.signature, self.model)
+        rows = self._mapped(path)
+        if rows is None:
+            return None
+        return _Base(rows, _digests_of(path).read_bytes(), index.base.changed)
+
+    def _earlier(self) -> _Earlier:
+        return _Earlier(self._others(".vectors", UNFINISHED))
 
     def _intact(self, growing: Path) -> int:
         """Return the rows of an unfinished build that can be kept: whole batches of vectors of length 1."""
@@ -224,15 +225,67 @@ class _Files:
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The vectors of an index from which another was made, and the numbers whose text is another one there."""
+
+    rows: _Rows
+    digests: bytes
+    changed: frozenset[int]
+
+    def has(self, numbers: range) -> bool:
+        return numbers.stop - 1 <= len(self.rows) and self.changed.isdisjoint(numbers)
+
+
+class _TextRows:
+    """Makes the rows of an index in batches: taken over where the text is the same, else embedded."""
+
+    def __init__(
+        self,
+        index: Index,
+        embedder: Embedder,
+        base: _Base | None,
+        earlier: Callable[[], _Earlier],
+    ) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._base = base
+        self._find_earlier = earlier
+        self._earlier: _Earlier | None = None
+
+    def batch(self, done: int) -> tuple[bytes, bytes]:
+        """Return the next rows after those that are done, and the digests of their texts."""
+        last = min(done + self._embedder.batch, self._index.size)
+        base = self._base
+        if base is not None and base.has(range(done + 1, last + 1)):
+            digests = base.digests[done * DIGEST_BYTES : last * DIGEST_BYTES]
+            return base.rows[done:last].tobytes(), digests
+        texts = [passage_text(chunk) for chunk in self._index.read(range(done + 1, last + 1))]
+        if not texts:
+            raise EmbeddingError(f"the index lacks passage {done + 1} of {self._index.size}")
+        keys = [_digest(text) for text in texts]
+        return b"".join(self._vectors(texts, keys)), b"".join(keys)
+
+    def _vectors(self, texts: Sequence[str], keys: Sequence[bytes]) -> list[Vector]:
+        if self._earlier is None:
+            self._earlier = self._find_earlier()
+        rows = [self._earlier.vector(key) for key in keys]
+        new = [text for text, row in zip(texts, rows, strict=True) if row is None]
+        made = iter(self._embedder.embed_passages(new) if new else [])
+        return [next(made) if row is None else row for row in rows]
+
+
 class _Earlier:
     """Vectors of the same embedder that were made for other indexes, by the digest of their text."""
 
     def __init__(self, others: Sequence[tuple[_Rows, bytes]]) -> None:
         self._rows: dict[bytes, tuple[_Rows, int]] = {}
         for rows, digests in others:
-            for row in range(len(rows)):
-                key = digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]
-                self._rows[key] = (rows, row)
+            keys = [
+                digests[start : start + DIGEST_BYTES]
+                for start in range(0, len(rows) * DIGEST_BYTES, DIGEST_BYTES)
+            ]
+            self._rows.update({key: (rows, row) for row, key in enumerate(keys)})
 
     def vector(self, key: bytes) -> Vector | None:
         """Return the vector of the text with this digest; None if there is none."""
@@ -241,6 +294,10 @@ class _Earlier:
         rows, row = self._rows[key]
         vector: Vector = rows[row].tobytes()
         return vector
+
+
+def _vectors_name(signature: str, model: str) -> str:
+    return f"{_digest(signature).hex()}-{model}.vectors"
 
 
 def _digests_of(vectors: Path) -> Path:

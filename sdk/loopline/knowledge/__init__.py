@@ -1,6 +1,16 @@
 """Knowledge: a git repository at a commit, searched and read by `ks:` refs."""
 
-from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
+from loopline.knowledge.index_build import (
+    FileReader,
+    IndexedFile,
+    IndexKey,
+    IndexStore,
+    MemoryIndexes,
+    NotesFunction,
+    Progress,
+    Skipped,
+    StoredIndex,
+)
 from loopline.knowledge.passage import Passage, read_passage
 from loopline.knowledge.repository import LeftOut, MemoryRepository, Repository, RepositoryFile
 from loopline.knowledge.repository_space import KnowledgeState
@@ -9,13 +19,17 @@ from loopline.knowledge.tree import KnowledgeConfig
 from loopline.search import VectorState
 
 __all__ = [
+    "FileReader",
+    "IndexKey",
     "IndexStore",
+    "IndexedFile",
     "KnowledgeConfig",
     "KnowledgeSpace",
     "KnowledgeState",
     "LeftOut",
     "MemoryIndexes",
     "MemoryRepository",
+    "NotesFunction",
     "Passage",
     "Progress",
     "Repository",

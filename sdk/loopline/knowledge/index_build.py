@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msgspec import MsgspecError, Struct
+from msgspec.json import Decoder, Encoder
+
 from loopline.errors import KnowledgeError
-from loopline.knowledge.links import broken_links
+from loopline.knowledge.links import DocumentLink, broken_links, document_links
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import Tree
 from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
@@ -31,25 +33,50 @@ class StoredIndex:
     notes: str
 
 
-class IndexStore(Protocol):
-    """Indexes by signature; every method may block. A damaged or foreign index counts as absent."""
+@dataclass(frozen=True, slots=True)
+class IndexKey:
+    """The name of an index. The indexes of a `family` differ only in the commit that they were made of."""
 
-    def open(self, signature: str) -> StoredIndex | None:
-        """Return the index built under this signature, or None."""
+    signature: str
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file of an index: its path, the id of its bytes, its chunks, and a note that is kept with it."""
+
+    path: str
+    blob: str
+    chunks: Sequence[Chunk]
+    note: str = ""
+
+
+FileReader = Callable[[Sequence[str]], Iterable[IndexedFile]]
+"""Yields the files with these paths, in their order."""
+NotesFunction = Callable[[Mapping[str, str]], str]
+"""Returns the notes of an index, given the note of each file by its path."""
+
+
+class IndexStore(Protocol):
+    """Indexes by key; every method may block. A damaged or foreign index counts as absent."""
+
+    def open(self, key: IndexKey) -> StoredIndex | None:
+        """Return the index built under this key, or None."""
         ...
 
     def build(
-        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+        self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
     ) -> StoredIndex:
-        """Build and return the index of these chunks; `notes` is called after the last chunk was read.
+        """Build and return the index of these files, given the ids of their bytes by their paths.
 
-        When several processes build the same signature at once, one does the work, and the others get its index without
-        reading a chunk. An index is complete or absent.
+        Only files are read that an earlier index of the family lacks. `notes` is called after the last one was read.
+        When several processes build the same index at once, one does the work, and the others get its index without
+        reading a file. An index is complete or absent.
         """
         ...
 
-    def discard(self, signature: str) -> None:
-        """Remove the index of this signature, if there is one."""
+    def discard(self, key: IndexKey) -> None:
+        """Remove the index, if there is one, and those of its family, from which it may have been made."""
         ...
 
 
@@ -57,24 +84,33 @@ class MemoryIndexes:
     """Indexes in memory, for as long as the process lives."""
 
     def __init__(self) -> None:
-        self._stored: dict[str, StoredIndex] = {}
+        self._stored: dict[IndexKey, StoredIndex] = {}
+        self._files: dict[str, dict[tuple[str, str], IndexedFile]] = {}
 
-    def open(self, signature: str) -> StoredIndex | None:
-        """Return the index built under this signature, or None."""
-        return self._stored.get(signature)
+    def open(self, key: IndexKey) -> StoredIndex | None:
+        """Return the index built under this key, or None."""
+        return self._stored.get(key)
 
     def build(
-        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+        self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
     ) -> StoredIndex:
-        """Build the index of these chunks unless it exists, and return it."""
-        if signature not in self._stored:
-            index = MemoryIndex(chunks)
-            self._stored[signature] = StoredIndex(index, notes())
-        return self._stored[signature]
+        """Build the index of these files unless it exists, and return it."""
+        if key not in self._stored:
+            known = self._files.setdefault(key.family, {})
+            missing = [path for path, blob in files.items() if (path, blob) not in known]
+            known |= {(file.path, file.blob): file for file in read(missing)}
+            indexed = [known[file] for file in files.items()]
+            index = MemoryIndex(chunk for file in indexed for chunk in file.chunks)
+            self._stored[key] = StoredIndex(
+                index, notes({file.path: file.note for file in indexed})
+            )
+        return self._stored[key]
 
-    def discard(self, signature: str) -> None:
-        """Remove the index."""
-        self._stored.pop(signature, None)
+    def discard(self, key: IndexKey) -> None:
+        """Remove the index and its family."""
+        for kept in [kept for kept in self._stored if kept.family == key.family]:
+            del self._stored[kept]
+        self._files.pop(key.family, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +126,13 @@ class BuildReport:
     """The outcome of a build; it is stored with the index, so that a later start can report it again."""
 
     files: int
-    passages: int
     skipped: tuple[Skipped, ...]
     warnings: tuple[str, ...]
 
 
 def dump_report(report: BuildReport) -> str:
     """Return the report as JSON."""
-    return json.dumps(asdict(report))
+    return _ENCODER.encode(report).decode()
 
 
 def load_report(text: str) -> BuildReport:
@@ -106,16 +141,26 @@ def load_report(text: str) -> BuildReport:
     Raises:
         KnowledgeError: the text is something else.
     """
-    from pydantic import TypeAdapter
-
     try:
-        return TypeAdapter(BuildReport).validate_python(json.loads(text))
-    except ValueError as error:
+        return _REPORT_DECODER.decode(text)
+    except MsgspecError as error:
         raise KnowledgeError(f"an index has notes that cannot be read: {error}") from error
 
 
+class FileNote(Struct, frozen=True, omit_defaults=True):
+    """What an index keeps of a file besides its chunks."""
+
+    binary: bool = False
+    links: tuple[DocumentLink, ...] = ()
+
+
+_ENCODER = Encoder()
+_DECODER = Decoder(FileNote)
+_REPORT_DECODER = Decoder(BuildReport)
+
+
 class IndexBuild:
-    """Reads a tree once. The report is complete when `chunks` has been taken to its end."""
+    """Reads the files of a tree that are missing, and reports on all of them."""
 
     def __init__(
         self, repository: Repository, tree: Tree, *, validate_refs: bool, name: str = ""
@@ -125,52 +170,63 @@ class IndexBuild:
         self._tree = tree
         self._validate_refs = validate_refs
         self._skipped: list[Skipped] = []
-        self._warnings: list[str] = []
-        self._files = 0
-        self._passages = 0
         self.started: bool = False
 
-    def chunks(self, progress: Progress | None) -> Iterator[Chunk]:
-        """Yield every chunk of every text in the tree; `progress(done, total, activity)` counts files."""
-        self.started = True
+    def files(self) -> dict[str, str]:
+        """Return the blobs of the files to index by their paths: documents first, then source, tests and others.
+
+        Raises:
+            KnowledgeError: a root has no files.
+        """
         self._tree.check_roots()
-        chosen = [
-            (path, entry)
+        return {
+            path: entry.blob
             for path, entry in sorted(self._tree.files.items(), key=_by_kind)
             if self._reads(path, entry)
-        ]
-        contents = self._repository.contents([entry.blob for _, entry in chosen])
-        activity = f"reading {self._repository.name}"
-        for done, ((path, entry), data) in enumerate(zip(chosen, contents, strict=True)):
-            if progress is not None and done % PROGRESS_EVERY == 0:
-                progress(done, len(chosen), activity)
-            yield from self._file(path, entry, data)
-        if progress is not None:
-            progress(len(chosen), len(chosen), activity)
+        }
 
-    def report(self) -> BuildReport:
-        """Return the outcome of the build."""
-        warnings = self._warnings[:WARNING_LIMIT]
-        if len(self._warnings) > WARNING_LIMIT:
-            warnings.append(f"{len(self._warnings) - WARNING_LIMIT} more broken links and refs")
+    def read(self, paths: Sequence[str], progress: Progress | None) -> Iterator[IndexedFile]:
+        """Yield the files with these paths; `progress(done, total, activity)` counts them."""
+        self.started = True
+        contents = self._repository.contents([self._tree.files[path].blob for path in paths])
+        activity = f"reading {self._repository.name}"
+        for done, (path, data) in enumerate(zip(paths, contents, strict=True)):
+            if progress is not None and done % PROGRESS_EVERY == 0:
+                progress(done, len(paths), activity)
+            yield self._file(path, self._tree.files[path], data)
+        if progress is not None:
+            progress(len(paths), len(paths), activity)
+
+    def report(self, notes: Mapping[str, str]) -> BuildReport:
+        """Return the outcome of the build, given the note of each file."""
+        skipped = list(self._skipped)
+        problems: list[str] = []
+        for path, written in notes.items():
+            if not written:
+                continue
+            note = _DECODER.decode(written)
+            if note.binary:
+                skipped.append(Skipped(path, "binary"))
+            inside = self._tree.files[path].path
+            problems += broken_links(path, inside, note.links, self._tree, name=self._name)
+        warnings = problems[:WARNING_LIMIT]
+        if len(problems) > WARNING_LIMIT:
+            warnings.append(f"{len(problems) - WARNING_LIMIT} more broken links and refs")
+        binary = len(skipped) - len(self._skipped)
         return BuildReport(
-            files=self._files,
-            passages=self._passages,
-            skipped=tuple(sorted(self._skipped, key=lambda file: file.path)),
+            files=len(notes) - binary,
+            skipped=tuple(sorted(skipped, key=lambda file: file.path)),
             warnings=tuple(warnings),
         )
 
-    def _file(self, path: str, entry: RepositoryFile, data: bytes) -> list[Chunk]:
+    def _file(self, path: str, entry: RepositoryFile, data: bytes) -> IndexedFile:
         text = decode_text(data)
         if text is None:
-            self._skipped.append(Skipped(path, "binary"))
-            return []
-        if self._validate_refs:
-            self._warnings += broken_links(path, entry.path, text, self._tree, name=self._name)
-        chunks = chunk(path, text)
-        self._files += 1
-        self._passages += len(chunks)
-        return chunks
+            return IndexedFile(path, entry.blob, (), _encode(FileNote(binary=True)))
+        links = document_links(entry.path, text) if self._validate_refs else ()
+        kept = tuple(link for link in links if link.kind != "path" and link.path != entry.path)
+        note = _encode(FileNote(links=kept)) if kept else ""
+        return IndexedFile(path, entry.blob, chunk(path, text), note)
 
     def _reads(self, path: str, entry: RepositoryFile) -> bool:
         if entry.size > LARGEST_FILE_BYTES:
@@ -180,6 +236,10 @@ class IndexBuild:
         else:
             return True
         return False
+
+
+def _encode(note: FileNote) -> str:
+    return _ENCODER.encode(note).decode()
 
 
 def decode_text(data: bytes) -> str | None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from loopline.errors import RefError
 from loopline.knowledge.tree import Tree
 from loopline.refs import KnowledgeRef, parse
 
+LinkKind = Literal["ref", "path", "link"]
+
 _MARKDOWN = (".md", ".markdown", ".mdx")
 _DOCUMENTS = (*_MARKDOWN, ".rst", ".txt")
+_MARKS = ("](", "]:", "ks:", "`")
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)")
 _CODE = re.compile(r"(?<!`)(`++)[^`]+\1(?!`)")
 _LINK = re.compile(
@@ -28,44 +34,103 @@ _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|[/#?{]|\Z")
 _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
+class DocumentLink(Struct, frozen=True, array_like=True):
+    """A link of a document, by its line: what is written there, and the path that it names.
+
+    A `link` and a `path` in backticks name one in the repository, `ref` one in the space, after the name of the
+    repository if the space has several. `heading` is what follows the `#`. Of what is no ref, `wrong` says why.
+    """
+
+    line: int
+    kind: LinkKind
+    written: str
+    path: str = ""
+    heading: str = ""
+    wrong: str = ""
+
+
+class LinkTargets(Protocol):
+    """What the links of a document may name besides files and folders."""
+
+    def broken_ref(self, ref: KnowledgeRef) -> str:
+        """Return why a ref to another repository, or to lines or a heading of a file, names nothing; else nothing."""
+        ...
+
+    def broken_heading(self, path: str, heading: str) -> str:
+        """Return why a document of the repository has no such heading; nothing if it has one, or is none."""
+        ...
+
+
+def is_document(path: str) -> bool:
+    """Return whether the links of a file are checked, by its name."""
+    return posixpath.splitext(path)[1].lower() in _DOCUMENTS
+
+
+def document_links(inside: str, text: str) -> tuple[DocumentLink, ...]:
+    """Return the links, `ks:` refs and paths in backticks of a document, in order of lines; none of other files.
+
+    `inside` is its path in the repository. Links are left out in fenced and inline code, refs in fenced code. So is
+    a link from the top of a web site: its target is not known here.
+    """
+    if not is_document(inside) or not any(mark in text for mark in _MARKS):
+        return ()
+    ending = posixpath.splitext(inside)[1].lower()
+    return tuple(
+        link
+        for number, line in _outside_fences(text)
+        for link in _links_of(line, number, inside, ending in _MARKDOWN)
+    )
+
+
 def broken_links(
     path: str,
     inside: str,
-    text: str,
+    links: Iterable[DocumentLink],
     tree: Tree,
     *,
-    with_paths: bool = False,
     name: str = "",
+    targets: LinkTargets | None = None,
 ) -> Iterator[str]:
     """Yield a warning with file and line for each link or ref of a document that leads nowhere.
 
-    `path` is the document's path in the space, `inside` its path in the repository. Links are not
-    checked in fenced and inline code, refs not in fenced code. A link from the top of a web site is
-    not checked either: its target is not known here. `with_paths` checks paths in backticks too, if they begin
-    with a top folder: `docs/tea.md` is one, `text/html` none. `name` is that of the tree's repository, if the space
-    has several; refs to the others are not checked.
+    `path` is the document's path in the space, `inside` its path in the repository; `name` is that of the repository,
+    if the space has several. Without `targets` neither headings are checked, nor refs to other repositories, nor paths
+    in backticks. Those are checked if they begin with a top folder: `docs/tea.md` is one, `text/html` none.
     """
-    ending = posixpath.splitext(inside)[1].lower()
-    marks = ("](", "]:", "ks:", *("`" if with_paths else ""))
-    if ending not in _DOCUMENTS or not any(mark in text for mark in marks):
-        return
-    for number, line in _outside_fences(text):
-        for why in _problems(line, inside, tree, ending in _MARKDOWN, with_paths, name):
-            yield f"{path}:{number}: {why}"
+    for link in links:
+        if why := _problem(link, inside, tree, name, targets):
+            yield f"{path}:{link.line}: {why}"
 
 
-def _problems(
-    line: str, inside: str, tree: Tree, markdown: bool, with_paths: bool, name: str
-) -> Iterator[str]:
+def _problem(
+    link: DocumentLink, inside: str, tree: Tree, name: str, targets: LinkTargets | None
+) -> str:
+    match link.kind:
+        case "ref":
+            return link.wrong or _broken_ref(link.written, tree, name, targets)
+        case "path":
+            return "" if targets is None else _broken_path(link, inside, tree)
+        case "link":
+            return _broken_target(link, tree, targets)
+
+
+def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[DocumentLink]:
     for ref in _REF.findall(line):
-        if why := _broken_ref(ref.rstrip(".,;:!?"), tree, name):
-            yield why
-    for quoted in _QUOTED_PATH.findall(line) if with_paths else ():
-        if not _path_exists(quoted, inside, tree):
-            yield f"there is no `{quoted}`"
+        text = ref.rstrip(".,;:!?")
+        yield DocumentLink(number, "ref", text, wrong=_wrong_ref(text))
+    for quoted in _QUOTED_PATH.findall(line):
+        yield DocumentLink(number, "path", quoted)
     for target in _targets(line) if markdown else ():
-        if not _target_exists(target, inside, tree):
-            yield f"the link to {target!r} leads nowhere"
+        page, mark, heading = target.partition("#")
+        if mark and not page:
+            yield DocumentLink(number, "link", target, inside, unquote(heading))
+        elif not _ELSEWHERE.match(target):
+            folder = posixpath.dirname(inside)
+            bare = unquote(page.partition("?")[0])
+            path = posixpath.normpath(posixpath.join(folder, bare))
+            if not path.startswith(".."):
+                path = "" if path == "." else path
+                yield DocumentLink(number, "link", target, path, unquote(heading))
 
 
 def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
@@ -91,46 +156,53 @@ def _targets(line: str) -> Iterator[str]:
         yield definition[1]
 
 
-def _target_exists(target: str, inside: str, tree: Tree) -> bool:
-    if _ELSEWHERE.match(target):
-        return True
-    bare = unquote(target.partition("#")[0].partition("?")[0])
-    folder = posixpath.dirname(inside)
-    path = posixpath.normpath(posixpath.join(folder, bare))
-    if path.startswith(".."):
-        return True
-    path = "" if path == "." else path
-    return any(tree.exists(f"{path}{ending}") for ending in _ENDINGS)
+def _broken_target(link: DocumentLink, tree: Tree, targets: LinkTargets | None) -> str:
+    for ending in _ENDINGS:
+        if tree.exists(f"{link.path}{ending}"):
+            if targets is None or not link.heading:
+                return ""
+            why = targets.broken_heading(f"{link.path}{ending}", link.heading)
+            return f"the link to {link.written!r} leads nowhere: {why}" if why else ""
+    return f"the link to {link.written!r} leads nowhere"
 
 
-def _path_exists(quoted: str, inside: str, tree: Tree) -> bool:
-    """Return whether a path in backticks names something, from the top or from the document's folder."""
-    path = quoted.rstrip("/")
+def _broken_path(link: DocumentLink, inside: str, tree: Tree) -> str:
+    """Return why a path in backticks names nothing, neither from the top nor from the document's folder."""
+    path = link.written.rstrip("/")
     if not tree.has_top_folder(path.partition("/")[0]):
-        return True
+        return ""
     beside = posixpath.normpath(posixpath.join(posixpath.dirname(inside), path))
-    return (
+    exists = (
         tree.exists(path)
         or tree.exists(beside)
         or tree.find(path) is not None
         or path in tree.folders
     )
+    return "" if exists else f"there is no `{link.written}`"
 
 
-def _broken_ref(text: str, tree: Tree, name: str) -> str:
-    """Return why a ref names nothing, or an empty string. A ref to another commit is not checked."""
+def _wrong_ref(text: str) -> str:
     try:
-        ref = parse(text)
+        parse(text)
     except RefError as error:
         return str(error)
+    return ""
+
+
+def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -> str:
+    """Return why a ref names nothing, or an empty string. A ref to another commit is not checked."""
+    ref = parse(text)
     if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
         return ""
     path = ref.path.strip("/")
     if name:
         first, _, path = path.partition("/")
         if first != name:
-            return ""
-    if tree.find(path) is not None or path in tree.folders:
+            return "" if targets is None else targets.broken_ref(ref)
+    if tree.find(path) is not None:
+        has_part = ref.heading or ref.span is not None
+        return targets.broken_ref(ref) if targets is not None and has_part else ""
+    if path in tree.folders:
         return ""
     near = tree.nearest(path)
     return f"{text} names nothing" + (f"; near it: {', '.join(near[:3])}" if near else "")

@@ -12,6 +12,7 @@ from itertools import takewhile
 from msgspec import structs
 
 from loopline.errors import KnowledgeError, RefError
+from loopline.knowledge.headings import heading_slug
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, repository_path
@@ -187,13 +188,13 @@ def _lines_below(path: str, text: str, heading: str) -> Lines:
     Raises:
         RefError: the file has no such heading; the message lists those there are.
     """
-    wanted = _slug(heading)
+    wanted = heading_slug(heading)
     sections = [(piece.title.split(SEPARATOR), piece.lines) for piece in chunk(path, text)]
     for number, (titles, lines) in enumerate(sections):
         for depth, title in enumerate(titles, start=1):
             if wanted in _slugs(title):
                 return Lines(lines[0], _last_below(titles[:depth], sections[number:]))
-    there = dict.fromkeys(_slug(titles[-1]) for titles, _ in sections)
+    there = dict.fromkeys(heading_slug(titles[-1]) for titles, _ in sections)
     near = get_close_matches(wanted, there, LISTED_HEADINGS, 0.0)
     hint = f"; there is {', '.join(f'#{slug}' for slug in near)}" if near else ""
     raise RefError(f"ks:{path} has no heading {heading!r}{hint}")
@@ -208,12 +209,9 @@ def _last_below(titles: list[str], sections: Sequence[tuple[list[str], tuple[int
 def _slugs(title: str) -> set[str]:
     """Return the names of a title: a definition has one with and one without its keyword."""
     keyword, _, name = title.rpartition(" ")
-    return {_slug(title), _slug(name)} if keyword in DEFINING else {_slug(title)}
-
-
-def _slug(heading: str) -> str:
-    """Return a heading as a link names it: in lower case, with dashes for spaces, without punctuation."""
-    return "-".join("".join(c for c in heading.lower() if c.isalnum() or c in " -_").split())
+    return (
+        {heading_slug(title), heading_slug(name)} if keyword in DEFINING else {heading_slug(title)}
+    )
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:

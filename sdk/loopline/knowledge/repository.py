@@ -86,6 +86,7 @@ class MemoryRepository:
         self.location: str = f"memory:{name}"
         self.warnings: tuple[str, ...] = ()
         self._commits: dict[str, dict[str, bytes]] = {}
+        self._blobs: dict[str, bytes] = {}
         self._refs: dict[str, str] = {}
 
     def commit(self, files: Mapping[str, str | bytes], *, branch: str = "main") -> str:
@@ -95,6 +96,7 @@ class MemoryRepository:
         }
         commit = sha1(repr((len(self._commits), sorted(tree.items()))).encode()).hexdigest()
         self._commits[commit] = tree
+        self._blobs |= {sha1(data).hexdigest(): data for data in tree.values()}
         self._refs |= {branch: commit, "HEAD": commit}
         return commit
 
@@ -123,7 +125,8 @@ class MemoryRepository:
         """Return every file, sorted by path."""
         files = self._commits[commit]
         return [
-            RepositoryFile(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)
+            RepositoryFile(path, len(files[path]), sha1(files[path]).hexdigest())
+            for path in sorted(files)
         ]
 
     def left_out(self, commit: str) -> Mapping[str, LeftOut]:
@@ -134,8 +137,7 @@ class MemoryRepository:
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         """Yield the bytes, in the order of `blobs`."""
         for blob in blobs:
-            commit, _, path = blob.partition(":")
-            yield self._commits[commit][path]
+            yield self._blobs[blob]
 
     def read(self, commit: str, path: str) -> bytes:
         """Return the bytes of one file."""

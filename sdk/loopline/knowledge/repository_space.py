@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import sha256
 
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
+from loopline.knowledge.headings import document_headings
 from loopline.knowledge.index_build import (
     LARGEST_FILE_BYTES,
     BuildReport,
     IndexBuild,
+    IndexKey,
     IndexStore,
     Progress,
     Skipped,
@@ -21,7 +26,7 @@ from loopline.knowledge.index_build import (
     dump_report,
     load_report,
 )
-from loopline.knowledge.links import broken_links
+from loopline.knowledge.links import broken_links, document_links, is_document
 from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
@@ -39,7 +44,8 @@ from loopline.search import (
 )
 
 # Part of the signature: raise it when the same commit and configuration gives another index.
-SPACE_VERSION = 1
+SPACE_VERSION = 2
+_LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +74,9 @@ class KnowledgeState:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open index, its signature, the state it stands for, and its vectors if there is an embedder."""
+    """An open index, its key, the state it stands for, and its vectors if there is an embedder."""
 
-    signature: str
+    key: IndexKey
     index: Index
     state: KnowledgeState
     vectors: VectorBuild | None
@@ -151,18 +157,32 @@ class RepositorySpace:
         opened = self._opened or self._open_current(None)
         return self._reader.passage(ref, opened.state.commit)
 
-    def check(self) -> list[str]:
-        """Return each link, ref and path in backticks that names nothing."""
+    def check(self, broken_ref: Callable[[KnowledgeRef], str]) -> list[str]:
+        """Return each link, ref and path in backticks that names nothing, and each heading that no document has.
+
+        `broken_ref` says why a ref, as the space has it, names nothing.
+        """
         opened = self._opened or self._open_current(None)
         tree = self._reader.tree(opened.state.commit)
         files = [(path, tree.files[path]) for path in sorted(tree.files)]
-        documents = [(path, entry) for path, entry in files if entry.size <= LARGEST_FILE_BYTES]
-        contents = self._repository.contents([entry.blob for _, entry in documents])
+        documents = [(path, entry) for path, entry in files if is_document(entry.path)]
+        small = [(path, entry) for path, entry in documents if entry.size <= LARGEST_FILE_BYTES]
+        contents = self._repository.contents([entry.blob for _, entry in small])
+        texts = {
+            path: decode_text(data) or "" for (path, _), data in zip(small, contents, strict=True)
+        }
+        headings = {entry.path: document_headings(entry.path, texts[path]) for path, entry in small}
+        targets = _Targets(headings, broken_ref)
         return [
             problem
-            for (path, entry), data in zip(documents, contents, strict=True)
+            for path, entry in small
             for problem in broken_links(
-                path, entry.path, decode_text(data) or "", tree, with_paths=True, name=self.name
+                path,
+                entry.path,
+                document_links(entry.path, texts[path]),
+                tree,
+                name=self.name,
+                targets=targets,
             )
         ]
 
@@ -186,7 +206,7 @@ class RepositorySpace:
         with self._lock:
             if self._opened is not damaged and self._opened is not None:
                 return self._opened
-            self._indexes.discard(damaged.signature)
+            self._indexes.discard(damaged.key)
             return self._replace(self._open(damaged.state.commit, None))
 
     def _replace(self, opened: _Opened) -> _Opened:
@@ -211,53 +231,88 @@ class RepositorySpace:
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
         start = self._clock.elapsed()
-        signature = index_signature(
-            commit, self._roots, validate_refs=self.config.validate_refs, name=self.name
+        key = IndexKey(
+            index_signature(
+                commit, self._roots, validate_refs=self.config.validate_refs, name=self.name
+            ),
+            index_signature(
+                self._repository.name,
+                self._roots,
+                validate_refs=self.config.validate_refs,
+                name=self.name,
+            ),
         )
-        stored, report, reused = self._load_or_build(signature, commit, progress)
-        state = KnowledgeState(
-            repository=self._repository.name,
-            location=self._repository.location,
-            ref=self.config.ref,
-            commit=commit,
-            short_commit=self._repository.abbreviate(commit),
-            files=report.files,
-            passages=report.passages,
-            seconds=self._clock.elapsed() - start,
-            reused=reused,
-            uncommitted=self._repository.uncommitted(),
-            warnings=(*self._repository.warnings, *report.warnings),
-            skipped=report.skipped,
-        )
+        with ThreadPoolExecutor(1) as pool:
+            uncommitted = pool.submit(self._repository.uncommitted)
+            stored, report, reused = self._load_or_build(key, commit, progress)
+            state = KnowledgeState(
+                repository=self._repository.name,
+                location=self._repository.location,
+                ref=self.config.ref,
+                commit=commit,
+                short_commit=self._repository.abbreviate(commit),
+                files=report.files,
+                passages=stored.index.size,
+                seconds=self._clock.elapsed() - start,
+                reused=reused,
+                uncommitted=uncommitted.result(),
+                warnings=(*self._repository.warnings, *report.warnings),
+                skipped=report.skipped,
+            )
         vectors = None
         if self._embedder is not None:
-            vectors = VectorBuild(signature, stored.index, self._embedder, self._vectors)
-        return _Opened(signature, stored.index, state, vectors)
+            vectors = VectorBuild(key.signature, stored.index, self._embedder, self._vectors)
+        return _Opened(key, stored.index, state, vectors)
 
     def _load_or_build(
-        self, signature: str, commit: str, progress: Progress | None
+        self, key: IndexKey, commit: str, progress: Progress | None
     ) -> tuple[StoredIndex, BuildReport, bool]:
-        stored = self._indexes.open(signature)
+        stored = self._indexes.open(key)
         if stored is not None:
             try:
                 return stored, load_report(stored.notes), True
             except KnowledgeError:
                 stored.index.close()
-                self._indexes.discard(signature)
+                self._indexes.discard(key)
         tree = self._reader.tree(commit)
         build = IndexBuild(
             self._repository, tree, validate_refs=self.config.validate_refs, name=self.name
         )
         stored = self._indexes.build(
-            signature, build.chunks(progress), lambda: dump_report(build.report())
+            key,
+            build.files(),
+            lambda paths: build.read(paths, progress),
+            lambda notes: dump_report(build.report(notes)),
         )
         return stored, load_report(stored.notes), not build.started
+
+
+class _Targets:
+    """What the documents of a repository may name: headings of each other, and what other refs name."""
+
+    def __init__(
+        self, headings: Mapping[str, frozenset[str]], broken_ref: Callable[[KnowledgeRef], str]
+    ) -> None:
+        self._headings = headings
+        self._broken_ref = broken_ref
+
+    def broken_ref(self, ref: KnowledgeRef) -> str:
+        """Return why a ref names nothing; else nothing."""
+        return self._broken_ref(ref)
+
+    def broken_heading(self, path: str, heading: str) -> str:
+        """Return why a document has no such heading; nothing if it has one, or its headings are unknown."""
+        there = self._headings[path] if path in self._headings else frozenset[str]()
+        if not there or heading.lower() in there or _LINE_ANCHOR.fullmatch(heading):
+            return ""
+        near = get_close_matches(heading.lower(), sorted(there), n=3, cutoff=0.4)
+        return f"no heading #{heading}" + (f"; near it: #{', #'.join(near)}" if near else "")
 
 
 def index_signature(
     commit: str, roots: tuple[Root, ...], *, validate_refs: bool, name: str = ""
 ) -> str:
-    """Return the name of an index: the same for the same commit, roots and versions.
+    """Return the name of an index: the same for the same commit, roots and versions; of a family, for its repository.
 
     The name of a repository counts only for the warnings of broken refs.
     """

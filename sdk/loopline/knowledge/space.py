@@ -147,8 +147,10 @@ class KnowledgeSpace:
         return _best(await asyncio.gather(*searches), limit)
 
     async def check(self) -> Sequence[str]:
-        """Return each link, ref and path in backticks that names nothing, as `file:line: why`, in order of files."""
-        checks = (asyncio.to_thread(space.check) for space in self._spaces.values())
+        """Return each link, ref, `#heading` and path in backticks that names nothing, as `file:line: why`, by files."""
+        checks = (
+            asyncio.to_thread(space.check, self._broken_ref) for space in self._spaces.values()
+        )
         return [
             f"{name}/{problem}" if name else problem
             for name, problems in zip(self._spaces, await asyncio.gather(*checks), strict=True)
@@ -182,6 +184,14 @@ class KnowledgeSpace:
                     raise
                 raise type(error)(f"knowledge.repositories.{name}: {error}") from error
         return _joined_state(states)
+
+    def _broken_ref(self, ref: KnowledgeRef) -> str:
+        """Return why a ref names nothing; else nothing."""
+        try:
+            self._read(ref)
+        except RefError as error:
+            return str(error)
+        return ""
 
     def _read(self, ref: KnowledgeRef) -> Passage:
         if (only := self._spaces.get("")) is not None:

@@ -114,8 +114,9 @@ class Tree:
         self._roots = roots
         self._all = {entry.path: entry for entry in entries}
         self.files: dict[str, RepositoryFile] = {}
+        folders = [(root.folder, root.name) for root in roots]
         for path, entry in self._all.items():
-            where = space_path(roots, path)
+            where = _moved(path, folders)
             if where is not None and where not in self.files:
                 self.files[where] = entry
         self.folders: set[str] = _folders(self.files)

@@ -19,6 +19,7 @@ from loopline.search.index import KINDS as KINDS
 from loopline.search.index import Candidates as Candidates
 from loopline.search.index import Chunk as Chunk
 from loopline.search.index import Index as Index
+from loopline.search.index import IndexBase as IndexBase
 from loopline.search.index import IndexDamaged as IndexDamaged
 from loopline.search.index import Kind as Kind
 from loopline.search.index import QueryTerm as QueryTerm

@@ -43,12 +43,25 @@ class Candidates:
     chunks: Mapping[int, Chunk]
 
 
+@dataclass(frozen=True, slots=True)
+class IndexBase:
+    """The index that another one was made from: chunks that are not `changed` have the same numbers in both."""
+
+    signature: str
+    changed: frozenset[int]
+
+
 class Index(Protocol):
     """Chunks numbered 1, 2, 3, … that can be found by words, from any thread."""
 
     @property
     def size(self) -> int:
         """The number of chunks."""
+        ...
+
+    @property
+    def base(self) -> IndexBase | None:
+        """The index that this one was made from; None if it was made from nothing."""
         ...
 
     def candidates(

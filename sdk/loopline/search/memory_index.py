@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from loopline.search.index import Candidates, Chunk, QueryTerm
+from loopline.search.index import Candidates, Chunk, IndexBase, QueryTerm
 from loopline.search.ranking import name_parts, query_terms, tokens
 
 
@@ -22,6 +22,11 @@ class MemoryIndex:
     def size(self) -> int:
         """The number of chunks."""
         return len(self._chunks)
+
+    @property
+    def base(self) -> IndexBase | None:
+        """Return None: every index in memory is made from nothing."""
+        return None
 
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None

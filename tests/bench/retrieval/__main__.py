@@ -42,6 +42,7 @@ from loopline.search import (
     search,
 )
 from tests.bench.ten_questions import download, unpack
+from tests.support.indexes import index_of_chunks
 
 QUESTIONS = Path(__file__).with_name("questions.yaml")
 CACHE = Path(tempfile.gettempdir()) / "loopline-retrieval"
@@ -162,7 +163,7 @@ def vectors_of(name: str, index: Index, embedder: Embedder, bar: Progress) -> Ve
 
 def asked(tree: Tree, embedder: Embedder, bar: Progress) -> Iterator[Outcome]:
     """Ask every question about a tree by every method."""
-    index = FtsIndexes().build(tree.tree, passages_of(source_of(tree.tree)), str).index
+    index = index_of_chunks(FtsIndexes(), tree.tree, passages_of(source_of(tree.tree)))
     vectors = vectors_of(tree.tree, index, embedder, bar)
     for question in tree.questions:
         vector = embedder.embed_query(question.ask)

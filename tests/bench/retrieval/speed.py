@@ -26,6 +26,7 @@ from loopline.harness.embedders import load_embedder
 from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
 from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
 from tests.bench.ten_questions import source_repository
+from tests.support.indexes import index_of_chunks
 
 PASSAGES, SAMPLE, RESULTS = 38_000, 2_000, 5
 PACKAGE, VERSION = "Django", "5.2.8"
@@ -123,7 +124,7 @@ def main() -> int:
     embedder = load_embedder(arguments.embedder, folder=None, environment={})
     passages = source_passages()
     began = clock()
-    index = FtsIndexes().build("speed", passages, str).index
+    index = index_of_chunks(FtsIndexes(), "speed", passages)
     figures = [Figure(f"seconds to index {index.size:,} passages", clock() - began)]
     vectors = drawn_vectors(index.size, embedder.dimensions)
     figures += query_figures(embedder, index, vectors, questions, clock)

@@ -235,7 +235,7 @@ def _encoder(folder: Path) -> tuple[_Encoder, Path]:
         case _:
             raise EmbeddingError(
                 f"{folder}/config.json is not of a BERT model, the only kind that is computed without PyTorch: "
-                "export the model to model.onnx, or install loopline[semantic] and write semantic:<folder>"
+                "export the model to model.onnx, or install loopline[semantic] and write sentence-transformers:<folder>"
             )
     weights = folder / "model.safetensors"
     if not weights.is_file():

@@ -14,6 +14,8 @@ from loopline.adapters.embedding.local_folder import weights_digest
 from loopline.search import EmbeddingError, Vector
 
 BATCH = 64
+PADDED_TOGETHER = 8
+"""The texts that are computed at once. They are padded to the longest, so a batch is sorted by length and cut."""
 
 
 class _Model(Protocol):
@@ -84,7 +86,9 @@ class TorchEmbedder:
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in their order."""
-        rows = self._model.encode_document(list(texts), batch_size=BATCH, normalize_embeddings=True)
+        rows = self._model.encode_document(
+            list(texts), batch_size=PADDED_TOGETHER, normalize_embeddings=True
+        )
         return [_unit(row) for row in rows]
 
     def embed_query(self, text: str) -> Vector:

@@ -1,0 +1,91 @@
+"""How fast a space follows a commit that changes twenty files: `python -m tests.bench.retrieval.moved_commit`.
+
+The repository is the Django source that `tests/bench/ten_questions.py` asks about, with its documents and its package
+in the space. Each commit changes other files. It prints the milliseconds by the clock and of this process, and the
+blobs that were read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from loopline.adapters.fts import FtsIndexes
+from loopline.adapters.git import GitRepository
+from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from tests.bench.ten_questions import source_repository
+
+COMMITS, CHANGED_FILES = 8, 20
+GOAL_MILLISECONDS = 150
+
+
+class CountedRepository(GitRepository):
+    """Counts the blobs that are read."""
+
+    blobs: int = 0
+
+    def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
+        self.blobs += len(blobs)
+        return super().contents(blobs)
+
+
+def measured(folder: Path, commits: int) -> list[tuple[float, float, int]]:
+    """The seconds, the processor's seconds and the blobs of each moved commit."""
+    work = folder / "work"
+    shutil.copytree(source_repository("Django", "5.2.8"), work, symlinks=True)
+    git = ["git", "-C", str(work), "-c", "user.name=bench", "-c", "user.email=bench@example.org"]
+    listed = subprocess.run(
+        [*git, "ls-files", "docs/", "django/db"], capture_output=True, check=True
+    )
+    files = [
+        work / name for name in listed.stdout.decode().split() if name.endswith((".txt", ".py"))
+    ]
+    repository = CountedRepository(work, name="django", location=str(work), bare=False)
+    config = KnowledgeConfig(docs_root="docs", src_root="django")
+    space = KnowledgeSpace(repository, FtsIndexes(folder / "indexes"), config)
+    rows: list[tuple[float, float, int]] = []
+    with asyncio.Runner() as loop:
+        state = loop.run(space.ensure())
+        sys.stdout.write(
+            f"{state.files:,} files, {state.passages:,} passages: {state.seconds:.1f} s\n"
+        )
+        for number in range(commits):
+            for file in files[number * CHANGED_FILES : (number + 1) * CHANGED_FILES]:
+                file.write_text(f"{file.read_text()}\n# one more line {number}\n")
+            subprocess.run([*git, "commit", "--quiet", "--all", "--message", "moved"], check=True)
+            repository.blobs = 0
+            clock, processor = time.perf_counter(), time.process_time()
+            loop.run(space.ensure())
+            rows.append(
+                (time.perf_counter() - clock, time.process_time() - processor, repository.blobs)
+            )
+        loop.run(space.close())
+    return rows
+
+
+def main() -> int:
+    """Measure and print; 1 when the median misses the goal or other files were read."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=COMMITS)
+    commits: int = parser.parse_args().commits
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measured(Path(folder), commits)
+    for seconds, processor, blobs in rows:
+        sys.stdout.write(
+            f"{1_000 * seconds:8.0f} ms{1_000 * processor:8.0f} ms of this process{blobs:6} blobs\n"
+        )
+    median = 1_000 * statistics.median(seconds for seconds, _, _ in rows)
+    sys.stdout.write(f"{median:8.0f} ms in the median (goal {GOAL_MILLISECONDS})\n")
+    return int(median > GOAL_MILLISECONDS or any(blobs != CHANGED_FILES for _, _, blobs in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Indexes of given chunks, for whoever needs no repository."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from loopline.knowledge import IndexedFile, IndexKey, IndexStore, StoredIndex
+from loopline.search import Chunk, Index
+
+
+def stored_index(
+    store: IndexStore, name: str, chunks: Iterable[Chunk], notes: str = "notes"
+) -> StoredIndex:
+    """The index of these chunks under a name, in a family of its own."""
+    of_files: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        of_files[chunk.path].append(chunk)
+
+    def read(paths: Sequence[str]) -> Iterator[IndexedFile]:
+        return (IndexedFile(path, "blob", of_files[path]) for path in paths)
+
+    def written(file_notes: Mapping[str, str]) -> str:
+        del file_notes
+        return notes
+
+    return store.build(IndexKey(name, name), dict.fromkeys(of_files, "blob"), read, written)
+
+
+def index_of_chunks(store: IndexStore, name: str, chunks: Iterable[Chunk]) -> Index:
+    """The index alone."""
+    return stored_index(store, name, chunks).index
