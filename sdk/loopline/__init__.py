@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     __version__: str
     from loopline.bundle import BaseWorkflow, Bundle, ChatCommunicator
     from loopline.conversations import Conversation, InterruptQueue, Receipt
+    from loopline.crew import Agent
     from loopline.errors import (
         AttachmentError,
         BundleError,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
+    "Agent",
     "AgentEvent",
     "Allow",
     "Ask",
@@ -176,6 +178,7 @@ _ROOMS = (
     "tools",
     "reader",
     "react",
+    "crew",
     "bundle",
     "conversations",
     "harness",

@@ -1,5 +1,6 @@
 """Bundles: what an author writes, and how it is loaded, configured and run."""
 
+from loopline.bundle.agent_files import bundle_agents
 from loopline.bundle.build_calls import build_call_problems, descriptor_modules
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
@@ -71,6 +72,7 @@ __all__ = [
     "available",
     "blame",
     "build_call_problems",
+    "bundle_agents",
     "call_load_hook",
     "commits_of",
     "create",

@@ -11,6 +11,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.workflow import BaseWorkflow
+from loopline.crew import Agent
 from loopline.models import Json, JsonObject
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -25,6 +26,8 @@ class Bundle(Generic[T_co]):
     `knowledge` of the configuration, and gives the bundle a knowledge space. These are added to those of the workflow
     class and its descriptors; `instructions` replace those of the class.
 
+    `agents` are those that its loop may have work; the `.md` files in the folder `agents` are added to them.
+
     `configuration` holds the defaults of the bundle's properties, nested. `deps` makes the dependencies if
     `Harness.open` gets none: a function without parameters, sync or async, that returns them or an async context
     manager of them. The answer of each turn is a value of `output_type`, unless the turn or its workflow asks for
@@ -37,6 +40,7 @@ class Bundle(Generic[T_co]):
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
     knowledge: Mapping[str, Json] | None = None
+    agents: Sequence[Agent] = ()
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
 SKILLS_FOLDER = "skills"
-RESERVED = ("react", "mcp")
+RESERVED = ("react", "crew", "mcp")
 """The aliases of the loop's own tools and of tools from MCP servers."""
 
 _MCP_SPECS = "MCP_TOOL_SPECS"

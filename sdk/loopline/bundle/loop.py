@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 from loopline.bundle.agents_page import AgentsPage
-from loopline.bundle.prepared_run import PreparedRun
+from loopline.bundle.prepared_run import PreparedRun, Services
+from loopline.crew import Agents, Crew, CrewOptions
 from loopline.errors import ToolError
 from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, Preset
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
-from loopline.skills import Skills
-from loopline.tools import FilteredSearch, KnowledgeSearch, ToolSet, takes_filters, tool_failures
+from loopline.skills import REACT, Skills, SkillSelection
+from loopline.tools import (
+    FilteredSearch,
+    KnowledgeSearch,
+    Tool,
+    ToolSet,
+    takes_filters,
+    tool_failures,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSpec:
     """The arguments of `build_react` together with the configuration.
 
-    A tool is offered if every list of `allowed` patterns allows it; `child_tools` are the patterns of a child run.
+    A tool is offered if every list of `allowed` patterns allows it; `child_tools` and `child_skills` are the patterns of a
+    child run. `agent` is the agent that runs the loop, if one does, and `agent_digest` its definition.
     """
 
     tools_module: str
@@ -37,6 +47,9 @@ class LoopSpec:
     limits: Limits
     output: OutputType[Any] | None = None
     child_tools: tuple[str, ...] | None = None
+    child_skills: tuple[str, ...] | None = None
+    agent: str = ""
+    agent_digest: str = ""
 
     def options(self, run: PreparedRun) -> LoopOptions:
         """Return the options in force: of the preset, the environment, the code and configuration, and the turn.
@@ -61,7 +74,43 @@ class LoopSpec:
             models=self.models if task.model is None else models.chain(task.model),
             output=None,
             child_tools=self.child_tools if task.tools is None else task.tools,
+            child_skills=self.child_skills if task.skills is None else task.skills,
+            agent=task.agent,
+            agent_digest=task.agent_digest,
         )
+
+    def visible_skills(self, skills: Skills) -> Skills:
+        """Return the skills that the loop sees."""
+        if self.child_skills is None:
+            return skills
+        return skills.enabled({REACT: SkillSelection(enabled=self.child_skills)})
+
+    def of_child_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Return those of the loop's own tools that a child run may call."""
+        patterns = self.child_tools
+        if patterns is None:
+            return tools
+        return [
+            tool
+            for tool in tools
+            if any(fnmatchcase(tool.spec.name, pattern) for pattern in patterns)
+        ]
+
+
+def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
+    """Return the crew of a loop; the preset `chatcli` takes its options from the environment.
+
+    Raises:
+        LooplineError: a variable of the environment holds junk.
+    """
+    if preset.name != "chatcli":
+        return Crew(agents=agents, clock=services.clock)
+    environment = services.environment
+    return Crew(
+        agents=agents.with_environment(environment),
+        clock=services.clock,
+        options=CrewOptions.of_environment(environment),
+    )
 
 
 _RULES = """You work in rounds: in each you either call tools or give the final answer.

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
+from loopline.crew import Agents
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns
@@ -77,7 +78,7 @@ class Services:
     servers that it lists. `models` gives the models of a run and
     holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
-    no other. `environment` holds the variables that presets know.
+    no other. `environment` holds the variables that presets know. `agents` are those that a loop may have work.
     """
 
     source: str
@@ -98,6 +99,7 @@ class Services:
     deps: object = field(default=None, repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
     web: WebPorts = field(default_factory=WebPorts)
+    agents: Agents = field(default_factory=Agents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +146,9 @@ class PreparedRun:
         options: LoopOptions,
         preset: str = "bare",
         output: OutputType[Any] | None = None,
+        agent: tuple[str, str] = ("", ""),
     ) -> TurnHeader:
-        """Return what the turn says of the loop that runs it."""
+        """Return what the turn says of the loop that runs it; `agent` is the agent's name and digest."""
         first, *fallbacks = models
         return TurnHeader(
             bundle=self.services.bundle_id,
@@ -159,6 +162,8 @@ class PreparedRun:
             began=self.began,
             recoveries=self.recoveries,
             output=output.schema if output else None,
+            agent=agent[0],
+            agent_digest=agent[1],
         )
 
     def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:

@@ -13,9 +13,16 @@ from typing_extensions import TypeForm, TypeVar
 from loopline.bundle.agents_page import nearest_page
 from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.conversation_store import ConversationStore
-from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
+from loopline.bundle.loop import (
+    LoopSpec,
+    crew_of,
+    guarded_read,
+    guarded_search,
+    system_text,
+)
 from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
+from loopline.crew import Agent, Crew
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
@@ -88,8 +95,8 @@ _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 class BaseWorkflow(Generic[Deps]):
     """The base of a bundle's workflow. One instance runs one turn; a subclass overrides `process`.
 
-    `instructions`, `tools`, `skills` and `knowledge_config` have the values of `instructions`, `tools`, `skills` and
-    `knowledge` of `Bundle`. `guards` check every call, `round_hooks` run between rounds, and `middleware` wraps the
+    `instructions`, `tools`, `skills`, `agents` and `knowledge_config` have the values of `instructions`, `tools`,
+    `skills`, `agents` and `knowledge` of `Bundle`. `guards` check every call, `round_hooks` run between rounds, and `middleware` wraps the
     whole run, each in order.
     """
 
@@ -97,6 +104,7 @@ class BaseWorkflow(Generic[Deps]):
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
     knowledge_config: Mapping[str, Json] | None = None
+    agents: Sequence[Agent] = ()
     guards: Sequence[Guard] = ()
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
@@ -231,14 +239,16 @@ class BaseWorkflow(Generic[Deps]):
         """Return the loop of a turn, or of a child run of it."""
         services, recorder = run.services, run.recorder
         space = services.knowledge
-        skills = await asyncio.to_thread(services.skills, loop.skills_module)
+        skills = loop.visible_skills(await asyncio.to_thread(services.skills, loop.skills_module))
         search = loop.search or (space.search if space else None)
         read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
         toolset = await self._toolset(
             loop, options, guarded_search(search) if search else None, recorder.conversation
         )
-        recorder.header = run.header(loop.models, options, loop.preset.name, loop.output)
+        recorder.header = run.header(
+            loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
+        )
         knowledge = guarded_read(read) if read else None
         page = await nearest_page(recorder, knowledge) if services.settings.agents_md else None
 
@@ -301,6 +311,7 @@ class BaseWorkflow(Generic[Deps]):
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
             bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
+        crew = self._crew(loop) if below < options.max_depth else None
         editable = HideTool(options.editable_tail_size_in_tokens)
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
@@ -311,7 +322,15 @@ class BaseWorkflow(Generic[Deps]):
             built_in.append(MemorySearchTool(self._run.past_turns))
         if self._run.services.settings.memory and not below:
             built_in.append(MemoryTool(self._run.facts))
+        if crew is not None:
+            built_in += loop.of_child_tools(crew.tools())
         return ToolSet([*built_in, *bundle_tools.values()])
+
+    def _crew(self, loop: LoopSpec) -> Crew | None:
+        """Return the agents that the loop may have work, if there are any."""
+        services = self._run.services
+        agents = services.agents.without(loop.agent)
+        return crew_of(agents, loop.preset, services) if agents else None
 
     async def _note_problems(self, tools: McpTools) -> None:
         """Tell the model once a turn which servers give it no tools."""

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ from loopline.bundle import (
     Properties,
     available,
     build_call_problems,
+    bundle_agents,
     call_load_hook,
     create,
     descriptor_modules,
@@ -42,6 +44,7 @@ from loopline.cli.options import BundleArgument, Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
+from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.harness import skill_places
 from loopline.knowledge import KnowledgeState, VectorState
@@ -82,6 +85,7 @@ class Findings:
     properties: Properties = field(default_factory=Properties)
     tools: ToolSet = field(default_factory=ToolSet)
     skills: Skills = field(default_factory=Skills)
+    agents: Agents = field(default_factory=Agents)
     knowledge: KnowledgeState | None = None
     vectors: VectorState | None = None
     output: OutputSchema | None = None
@@ -152,6 +156,8 @@ def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
             (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
         )
     findings.warnings += findings.skills.warnings
+    findings.agents = findings.attempt(partial(bundle_agents, loaded), Agents())
+    findings.warnings += _idle_patterns(findings)
     findings.problems += build_call_problems(loaded)
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
@@ -170,6 +176,15 @@ def _skills_found(module: str, loaded: LoadedBundle, findings: Findings) -> Skil
         if tool.id not in findings.tools and not tool.id.startswith(OTHERS_TOOLS)
     )
     return Skills(skills.skills, (*skills.warnings, *unknown))
+
+
+def _idle_patterns(findings: Findings) -> Iterator[str]:
+    """Yield a warning for each pattern of an agent that matches no tool; tools of the loop and of servers come later."""
+    for agent in findings.agents.values():
+        for pattern in agent.tools or ():
+            later = pattern.startswith(("react.", "crew.", "mcp.", "web.", "*"))
+            if not later and not any(fnmatchcase(name, pattern) for name in findings.tools):
+                yield f"{agent.location}: the agent {agent.name!r} may call {pattern!r}, and no tool is called so"
 
 
 def _tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:
@@ -204,6 +219,12 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
     for skill in findings.skills:
         yield Text.assemble(
             f"    {skill.ref}", (f"  {skill.name}: {_first_line(skill.description)}", QUIET)
+        )
+    if findings.agents:
+        yield _section("agents", quantity(len(findings.agents), "agent"))
+    for agent in findings.agents.values():
+        yield Text.assemble(
+            f"    {agent.name}@{agent.digest}", (f"  {_first_line(agent.description)}", QUIET)
         )
     yield from _knowledge_lines(findings)
     if findings.output is not None:
@@ -294,11 +315,16 @@ def _findings_document(findings: Findings) -> JsonObject:
         {"ref": skill.ref, "name": skill.name, "description": skill.description}
         for skill in findings.skills
     ]
+    agents: list[Json] = [
+        {"name": agent.name, "digest": agent.digest, "description": agent.description}
+        for agent in findings.agents.values()
+    ]
     return {
         "bundle": findings.bundle,
         "ok": not findings.problems,
         "tools": tools,
         "skills": skills,
+        "agents": agents,
         "output": structs.asdict(findings.output) if findings.output else None,
         "properties": {**findings.properties.flat()},
         "problems": list[Json](findings.problems),

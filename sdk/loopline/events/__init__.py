@@ -6,6 +6,8 @@ from loopline.events.dialects import AgentEvent as AgentEvent
 from loopline.events.dialects import DialectName as DialectName
 from loopline.events.dialects import dialect as dialect
 from loopline.events.dialects import replayed as replayed
+from loopline.events.dialects.chatcli import AgentEventType as AgentEventType
+from loopline.events.dialects.chatcli import go_duration as go_duration
 from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record
 from loopline.events.events import Caller as Caller

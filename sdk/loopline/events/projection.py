@@ -165,7 +165,7 @@ class TurnProjection:
         call, name = self.call(child.call_id), child.conversation
         if not child.reason:
             self.child_starts.setdefault(name, meta)
-            return ChildStarted(call=call, conversation=name)
+            return ChildStarted(call=call, conversation=name, agent=child.agent)
         elapsed = meta.ts - self.child_starts.get(name, meta).ts
         return ChildFinished(
             call=call,

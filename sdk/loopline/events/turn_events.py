@@ -121,10 +121,11 @@ class InputRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStarted:
-    """A call started a child run."""
+    """A call started a child run; `agent` is the agent that runs it, if one does."""
 
     call: CallStarted
     conversation: str
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from loopline.bundle import (
     Properties,
     Services,
     Setting,
+    bundle_agents,
     call_load_hook,
     descriptor_modules,
     load,
@@ -30,12 +31,18 @@ from loopline.bundle import (
 )
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recoveries, Recovery, Turns
+from loopline.crew import Agents
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.mcp_servers import mcp_servers_of
-from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
+from loopline.harness.model_choice import (
+    ModelChoice,
+    ModelsInUse,
+    resolve_models,
+    with_agent_models,
+)
 from loopline.harness.past_turns import open_memory
 from loopline.harness.skill_search import found_skills, skill_places
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
@@ -190,6 +197,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             observer = await open_observer(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
+            agents = await self._agents(loaded)
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             settings = loop_settings(properties)
@@ -214,6 +222,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 deps=deps,
                 mcp_tools=servers.tools,
                 web=await open_web(properties, os.environ, self._clock, stack),
+                agents=agents,
             )
             turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
             stack.push_async_callback(turns.close)
@@ -228,6 +237,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    async def _agents(self, loaded: LoadedBundle) -> Agents:
+        """Return the bundle's agents, once their models can be chosen."""
+        agents = await asyncio.to_thread(bundle_agents, loaded)
+        self._choose = with_agent_models(self._choose, agents, os.environ)
+        return agents
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         async with AsyncExitStack() as stack:  # what is pushed last is closed first: the turns

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from loopline.clock import Clock
+from loopline.crew import agent_role, model_variable
 from loopline.errors import LooplineError, ModelError
 from loopline.harness.provider_models import ProviderModels
 from loopline.models import (
@@ -128,6 +129,38 @@ def resolve_models(
         registry = cache.registry(chosen)
         return lambda: registry
     return lambda: cache.registry(chosen())
+
+
+def with_agent_models(
+    choose: Callable[[], ModelRegistry], agents: Iterable[str], environment: Mapping[str, str]
+) -> Callable[[], ModelRegistry]:
+    """Return a choice that also has the models that the environment names for these agents, each under its role.
+
+    `CHATCLI_AGENT_CODER_MODEL` has a model string, or a role of the other models.
+
+    Raises:
+        ModelError: a model string does not work here.
+    """
+    named = {name: environment.get(model_variable(name), "").strip() for name in agents}
+    named = {name: text for name, text in named.items() if text}
+    if not named:
+        return choose
+    cache = _ModelCache(ProviderModels(environment))
+    strings = {
+        agent_role(name): text for name, text in named.items() if ":" in text or text == OFFLINE
+    }
+    own = cache.registry(strings).roles if strings else {}
+
+    def chosen() -> ModelRegistry:
+        registry = choose()
+        others = {
+            agent_role(name): registry.chain(text)
+            for name, text in named.items()
+            if agent_role(name) not in own
+        }
+        return ModelRegistry({**registry.roles, **own, **others})
+
+    return chosen
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:

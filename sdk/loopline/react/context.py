@@ -67,7 +67,7 @@ from loopline.timeline import (
     workspace,
 )
 from loopline.timeline.tasks import compute
-from loopline.tools import ToolSet
+from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100
 """Blocks above which rendering them is no work for the event loop."""
@@ -133,12 +133,15 @@ class Context:
         timeline = self._recorder.timeline
         self.model: Model = model
         self.protocol: DecisionProtocol = choose_protocol(self._options, model)
+        if DELEGATE in self._all_tools:
+            self.protocol = protocol(self.protocol.name, delegate=DELEGATE)
         self._typed_answer: TypedAnswer | None = None
         output = self._runtime.output
         if output is not None and not self._options.synthesizes:
             name = self.protocol.name
             self._typed_answer = TypedAnswer.of_decisions(output, model.capabilities, name)
-            self.protocol = protocol(name, values=True)
+            delegate = DELEGATE if DELEGATE in self._all_tools else ""
+            self.protocol = protocol(name, values=True, delegate=delegate)
         encodes = protocol(self.protocol.name)
         self._offered_tools = OfferedTools(
             self._recorder, self._all_tools, self._instructions, self.protocol, self._typed_answer

@@ -51,10 +51,12 @@ from loopline.tools import (
     AskUser,
     ChildTask,
     Outcome,
+    RerunnableTool,
     Tool,
     ToolContext,
     ToolInvocation,
 )
+from loopline.tools.arguments import copied_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -117,7 +119,7 @@ class ToolExecutor:
                 await self._record_end(
                     call, value if isinstance(value, str) else dumps(value), "ok"
                 )
-            elif self._has_children(call):
+            elif self._has_children(call) or self._starts_again(call):
                 run.append(call)
             elif (started := turn.started.get(call.call_id)) is not None:
                 await self._settle_started(call, started)
@@ -141,6 +143,12 @@ class ToolExecutor:
         own = recorder.conversation.name
         return bool(names) and all(parent_name(name) == own for name in names)
 
+    def _starts_again(self, call: ToolCalled) -> bool:
+        """Return whether the call only begins child runs, and so is started again if it has begun none."""
+        tool = self._checker.parse(call).tool
+        started = call.call_id in self._recorder.turn.started
+        return started and isinstance(tool, RerunnableTool) and tool.begins_children
+
     async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
         """Record the result of a call that had started when its runner was cut off."""
         parsed = self._checker.parse(call)
@@ -152,7 +160,7 @@ class ToolExecutor:
             children = Children(call.call_id, self._runtime, spawn=None)
             beside = await self._files_beside()
             invocation = self._tool_call(parsed, parsed.tool.effect, children, beside)
-            check = partial(parsed.tool.reconcile, _copied(arguments), invocation)
+            check = partial(parsed.tool.reconcile, copied_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
             outcome = None
@@ -330,7 +338,7 @@ class ToolExecutor:
         beside = await self._files_beside()
         proxied = self._proxied_calls(parsed, tool.effect, children)
         invocation = replace(self._tool_call(parsed, tool.effect, children, beside), proxy=proxied)
-        step = _closing(proxied, self._timed(tool, _copied(arguments), invocation))
+        step = _closing(proxied, self._timed(tool, copied_arguments(arguments), invocation))
         outcome = await children.run(step)
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
@@ -362,7 +370,7 @@ class ToolExecutor:
         beside = await self._files_beside()
         invocation = self._tool_call(parsed, tool.effect, children, beside)
         unseen = replace(invocation, view=View(invocation.view.protocol))
-        return await children.run(self._timed(tool, _copied(parsed.arguments), unseen))
+        return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the tool within the time that a call has."""
@@ -531,20 +539,6 @@ async def _closing(proxied: ProxiedCalls, step: Awaitable[Outcome]) -> Outcome:
         return await step
     finally:
         await proxied.close()
-
-
-def _copied(arguments: JsonObject) -> JsonObject:
-    return {name: _copied_value(value) for name, value in arguments.items()}
-
-
-def _copied_value(value: Json) -> Json:
-    match value:
-        case list():
-            return [_copied_value(item) for item in value]
-        case dict():
-            return _copied(value)
-        case _:
-            return value
 
 
 _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}

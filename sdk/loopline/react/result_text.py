@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -24,6 +25,8 @@ from loopline.timeline import (
     workspace,
 )
 from loopline.tools import Outcome, ResultSection
+
+_POSITION = re.compile(r"\[\[S:@([0-9]{1,6})\]\]")
 
 
 def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
@@ -117,12 +120,22 @@ def artifact_bodies(
     return ref, [ArtifactKept(name=call_id, version=version, text=text, mime=mime)]
 
 
+def _with_numbers(text: str, sids: Sequence[int]) -> str:
+    """Return the text with the numbers of its sources in place of their positions."""
+
+    def number(match: re.Match[str]) -> str:
+        position = int(match[1])
+        return f"[[S:{sids[position - 1]}]]" if 0 < position <= len(sids) else ""
+
+    return _POSITION.sub(number, text)
+
+
 def render_outcome(
     outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
 ) -> str:
     """Return the text that the model reads: the lead, the sections, the sources with their numbers, the files."""
     numbers = iter(sids)
-    parts = [outcome.text]
+    parts = [_with_numbers(outcome.text, sids) if outcome.cites else outcome.text]
     for section in outcome.sections:
         mark = f"[[S:{next(numbers)}]] " if section.source else ""
         heading = one_line(section.heading, ADDRESS_CHARACTERS)

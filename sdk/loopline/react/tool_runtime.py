@@ -210,7 +210,9 @@ class Children:
             raise ToolError("no child run can be begun or carried on: the time of the turn is over")
         if not task.text.strip():
             raise ToolError("a child run needs a task: say what it is to do")
-        name = child_name(parent, self._call_id, len(self._tasks) + 1)
+        name = child_name(parent, self._call_id, task.number or len(self._tasks) + 1)
+        if name in self._resting:
+            raise ToolError(f"{name} is begun already: give each child run a number of its own")
         calm, quota = asyncio.Event(), self._quota.child(name)
         self._resting[name] = calm
         began = asyncio.ensure_future(self._run_child(run, name, task, quota))
@@ -260,7 +262,13 @@ class Children:
             quota=quota,
         )
         if name not in recorder.turn.children:
-            await recorder.record(RunChild(call_id=self._call_id, conversation=name))
+            began = RunChild(
+                call_id=self._call_id,
+                conversation=name,
+                agent=task.agent,
+                agent_digest=task.agent_digest,
+            )
+            await self._record(began, task)
             await recorder.check_lease()
         listener = _ChildListener(name, self.outbox)
         try:
@@ -270,7 +278,7 @@ class Children:
         except LooplineError as error:
             raise ToolError(f"{name} failed: {error}") from error
         finally:
-            await self._record_end(listener, quota)
+            await self._record_end(listener, quota, task)
         if result.exit_reason == "paused":
             self._questions[name] = asking = listener.asking(result)
             self._resting[name].set()
@@ -279,7 +287,15 @@ class Children:
             raise asking
         return await listener.resolved(result)
 
-    async def _record_end(self, listener: _ChildListener, quota: Quota) -> None:
+    async def _record(self, link: RunChild, task: ChildTask) -> None:
+        """Record the beginning or the end of a child, with what its task records then."""
+        if task.bodies is None:
+            await self._recorder.record(link)
+            return
+        bodies = task.bodies
+        await self._recorder.record_from(lambda timeline: [link, *bodies(timeline, link)])
+
+    async def _record_end(self, listener: _ChildListener, quota: Quota, task: ChildTask) -> None:
         turn, link = listener.turn, self._recorder.turn.children[listener.name]
         if turn.exit is None or link.reason:
             return
@@ -291,7 +307,7 @@ class Children:
             cost=None if turn.cost is None and not cost else (turn.cost or 0.0) + cost,
             estimated=turn.estimated + estimated,
         )
-        await self._recorder.record(end)
+        await self._record(end, task)
         self.outbox.progress(f"{listener.name}: {end.reason}")
 
     def _answer(self, name: str) -> ChildAnswer | None:

@@ -78,6 +78,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     of the chain and `then` are the others. `limits` are the options that differ from the preset `bare`.
     `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
     is the schema of the answer. A space of several repositories has them in `repositories`, and `knowledge` is None.
+    `agent` is the agent that runs the turn, if one does, and `agent_digest` what its definition was.
     """
 
     bundle: str
@@ -91,6 +92,8 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recoveries: int = 0
     output: OutputSchema | None = None
     repositories: tuple[KnowledgeCommit, ...] = ()
+    agent: str = ""
+    agent_digest: str = ""
     type: ClassVar[Literal["turn.header"]] = "turn.header"
 
     @property
@@ -228,7 +231,8 @@ class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call has started a child run in a conversation of its own; recorded again when the run is over.
 
     Then `reason` is its exit reason, and `usage` and `cost` include those of its own children; `estimated` is the
-    usage that no provider reported.
+    usage that no provider reported. `agent` is the agent that runs it, if one does, and `agent_digest` what its
+    definition was.
     """
 
     call_id: str
@@ -237,6 +241,8 @@ class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage = Usage()
     cost: float | None = None
     estimated: Usage = Usage()
+    agent: str = ""
+    agent_digest: str = ""
     type: ClassVar[Literal["run.child"]] = "run.child"
 
 

@@ -21,8 +21,10 @@ from loopline.tools.builtin.web import (
     WebSearchTool,
 )
 from loopline.tools.invocation import (
+    DELEGATE,
     ApprovalRequired,
     AskUser,
+    ChildBodies,
     ChildTask,
     Deps,
     Emission,
@@ -37,7 +39,14 @@ from loopline.tools.mcp_tool import MCP, AskPerson, McpResult, McpServer, McpToo
 from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
 from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
-from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
+from loopline.tools.tool import (
+    BoundTool,
+    RerunnableTool,
+    Tool,
+    ToolFunction,
+    check_deps,
+    tool,
+)
 from loopline.tools.tool_selection import (
     REQUEST_TOOLS,
     SELECT_ABOVE,
@@ -54,6 +63,7 @@ from loopline.tools.workspace_search import SearchFilesTool
 from loopline.tools.workspace_tools import PatchTool, WriteTool
 
 __all__ = [
+    "DELEGATE",
     "EDITABLE_TAIL_TOKENS",
     "MCP",
     "NO_ANSWER",
@@ -65,6 +75,7 @@ __all__ = [
     "BoundTool",
     "Calculator",
     "CheckoutTool",
+    "ChildBodies",
     "ChildTask",
     "Deps",
     "Emission",
@@ -89,6 +100,7 @@ __all__ = [
     "PullTool",
     "ReadTool",
     "RequestTools",
+    "RerunnableTool",
     "ResultSection",
     "SearchFilesTool",
     "SearchTool",

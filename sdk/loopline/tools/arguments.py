@@ -106,3 +106,18 @@ def names_argument(arguments: JsonObject, name: str, allowed: list[str]) -> list
         if item not in allowed:
             raise ToolError(f"{name}: there is no {item!r}, only {nearest_first(item, allowed)}")
     return list(dict.fromkeys(chosen))
+
+
+def copied_arguments(arguments: JsonObject) -> JsonObject:
+    """Return a copy that shares no list and no object."""
+    return {name: _copied_value(value) for name, value in arguments.items()}
+
+
+def _copied_value(value: Json) -> Json:
+    match value:
+        case list():
+            return [_copied_value(item) for item in value]
+        case dict():
+            return copied_arguments(value)
+        case _:
+            return value

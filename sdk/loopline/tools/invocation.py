@@ -24,7 +24,15 @@ from loopline.files import Workspace
 from loopline.models import Json, JsonObject, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
-from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
+from loopline.timeline import (
+    Body,
+    CustomEvent,
+    LimitValue,
+    Moment,
+    RunChild,
+    Timeline,
+    TurnResult,
+)
 from loopline.timeline.tasks import finish
 from loopline.tools.outcome import as_json
 
@@ -47,6 +55,13 @@ class AskUser(BaseException):
         self.child = child
 
 
+DELEGATE = "crew.delegate"
+"""The tool that has an agent work, which `<agent_call …>` means in the tagged protocol."""
+
+ChildBodies = Callable[[Timeline, RunChild], Sequence[Body]]
+"""Returns what is recorded with the beginning of a child run, and with its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
     """The task of a child run; what is None is as the workflow has wired it.
@@ -54,6 +69,10 @@ class ChildTask:
     `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`, of the bundle's
     tools that it may call. `limits` are its own, as `say` takes them, not those of the turn; but it has no more time,
     tokens and money than its parent has left. `model` is a model, or a role of the bundle's models such as `fast`.
+    `skills` are patterns of the skills that it sees. `agent` names the agent that runs it, and `agent_digest` its definition.
+
+    A call that does not always begin its children in one order gives each a `number` of its own, from 1. `bodies` are
+    recorded in the same append as each `run.child` of it.
     """
 
     text: str
@@ -62,6 +81,11 @@ class ChildTask:
     model: Model | str | None = None
     limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     context: str = ""
+    skills: tuple[str, ...] | None = None
+    agent: str = ""
+    agent_digest: str = ""
+    number: int = 0
+    bodies: ChildBodies | None = None
 
     @property
     def prompt(self) -> str:

@@ -40,7 +40,8 @@ class Outcome:
     `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that
     is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
     `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
-    the result names the refs.
+    the result names the refs. If it `cites`, `[[S:@2]]` in its text stands for the second of its sources, and becomes that
+    source's number in the conversation.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Outcome:
     files: tuple[FileChange, ...] = ()
     artifact: Json = None
     answer: object = None
+    cites: bool = False
 
 
 @dataclass(frozen=True, slots=True)

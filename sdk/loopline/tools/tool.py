@@ -116,6 +116,8 @@ class RerunnableTool(ABC):
     effect: Effect = "read"
     shared_key: str = ""
     """The key of all its calls: those of one meta tool keep their order."""
+    begins_children: bool = False
+    """Whether all that its calls do is begin child runs."""
 
     def key(self, arguments: JsonObject) -> str:
         """Return the shared key."""

@@ -154,10 +154,11 @@ def _finish(started: AgentEvent, reason: str, error: str, elapsed_ms: float) -> 
 
 def _child(event: ChildStarted | ChildFinished) -> RecordDraft:
     call = event.call
+    name = event.child.agent if isinstance(event, ChildFinished) else event.agent
     agent = AgentEvent(
         type="Started",
         call_id=call.call_id,
-        agent=call.tool,
+        agent=name or call.tool,
         task=dumps(call.arguments),
         index=call.index,
         total=call.total,

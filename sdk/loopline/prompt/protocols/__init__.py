@@ -14,15 +14,18 @@ from loopline.prompt.protocols.thought_action import ThoughtAction
 NATIVE: ProtocolName = "native"
 
 
-def protocol(name: ProtocolName, *, values: bool = False) -> DecisionProtocol:
-    """Return the protocol of that name; with `values`, a JSON answer may be any JSON value."""
+def protocol(name: ProtocolName, *, values: bool = False, delegate: str = "") -> DecisionProtocol:
+    """Return the protocol of that name; with `values`, a JSON answer may be any JSON value.
+
+    In the tagged protocol an agent's call is one of the tool that is called `delegate`.
+    """
     match name:
         case "native":
             return Native()
         case "json":
             return JsonAction(values=values)
         case "tagged":
-            return Tagged()
+            return Tagged(delegate=delegate)
         case "thought_action":
             return ThoughtAction()
 

@@ -74,6 +74,10 @@ class Tagged(TextProtocol):
     name: Literal["tagged"] = "tagged"
     forms = _MANUAL
 
+    def __init__(self, *, delegate: str = "") -> None:
+        """Have `<agent_call agent="…" task="…"/>` call the tool of the name `delegate`; without one it is no call."""
+        self._delegate = delegate
+
     def splitter(self) -> Splitter:
         """Return a splitter for answer, notes and thinking."""
         return TaggedSplitter()
@@ -97,14 +101,15 @@ class Tagged(TextProtocol):
         Without any tag the whole text is the answer, unless it looks like a call of another form. A `decision` channel holds
         the objects of the `json` protocol. Channels with unknown names are part of the answer.
         """
-        return _TaggedDecoder(well_formed(reply.text)).decided()
+        return _TaggedDecoder(well_formed(reply.text), delegate=self._delegate).decided()
 
 
 class _TaggedDecoder:
     """A reply, decoded element by element."""
 
-    def __init__(self, raw: str) -> None:
+    def __init__(self, raw: str, *, delegate: str = "") -> None:
         self._raw = raw
+        self._delegate = delegate
         self._outside: list[str] = []
         self._notes: list[str] = []
         self._thoughts: list[str] = []
@@ -145,7 +150,7 @@ class _TaggedDecoder:
             case "decision":
                 self._take_decision(element.text)
             case "agent_call" if element.is_call:
-                self._problem = "There are no agents to call here."
+                self._take_agent_call(element)
             case "tool_call" if element.is_call:
                 self._take_call(element)
             case _:
@@ -157,6 +162,19 @@ class _TaggedDecoder:
             self._problem = called
         else:
             self._calls.append(called)
+
+    def _take_agent_call(self, element: Element) -> None:
+        fields = {"agent": "", "task": element.text.strip(), **_attributes(element)}
+        if not self._delegate:
+            self._problem = "There are no agents to call here."
+        elif not fields["agent"].strip() or not fields["task"].strip():
+            self._problem = (
+                'An agent_call names its agent and its task: <agent_call agent="…" task="…"/>.'
+            )
+        else:
+            names = ("agent", "task", "context")
+            arguments: JsonObject = {name: fields[name] for name in names if name in fields}
+            self._calls.append(ToolCall(name=self._delegate, arguments=arguments))
 
     def _take_code(self, element: Element) -> None:
         if not self._calls:

@@ -1,0 +1,286 @@
+"""Agents: what a child run is told, may call and may spend, under a name, written as files or as values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
+
+from loopline.errors import BundleError, LooplineError, ToolError
+from loopline.models import Json, JsonObject, dumps
+from loopline.react import Limits, check_limits
+from loopline.react.loop_options import Effort
+from loopline.skills import YamlDocument, YamlError, read_yaml
+from loopline.timeline import LimitValue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AGENTS_FOLDER = "agents"
+"""The folder of a bundle whose `.md` files are agents."""
+KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits")
+DIGEST = 12
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+DEFAULT_EFFORTS: Mapping[str, Effort] = {
+    **dict.fromkeys(["planner", "refactor", "diagnostics", "reviewer", "verifier"], "high"),
+    **dict.fromkeys(["coder", "tester", "refiner"], "medium"),
+    **dict.fromkeys(["file", "search", "git", "shell", "deps", "formatter"], "low"),
+}
+"""The reasoning effort of an agent of that name, where nothing else says one."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """An agent: the definition of child runs that do one kind of work.
+
+    `tools` are names, or patterns such as `shop.*`, of the bundle's tools that it may call, and `skills` those of the
+    skills that it sees; None means all. `model` is a role of the bundle's models, such as `fast`. `effort` is its
+    reasoning effort and `limits` are its own limits. `location` is where it is written.
+    """
+
+    name: str
+    description: str
+    instructions: str = ""
+    tools: Sequence[str] | None = None
+    skills: Sequence[str] | None = None
+    model: str = ""
+    effort: Effort | None = None
+    limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    location: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the definition.
+
+        Raises:
+            LooplineError: a part of it is wrong; the message names the part.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise LooplineError(
+                f"name: an agent's name has a letter, then A-Z a-z 0-9 _ -, which {self.name[:80]!r} is not"
+            )
+        if not self.description.strip():
+            raise LooplineError(f"description: say in one sentence what {self.name} does")
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise LooplineError(f"effort: one of {', '.join(EFFORTS)}, not {self.effort!r}")
+        try:
+            check_limits(self._limits)
+        except LooplineError as error:
+            raise LooplineError(f"limits: {error}") from error
+
+    @property
+    def _limits(self) -> Limits:
+        return cast("Limits", dict(self.limits))
+
+    @cached_property
+    def digest(self) -> str:
+        """The first digits of the sha256 of all that defines the agent."""
+        definition: JsonObject = {
+            "name": self.name,
+            "description": self.description,
+            "instructions": self.instructions,
+            "tools": None if self.tools is None else [*self.tools],
+            "skills": None if self.skills is None else [*self.skills],
+            "model": self.model,
+            "effort": self.effort,
+            "limits": {**self.limits},
+        }
+        return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
+
+    @property
+    def child_limits(self) -> Mapping[str, LimitValue]:
+        """The limits of its runs, with its effort among them."""
+        effort = self.effort or DEFAULT_EFFORTS.get(self.name.lower())
+        own = {} if effort is None else {"reasoning_effort": effort}
+        return {**own, **self.limits}
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description.strip()}"
+
+
+class Agents(Mapping[str, Agent]):
+    """The agents of a bundle by name, in the order they are listed.
+
+    Raises:
+        BundleError: two agents have the same name.
+    """
+
+    def __init__(self, agents: Iterable[Agent] = ()) -> None:
+        self._agents: dict[str, Agent] = {}
+        for agent in agents:
+            first = self._agents.setdefault(agent.name.lower(), agent)
+            if first is not agent:
+                raise BundleError(
+                    f"{agent.location or 'Agent(…)'}: the agent {agent.name!r} is also at "
+                    f"{first.location or 'Agent(…)'}: rename one of them"
+                )
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._agents[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return (agent.name for agent in self._agents.values())
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def find(self, name: str) -> Agent:
+        """Return the agent of that name, in any case.
+
+        Raises:
+            ToolError: there is none; the message names the nearest first.
+        """
+        if name.strip().lower() in self._agents:
+            return self[name.strip()]
+        near = get_close_matches(name, list(self), len(self), 0.0)
+        raise ToolError(f"there is no agent {name!r}: there are {', '.join(near or self)}")
+
+    def without(self, name: str) -> Agents:
+        """Return all agents but that one."""
+        return Agents(agent for agent in self.values() if agent.name.lower() != name.lower())
+
+    def with_environment(self, environment: Mapping[str, str]) -> Agents:
+        """Return the agents with the models and efforts that `CHATCLI_AGENT_<NAME>_MODEL` and `…_EFFORT` name.
+
+        A model is asked for by the role `agent.<name>`; an effort that does not exist changes nothing.
+        """
+        return Agents(_overridden(agent, environment) for agent in self.values())
+
+
+def _overridden(agent: Agent, environment: Mapping[str, str]) -> Agent:
+    if environment.get(model_variable(agent.name), "").strip():
+        agent = replace(agent, model=agent_role(agent.name))
+    effort = environment.get(f"{_prefix(agent.name)}_EFFORT", "").strip().lower()
+    chosen = next((known for known in EFFORTS if known == effort), None)
+    return agent if chosen is None else replace(agent, effort=chosen)
+
+
+def _prefix(name: str) -> str:
+    return f"CHATCLI_AGENT_{name.upper().replace('-', '_')}"
+
+
+def model_variable(name: str) -> str:
+    """Return the variable of the environment that names the model of an agent."""
+    return f"{_prefix(name)}_MODEL"
+
+
+def agent_role(name: str) -> str:
+    """Return the role of the model that the environment names for an agent."""
+    return f"agent.{name}"
+
+
+def load_agents(folder: Path) -> list[Agent]:
+    """Return the agents in the `.md` files of a folder, by file name.
+
+    Raises:
+        BundleError: a file is wrong; the message names file and line.
+    """
+    return [read_agent(path) for path in sorted(folder.glob("*.md")) if path.is_file()]
+
+
+def read_agent(path: Path) -> Agent:
+    """Return the agent in a file: a front matter between lines of `---`, then its instructions.
+
+    Raises:
+        BundleError: the file is wrong; the message names file and line.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}:1: the file is not UTF-8: {error.reason}") from error
+    front = _FRONT.match(text)
+    if front is None:
+        raise BundleError(
+            f"{path}:1: an agent begins with a front matter: ---, name: …, description: …, ---"
+        )
+    try:
+        document = read_yaml(front[1], first_line=2)
+    except YamlError as error:
+        raise BundleError(f"{path}:{error.line}: {error.problem}") from error
+    return _AgentFile(path, document).agent(text[front.end() :].strip())
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentFile:
+    """The front matter of an agent's file."""
+
+    path: Path
+    document: YamlDocument
+
+    def agent(self, instructions: str) -> Agent:
+        fields = self.document.value
+        if not isinstance(fields, dict):
+            raise self._wrong("", "the front matter is a mapping such as name: researcher")
+        for key in fields:
+            if key not in KEYS:
+                near = get_close_matches(key, KEYS, 1, 0.0)[0]
+                raise self._wrong(
+                    key, f"the key {key!r} means nothing here, the nearest is {near!r}"
+                )
+        unset: JsonObject = dict.fromkeys(KEYS, None)
+        fields = {**unset, **fields}
+        effort = self._text(fields, "effort")
+        chosen = next((known for known in EFFORTS if known == effort), None)
+        if effort and chosen is None:
+            raise self._wrong("effort", f"effort: one of {', '.join(EFFORTS)}, not {effort!r}")
+        try:
+            return Agent(
+                name=self._text(fields, "name") or self.path.stem,
+                description=self._text(fields, "description"),
+                instructions=instructions,
+                tools=self._names(fields, "tools"),
+                skills=self._names(fields, "skills"),
+                model=self._text(fields, "model"),
+                effort=chosen,
+                limits=self._limits(fields),
+                location=f"{self.path}:{self.document.line('name')}",
+            )
+        except BundleError:
+            raise
+        except LooplineError as error:
+            key = str(error).partition(":")[0]
+            raise self._wrong(key, str(error)) from error
+
+    def _text(self, fields: JsonObject, key: str) -> str:
+        match fields[key]:
+            case None:
+                return ""
+            case str() as text:
+                return text.strip()
+            case value:
+                raise self._wrong(key, f"{key}: a text, not {dumps(value)}")
+
+    def _names(self, fields: JsonObject, key: str) -> tuple[str, ...] | None:
+        match fields[key]:
+            case None:
+                return None
+            case str() as text:
+                return tuple(name.strip() for name in text.split(",") if name.strip())
+            case list() as items if all(isinstance(item, str) for item in items):
+                return tuple(map(str, items))
+            case value:
+                raise self._wrong(key, f"{key}: a list of names or patterns, not {dumps(value)}")
+
+    def _limits(self, fields: JsonObject) -> Mapping[str, LimitValue]:
+        match fields["limits"]:
+            case None:
+                return {}
+            case dict() as limits:
+                return {name: self._limit(name, value) for name, value in limits.items()}
+            case value:
+                raise self._wrong("limits", f"limits: a mapping, not {dumps(value)}")
+
+    def _limit(self, name: str, value: Json) -> LimitValue:
+        if isinstance(value, dict | list):
+            raise self._wrong("limits", f"limits: {name} is one value, not {dumps(value)}", name)
+        return value
+
+    def _wrong(self, key: str, problem: str, *inside: str) -> BundleError:
+        return BundleError(f"{self.path}:{self.document.line(key, *inside)}: {problem}")

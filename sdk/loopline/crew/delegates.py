@@ -1,0 +1,398 @@
+"""Delegation as tools: `crew.delegate`, `crew.parallel`, `crew.pipeline` and `crew.debate`.
+
+A call sees one result, whatever its agents did: what they handed back. Their sources join the conversation's pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from loopline.clock import Clock
+from loopline.crew.agents import Agents
+from loopline.crew.dispatcher import (
+    MAX_WORKERS,
+    AgentCall,
+    AgentResult,
+    Dispatcher,
+    feedback,
+)
+from loopline.crew.handoff import SUFFIX
+from loopline.errors import LooplineError, ToolError
+from loopline.events import AgentEvent
+from loopline.models import Json, JsonObject, ToolSpec, dumps
+from loopline.timeline import Effect, LimitValue, Source, TurnResult
+from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
+from loopline.tools.arguments import (
+    check_names,
+    integer_argument,
+    object_schema,
+    optional_text,
+    text_argument,
+)
+
+MOST_TASKS = 100
+"""How many agents one call may begin."""
+MOST_ROUNDS = 5
+WORKER_SECONDS = 600.0
+"""How long an agent may run, if nothing else is said."""
+AGENT_EVENT = "crew.agent"
+"""The name of the custom event that tells of an agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrewOptions:
+    """How agents are run: how many at once, and how long each."""
+
+    max_workers: int = MAX_WORKERS
+    worker_seconds: float = WORKER_SECONDS
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> CrewOptions:
+        """Return the options that the environment names.
+
+        Raises:
+            LooplineError: `CHATCLI_AGENT_MAX_WORKERS` is no whole number above 0.
+        """
+        text = environment.get(MAX_WORKERS_VARIABLE, "").strip()
+        if not text:
+            return cls()
+        if not text.isdecimal() or int(text) < 1:
+            raise LooplineError(
+                f"{MAX_WORKERS_VARIABLE} must be a whole number above 0, not {text!r}"
+            )
+        return cls(max_workers=int(text))
+
+
+MAX_WORKERS_VARIABLE = "CHATCLI_AGENT_MAX_WORKERS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """The agents that a loop may call, and how they are run; calls of one loop share its slots."""
+
+    agents: Agents
+    clock: Clock
+    options: CrewOptions = field(default_factory=CrewOptions)
+    slots: asyncio.Semaphore = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", asyncio.Semaphore(self.options.max_workers))
+
+    def dispatcher(self, context: ToolContext[object]) -> Dispatcher:
+        """Return the dispatcher of one call, whose events are custom events of the call."""
+
+        def on_event(event: AgentEvent) -> None:
+            with suppress(LooplineError):  # the call has ended
+                context.emit(AGENT_EVENT, event.data)
+
+        return Dispatcher(
+            agents=self.agents,
+            execute=lambda call, index: self.run_agent(call, index, context),
+            clock=self.clock,
+            call_id=context.call_id,
+            on_event=on_event,
+            slots=self.slots,
+        )
+
+    def run_agent(
+        self, call: AgentCall, index: int, context: ToolContext[object]
+    ) -> Awaitable[TurnResult]:
+        """Begin the child run of an agent, or come back to it.
+
+        Raises:
+            ToolError: there is no such agent, or no child run can be begun here.
+        """
+        return context.on_spawn(replace(self.child_task(call), number=index + 1))
+
+    def child_task(self, call: AgentCall) -> ChildTask:
+        """Return the child run that a call means.
+
+        Raises:
+            ToolError: there is no such agent.
+        """
+        agent = self.agents.find(call.agent)
+        limits: Mapping[str, LimitValue] = {
+            "deadline_seconds": self.options.worker_seconds,
+            **agent.child_limits,
+        }
+        return ChildTask(
+            text=call.task,
+            context=call.context,
+            instructions=f"{agent.instructions.strip()}\n\n{SUFFIX}".strip(),
+            tools=None if agent.tools is None else tuple(agent.tools),
+            skills=None if agent.skills is None else tuple(agent.skills),
+            model=agent.model or None,
+            limits=limits,
+            agent=agent.name,
+            agent_digest=agent.digest,
+        )
+
+    def tools(self) -> Sequence[DelegationTool]:
+        """Return the tools that delegate to these agents."""
+        return [DelegateTool(self), ParallelTool(self), PipelineTool(self), DebateTool(self)]
+
+
+class DelegationTool(RerunnableTool):
+    """A tool whose calls only run agents."""
+
+    effect: Effect = "meta"
+    begins_children: bool = True
+    name: str
+    about: str
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+        names: list[Json] = [*crew.agents]
+        listed = "\n".join(f"- {agent}" for agent in crew.agents.values())
+        self.spec: ToolSpec = ToolSpec(
+            name=self.name,
+            description=f"{self.about} Agents:\n{listed}",
+            parameters=self.schema({"type": "string", "enum": names}),
+        )
+
+    @abstractmethod
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of the arguments; `agent` is that of an agent's name."""
+
+    @abstractmethod
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the calls that the arguments name.
+
+        Raises:
+            ToolError: an argument is wrong.
+        """
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse unknown fields, no task, and fields of the wrong type."""
+        check_names(self.spec, arguments)
+        self.calls(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return a key of these arguments: calls with other ones run beside it."""
+        return f"{self.name}:{dumps(arguments)}"
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Run the agents, and return what they handed back."""
+        results = await self.dispatch(arguments, self.crew.dispatcher(call.context))
+        if len(results) == 1 and results[0].result is None:
+            raise ToolError(results[0].error)
+        return outcome_of(results)
+
+    async def dispatch(
+        self, arguments: JsonObject, dispatcher: Dispatcher
+    ) -> Sequence[AgentResult]:
+        """Run the agents, all at once, and return the results that the caller reads."""
+        return await dispatcher.dispatch(self.calls(arguments))
+
+
+def outcome_of(results: Sequence[AgentResult]) -> Outcome:
+    """Return the outcome of a call: one text, and the sources of all agents in order."""
+    sources: tuple[Source, ...] = tuple(
+        source for outcome in results if outcome.result for source in outcome.result.sources
+    )
+    return Outcome(text=feedback(results), sources=sources, cites=True)
+
+
+class DelegateTool(DelegationTool):
+    """The tool that has one agent do a task."""
+
+    name = DELEGATE
+    about = (
+        "Have an agent do a task and hand back its result. It knows nothing of this conversation "
+        "but task and context."
+    )
+
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of an agent, a task and a context."""
+        return object_schema(
+            {
+                "agent": agent,
+                "task": {"type": "string", "description": "What to do, in full."},
+                "context": {"type": "string", "description": "What it should know beside that."},
+            },
+            "agent",
+            "task",
+        )
+
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the one call."""
+        return [
+            AgentCall(
+                agent=text_argument(arguments, "agent"),
+                task=text_argument(arguments, "task"),
+                context=optional_text(arguments, "context"),
+            )
+        ]
+
+
+class ParallelTool(DelegationTool):
+    """The tool that has several agents work at once."""
+
+    name = "crew.parallel"
+    about = (
+        "Have several agents work at once on tasks that do not need each other's results. The results "
+        "come in the order of the tasks."
+    )
+
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of a list of tasks."""
+        return object_schema({"tasks": _list_schema(agent, "What to do, in full.")}, "tasks")
+
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the call of each task."""
+        return _listed_calls(arguments, "tasks")
+
+
+class PipelineTool(DelegationTool):
+    """The tool that has agents work one after the other, each with the output of the one before."""
+
+    name = "crew.pipeline"
+    about = (
+        "Have agents work one after the other: each gets its task and what the one before handed back. "
+        "It ends with the last stage, or with the first that fails."
+    )
+
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of a list of stages."""
+        return object_schema({"stages": _list_schema(agent, "What this stage does.")}, "stages")
+
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the call of each stage."""
+        return _listed_calls(arguments, "stages")
+
+    async def dispatch(
+        self, arguments: JsonObject, dispatcher: Dispatcher
+    ) -> Sequence[AgentResult]:
+        """Run stage after stage, to the end or to the first that fails."""
+        results = list[AgentResult]()
+        for index, stage in enumerate(self.calls(arguments)):
+            context = output_text(results[-1]) if results else ""
+            results += await dispatcher.dispatch([replace(stage, context=context)], index)
+            if results[-1].problem:
+                break
+        return results
+
+
+class DebateTool(DelegationTool):
+    """The tool that has agents answer one question in rounds, and a judge decide."""
+
+    name = "crew.debate"
+    about = (
+        "Have agents answer a question in rounds, each reading what the others said, and a judge "
+        "decide. For questions on which views differ; it costs many runs."
+    )
+
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of a question, the agents, the judge and the rounds."""
+        return object_schema(
+            {
+                "question": {"type": "string"},
+                "agents": {"type": "array", "items": agent, "minItems": 2, "maxItems": 8},
+                "judge": agent,
+                "rounds": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_ROUNDS,
+                    "default": 2,
+                },
+            },
+            "question",
+            "agents",
+            "judge",
+        )
+
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the calls of the first round."""
+        question = text_argument(arguments, "question")
+        text_argument(arguments, "judge")
+        integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
+        match {"agents": None, **arguments}["agents"]:
+            case list() as names if 2 <= len(names) <= 8:
+                pass
+            case _:
+                raise ToolError("agents: a list of 2 to 8 names of agents")
+        return [AgentCall(agent=str(name), task=question) for name in names]
+
+    async def dispatch(
+        self, arguments: JsonObject, dispatcher: Dispatcher
+    ) -> Sequence[AgentResult]:
+        """Run the rounds, then the judge; the caller reads what the judge decided."""
+        first = self.calls(arguments)
+        rounds = integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
+        judge = self.crew.agents.find(text_argument(arguments, "judge"))
+        results = await dispatcher.dispatch(first)
+        for number in range(1, rounds):
+            calls = [
+                replace(call, context=_views(results, number, index))
+                for index, call in enumerate(first)
+            ]
+            results = await dispatcher.dispatch(calls, number * len(first))
+        question = text_argument(arguments, "question")
+        verdict = AgentCall(
+            agent=judge.name,
+            task=f"Judge the answers to this question, and give the best one: {question}",
+            context="\n\n".join(_view(index, result) for index, result in enumerate(results, 1)),
+        )
+        return await dispatcher.dispatch([verdict], rounds * len(first))
+
+
+def _views(results: Sequence[AgentResult], number: int, index: int) -> str:
+    """Return what the others said in the round before, for the agent at `index`."""
+    others = [_view(at, result) for at, result in enumerate(results, 1) if at != index + 1]
+    own = _view(index + 1, results[index])
+    return "\n\n".join(
+        [
+            f"Round {number + 1}. Your answer so far:",
+            own,
+            "What the others answered; keep to your view only if it holds against theirs:",
+            *others,
+        ]
+    )
+
+
+def _view(number: int, result: AgentResult) -> str:
+    return f"Answer {number}, of {result.call.agent}:\n{_handed_back(result)}"
+
+
+def output_text(result: AgentResult) -> str:
+    """Return what an agent handed back, as the next one reads it."""
+    return f"The output of {result.call.agent}, before you:\n{_handed_back(result)}"
+
+
+def _handed_back(result: AgentResult) -> str:
+    """Return the handoff with its sources listed by the marks in it, or why there is none."""
+    if result.result is None or not result.result.answer.strip():
+        return f"(nothing: {result.problem})"
+    sources = [
+        f"[{number}] {source.title or source.url} {source.url}"
+        for number, source in enumerate(result.result.sources, 1)
+    ]
+    return "\n".join([str(result.handoff), *sources])
+
+
+def _list_schema(agent: JsonObject, about: str) -> JsonObject:
+    item = object_schema(
+        {"agent": agent, "task": {"type": "string", "description": about}}, "agent", "task"
+    )
+    return {"type": "array", "items": item, "minItems": 1, "maxItems": MOST_TASKS}
+
+
+def _listed_calls(arguments: JsonObject, name: str) -> Sequence[AgentCall]:
+    """Return the calls of a list of objects with an agent and a task."""
+    form = f'{name}: a list of 1 to {MOST_TASKS} such as {{"agent": "…", "task": "…"}}'
+    items = {name: None, **arguments}[name]
+    if not isinstance(items, list) or not 1 <= len(items) <= MOST_TASKS:
+        raise ToolError(form)
+    return [_listed_call(item, form) for item in items]
+
+
+def _listed_call(item: Json, form: str) -> AgentCall:
+    match item:
+        case {"agent": str(agent), "task": str(task)} if agent.strip() and task.strip():
+            return AgentCall(agent=agent, task=task)
+        case _:
+            raise ToolError(form)

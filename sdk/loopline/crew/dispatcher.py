@@ -1,0 +1,200 @@
+"""The dispatcher: runs calls of agents side by side behind a limit, with their events and results in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from loopline.clock import Clock, elapsed_ms
+from loopline.crew.agents import Agents
+from loopline.crew.handoff import Handoff, parse_handoff
+from loopline.errors import ToolError
+from loopline.events import AgentEvent, AgentEventType, go_duration
+from loopline.timeline import TurnResult
+from loopline.tools import AskUser
+
+MAX_WORKERS = 4
+"""How many agents run at once, if nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCall:
+    """A call of an agent: its name, its task, and what it is told beside the task."""
+
+    agent: str
+    task: str
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """What came of a call: the result of its run, or the error for which there is none."""
+
+    call: AgentCall
+    result: TurnResult | None = None
+    error: str = ""
+
+    @property
+    def problem(self) -> str:
+        """The reason why the agent did not finish its task, or an empty text."""
+        if self.result is None:
+            return self.error
+        if self.result.exit_reason == "complete":
+            return ""
+        return self.result.error or self.result.exit_reason
+
+    @property
+    def handoff(self) -> Handoff:
+        """What it handed back."""
+        answer = "" if self.result is None else self.result.answer
+        return parse_handoff(answer)
+
+
+class ExecuteAgent(Protocol):
+    """Runs one call; the index, from 0, is its position among those that were dispatched with it."""
+
+    def __call__(self, call: AgentCall, index: int, /) -> Awaitable[TurnResult]:
+        """Return the result of the run.
+
+        Raises:
+            ToolError: the run could not be begun, or its code failed.
+        """
+        ...
+
+
+def _ignore(event: AgentEvent) -> None:
+    del event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatcher:
+    """Runs calls of agents: at most `max_workers` at once, or one after the other without `parallel`.
+
+    For each call `on_event` hears of one beginning and one end, in this order; a call that is cancelled before it is its
+    turn has an end alone. The first call has the id `call_id`, the next ones `<call_id>.2` and so on. With `slots` it
+    shares its workers with other dispatchers.
+    """
+
+    agents: Agents
+    execute: ExecuteAgent
+    clock: Clock
+    max_workers: int = MAX_WORKERS
+    parallel: bool = True
+    call_id: str = ""
+    on_event: Callable[[AgentEvent], None] = _ignore
+    slots: asyncio.Semaphore | None = None
+
+    async def dispatch(self, calls: Sequence[AgentCall], first: int = 0) -> list[AgentResult]:
+        """Run the calls and return their results in the order of the calls; `first` is the index of the first.
+
+        Raises:
+            StoreError: the store failed.
+            AskUser: an agent asks the user; the others have come to an end then.
+        """
+        if not calls:
+            return []
+        own = self.max_workers if self.parallel else 1
+        slots = self.slots or asyncio.Semaphore(own)
+        total = first + len(calls)
+        running = [
+            asyncio.ensure_future(self._run_queued(call, first + index, total, slots))
+            for index, call in enumerate(calls)
+        ]
+        try:
+            outcomes = await asyncio.gather(*running, return_exceptions=True)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, AgentResult)]
+
+    async def _run_queued(
+        self, call: AgentCall, index: int, total: int, slots: asyncio.Semaphore
+    ) -> AgentResult:
+        try:
+            await slots.acquire()
+        except asyncio.CancelledError:
+            self._tell("Failed", call, index, total, error="cancelled before it was begun")
+            raise
+        try:
+            return await self._run(call, index, total)
+        finally:
+            slots.release()
+
+    async def _run(self, call: AgentCall, index: int, total: int) -> AgentResult:
+        start = self.clock.elapsed()
+        self._tell("Started", call, index, total)
+        error = "cancelled"
+        try:
+            self.agents.find(call.agent)
+            result = await self.execute(call, index)
+            outcome = AgentResult(call=call, result=result)
+            error = outcome.problem
+        except AskUser:
+            error = "it waits for the user"
+            raise
+        except ToolError as failure:
+            error = str(failure)
+            outcome = AgentResult(call=call, error=error)
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+            raise
+        finally:
+            duration = go_duration(elapsed_ms(self.clock, start))
+            kind: AgentEventType = "Failed" if error else "Completed"
+            self._tell(kind, call, index, total, duration=duration, error=error)
+        return outcome
+
+    def _tell(
+        self,
+        kind: AgentEventType,
+        call: AgentCall,
+        index: int,
+        total: int,
+        *,
+        duration: str = "",
+        error: str = "",
+    ) -> None:
+        self.on_event(
+            AgentEvent(
+                type=kind,
+                call_id=self.call_id if index == 0 else f"{self.call_id}.{index + 1}",
+                agent=call.agent,
+                task=call.task,
+                duration=duration,
+                error=error,
+                index=index,
+                total=total,
+            )
+        )
+
+
+def feedback(results: Sequence[AgentResult]) -> str:
+    """Return what the caller reads: for each agent its status and output, and what to do about failures."""
+    offset, parts = 0, list[str]()
+    for number, outcome in enumerate(results, 1):
+        parts.append(_report(number, outcome, offset))
+        offset += len(outcome.result.sources) if outcome.result else 0
+    failed = [outcome for outcome in results if outcome.problem]
+    if failed:
+        names = ", ".join(dict.fromkeys(outcome.call.agent for outcome in failed))
+        parts.append(
+            f"{len(failed)} of {len(results)} did not finish ({names}): correct the task and call the agent "
+            "again, or go on without it."
+        )
+    return "\n\n".join(parts)
+
+
+def _report(number: int, outcome: AgentResult, offset: int) -> str:
+    status = f"failed: {outcome.problem}" if outcome.problem else "completed"
+    heading = f"({number}) {outcome.call.agent}, {status}"
+    result = outcome.result
+    if result is None or not result.answer.strip():
+        return heading
+    handoff = outcome.handoff.with_positions(len(result.sources), offset)
+    return f"{heading}\n{handoff}"
