@@ -6,20 +6,30 @@ import asyncio
 import json
 import socket
 import sys
+from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import CallToolResult, TextContent, TextResourceContents
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ImageContent,
+    ResourceTemplateReference,
+    TextContent,
+    TextResourceContents,
+)
 
 from tests.authoring.bundle_files import write
 
 BUNDLE = '''
     import asyncio
 
-    from loopline import BaseWorkflow, Bundle, ToolContext, tool
+    from loopline import BaseWorkflow, Bundle, Output, OutputFile, ToolContext, tool
     from loopline.react import Allow, Deny
 
     @tool(effect="read")
@@ -32,6 +42,16 @@ BUNDLE = '''
     def burn(pot: str) -> str:
         """Burn it."""
         return f"{pot} is gone"
+
+    @tool(effect="write")
+    def draw() -> Output:
+        """Draw a pot."""
+        return Output(files=[OutputFile("pot.bin", b"\\x00pot", mime="image/x-pot")])
+
+    @tool(effect="read")
+    def choose(context: ToolContext) -> str:
+        """Ask for a tea."""
+        context.ask_user("Which tea?")
 
     @tool(effect="read")
     async def wait() -> str:
@@ -49,7 +69,7 @@ BUNDLE = '''
     class Tea(BaseWorkflow):
         guards = [NoFire()]
 
-    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, wait], skills=["skills/pot"])
+    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait], skills=["skills/pot"])
 '''
 SKILL = """\
     ---
@@ -65,15 +85,14 @@ def bundle(tmp_path: Path) -> Path:
     return write(tmp_path, {"tea/__init__.py": BUNDLE, "tea/skills/pot/SKILL.md": SKILL}) / "tea"
 
 
-def command(bundle: Path) -> list[str]:
-    store = f"sqlite:///{bundle.parent}/talk.db"
-    return ["-m", "loopline.cli.app", "mcp", str(bundle), "--store", store, "--model", "offline"]
+def command(bundle: Path, store: Path | None = None) -> list[str]:
+    file = store or bundle.parent / "talk.db"
+    return ["mcp", str(bundle), "--store", f"sqlite:///{file}", "--model", "offline"]
 
 
 def stdio(bundle: Path) -> StdioServerParameters:
     code = "from loopline.cli import main; main()"
-    _, _, *arguments = command(bundle)
-    return StdioServerParameters(command=sys.executable, args=["-c", code, *arguments])
+    return StdioServerParameters(command=sys.executable, args=["-c", code, *command(bundle)])
 
 
 def text_of(result: CallToolResult) -> str:
@@ -93,7 +112,10 @@ async def test_a_client_lists_and_calls_the_tools_of_a_bundle(bundle: Path, mode
         wrong = await client.call_tool("tea.steep", {"kid": 1})
         denied = await client.call_tool("tea.burn", {"pot": "mine"})
         missing = await client.call_tool("tea.stir", {})
-    assert set(tools) == {"ask", "tea.steep", "tea.burn", "tea.wait"}
+    assert set(tools) == {
+        "ask",
+        *(f"tea.{name}" for name in ("steep", "burn", "draw", "choose", "wait")),
+    }
     hints = tools["tea.steep"].annotations
     assert hints is not None
     assert hints.read_only_hint
@@ -122,6 +144,41 @@ async def test_a_question_is_a_turn_that_goes_on_in_its_conversation(bundle: Pat
     assert nothing.is_error
 
 
+async def test_a_file_that_a_call_makes_is_in_its_result_and_can_be_read(bundle: Path) -> None:
+    async with Client(stdio(bundle)) as client:
+        drawn = await client.call_tool("draw", {})
+        images = [block for block in drawn.content if isinstance(block, ImageContent)]
+        listed = [resource.uri for resource in (await client.list_resources()).resources]
+        name = listed[0].removeprefix("timeline:")
+        read = await client.read_resource(f"cv:{name}/fi:turn_1.outputs/pot.bin@1")
+        reference = ResourceTemplateReference(uri="timeline:{conversation}")
+        completed = await client.complete(reference, {"name": "conversation", "value": name[:8]})
+    assert [(image.mime_type, b64decode(image.data)) for image in images] == [
+        ("image/x-pot", b"\0pot")
+    ]
+    [contents] = read.contents
+    assert isinstance(contents, BlobResourceContents)
+    assert b64decode(contents.blob) == b"\0pot"
+    assert completed.completion.values == [name]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_question_of_a_tool_is_asked_through_the_client(bundle: Path, mode: str) -> None:
+    questions = list[str]()
+
+    async def answer(context: object, params: ElicitRequestParams) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={"answer": "green"})
+
+    async with Client(stdio(bundle), mode=mode, elicitation_callback=answer) as client:
+        chosen = await client.call_tool("tea.choose", {})
+    async with Client(stdio(bundle), mode=mode) as client:
+        unanswered = await client.call_tool("tea.choose", {})
+    assert (text_of(chosen), chosen.is_error, questions) == ("green", False, ["Which tea?"])
+    assert unanswered.is_error
+    assert "Which tea?" in text_of(unanswered)
+
+
 async def test_a_call_that_the_client_gives_up_stops_its_turn(bundle: Path) -> None:
     async with Client(stdio(bundle)) as client:
         await client.call_tool("tea.steep", {"kind": "green"})  # the modules are loaded by now
@@ -146,14 +203,13 @@ async def test_skills_are_prompts(bundle: Path) -> None:
 
 
 @asynccontextmanager
-async def over_http(bundle: Path) -> AsyncGenerator[str]:
+async def over_http(bundle: Path, store: Path | None = None) -> AsyncGenerator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     code = "from loopline.cli import main; main()"
-    _, _, *arguments = command(bundle)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, *arguments, "--port", str(port)
+        sys.executable, "-c", code, *command(bundle, store), "--port", str(port)
     )
     try:
         for _ in range(300):

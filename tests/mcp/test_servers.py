@@ -17,6 +17,7 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ArtifactKept, Notice
 from tests.authoring.bundle_files import guide
 from tests.mcp.served import Served, plain, results_in, sdk
+from tests.mcp.servers.sdk_server import PIXEL
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
 
@@ -67,10 +68,16 @@ async def test_a_structured_result_is_an_artifact_if_its_text_does_not_say_all(
     assert [block for block in blocks if isinstance(block.body, ArtifactKept)] == []
 
 
-async def test_a_picture_is_a_line_that_says_so(served: Served) -> None:
+async def test_a_picture_is_a_file_of_the_turn(served: Served) -> None:
     served.declare({"calc": sdk()})
-    [picture] = await served.calls(Call("mcp.calc.picture"))
-    assert picture.text.startswith("[an image: image/png, ")
+    model = ScriptedModel([Call("mcp.calc.picture"), Say("Done.")])
+    async with served.open(model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        [result] = results_in(await talk.blocks())
+        [picture] = await talk.read(["fi:turn_1.outputs/mcp/calc/c1-1.png@1"])
+    assert result.text == "wrote fi:turn_1.outputs/mcp/calc/c1-1.png@1 (image/png, 8 bytes)"
+    assert (picture.data, picture.mime) == (PIXEL, "image/png")
 
 
 async def test_the_effect_is_what_the_annotations_promise(served: Served) -> None:

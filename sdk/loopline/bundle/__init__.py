@@ -38,7 +38,13 @@ from loopline.bundle.properties import (
     merged,
     parse_setting,
 )
-from loopline.bundle.served import BundleService, ServedResource, ServedResult
+from loopline.bundle.served import (
+    BundleService,
+    ServedFile,
+    ServedQuestion,
+    ServedResource,
+    ServedResult,
+)
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
@@ -61,6 +67,8 @@ __all__ = [
     "PreparedRun",
     "Properties",
     "RunLoop",
+    "ServedFile",
+    "ServedQuestion",
     "ServedResource",
     "ServedResult",
     "Services",

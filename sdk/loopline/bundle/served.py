@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from loopline.models import JsonObject
+from loopline.models import Json, JsonObject
 from loopline.skills import Skill
 from loopline.tools import Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFile:
+    """A file that a call made, or that is read: where it can be read again, its media type and its bytes."""
+
+    uri: str
+    mime: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedQuestion:
+    """A question of a call, which waits for the answer of its user."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedResult:
-    """The text that a call or a question gives; `conversation` is where a question can go on."""
+    """What a call or a question gives; `conversation` is where it goes on, and where `questions` are answered."""
 
     text: str
     ok: bool = True
     conversation: str = ""
+    files: tuple[ServedFile, ...] = ()
+    questions: tuple[ServedQuestion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +73,12 @@ class BundleService(Protocol):
         """Return the timelines that can be read."""
         ...
 
-    async def read(self, uri: str) -> ServedResult:
-        """Return the text of a timeline, or of a ref of the knowledge space."""
+    async def read(self, uri: str) -> ServedFile:
+        """Return a timeline, what a ref in one names, or a ref of the knowledge space."""
+        ...
+
+    async def complete(self, variable: str, beginning: str) -> Sequence[str]:
+        """Return values of a variable of the addresses that can be read, those that begin so."""
         ...
 
     async def call(
@@ -68,4 +91,10 @@ class BundleService(Protocol):
         self, text: str, conversation: str, on_progress: Callable[[str], None]
     ) -> ServedResult:
         """Run a turn; without the name of a conversation in a new one. Cancelling this stops the turn."""
+        ...
+
+    async def answer(
+        self, conversation: str, answers: Mapping[str, Json], on_progress: Callable[[str], None]
+    ) -> ServedResult:
+        """Go on with a call or a question that waits for its user. Cancelling this stops the turn."""
         ...

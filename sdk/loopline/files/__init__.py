@@ -6,6 +6,7 @@ from loopline.files.attachment import AttachmentInput as AttachmentInput
 from loopline.files.attachment import attachment_of as attachment_of
 from loopline.files.attachment import check_text as check_text
 from loopline.files.attachment import check_values as check_values
+from loopline.files.attachment import decoded_text as decoded_text
 from loopline.files.attachment import read_attachments as read_attachments
 from loopline.files.attachment import with_unique_names as with_unique_names
 from loopline.files.folder import Folder as Folder

@@ -197,8 +197,7 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         _check_size(name, "a text", len(data), caps.text_bytes)
         return structs.replace(file, mime=text_type(name, attachment.mime), text=text)
     _check_size(name, "a file", len(data), caps.file_bytes)
-    mime = attachment.mime if _TYPE.fullmatch(attachment.mime) else _BINARY
-    return structs.replace(file, mime=mime, data=_base64(data))
+    return structs.replace(file, mime=stated_type(attachment.mime), data=_base64(data))
 
 
 def decoded_text(data: bytes) -> str | None:
@@ -214,6 +213,11 @@ def text_type(name: str, mime: str) -> str:
     if mime.startswith(_TEXT_TYPES) and _TYPE.fullmatch(mime):
         return mime
     return _TEXT_SUFFIXES.get(PurePath(name).suffix.lower(), "text/plain")
+
+
+def stated_type(mime: str) -> str:
+    """Return the type that somebody states for bytes that are no text, or that of any bytes if it is no type."""
+    return mime if _TYPE.fullmatch(mime) else _BINARY
 
 
 def _check_size(name: str, kind: str, size: int, limit: int) -> None:

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 
 from loopline.errors import ToolError
-from loopline.files.attachment import MB, decoded_text, text_type
+from loopline.files.attachment import MB, decoded_text, stated_type, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
 from loopline.refs import FileRef
 from loopline.timeline import (
@@ -28,8 +28,6 @@ from loopline.timeline import (
 )
 from loopline.timeline.workspace_paths import WorkspacePath, clash, is_beside, parse_path
 
-BINARY = "application/octet-stream"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceLimits:
@@ -45,12 +43,13 @@ class OutputFile:
     """A file that a tool makes: its path and its content.
 
     A path such as `report.pdf` stands in `outputs/`; one that begins with `files/` changes the project. An "internal"
-    output is for the agent alone.
+    output is for the agent alone. `mime` is its type where neither its bytes nor its name say it, such as "audio/wav".
     """
 
     path: str
     data: bytes | str = field(repr=False)
     visibility: Visibility = "external"
+    mime: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +57,15 @@ class FileChange:
     """A file is written, or removed if `data` is None.
 
     `replaces` is the sha256 of the version that it was made from, "" if there was none; if another call has changed
-    the file since, the change is refused. None replaces whatever is there.
+    the file since, the change is refused. None replaces whatever is there. `mime` is the type that its maker gives it;
+    what images and PDFs are is told by their bytes.
     """
 
     path: WorkspacePath
     data: bytes | None = field(repr=False)
     visibility: Visibility = "external"
     replaces: str | None = None
+    mime: str = ""
 
 
 class Workspace:
@@ -247,7 +248,7 @@ def change_of(file: OutputFile) -> FileChange:
     first = file.path.partition("/")[0]
     path = file.path if first in ("files", "outputs", "attachments") else f"outputs/{file.path}"
     data = file.data.encode() if isinstance(file.data, str) else bytes(file.data)
-    return FileChange(path=parse_path(path), data=data, visibility=file.visibility)
+    return FileChange(path=parse_path(path), data=data, visibility=file.visibility, mime=file.mime)
 
 
 def file_bodies(
@@ -340,8 +341,8 @@ class DescribedData:
     height: int = 0
 
 
-def describe_data(name: str, data: bytes) -> DescribedData:
-    """Return what bytes are, by their content and, for a text, by the name of their file."""
+def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
+    """Return what bytes are, by their content and, where that does not say it, by a stated type or the file's name."""
     image, text = parse_image(data), decoded_text(data)
     if image is not None:
         size = f"{image.mime}, {image.width}×{image.height} pixels, {len(data):,} bytes"
@@ -349,14 +350,14 @@ def describe_data(name: str, data: bytes) -> DescribedData:
             mime=image.mime, text=size, is_text=False, width=image.width, height=image.height
         )
     if data.startswith(PDF_SIGNATURE) or text is None:
-        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else BINARY
+        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else stated_type(stated)
         return DescribedData(mime=mime, text=f"{mime}, {len(data):,} bytes", is_text=False)
-    return DescribedData(mime=text_type(PurePosixPath(name).name, ""), text=text, is_text=True)
+    return DescribedData(mime=text_type(PurePosixPath(name).name, stated), text=text, is_text=True)
 
 
 def file_added(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
     """Return the body of a new version, with the type that its bytes have."""
-    path, described = change.path, describe_data(change.path.path, data)
+    path, described = change.path, describe_data(change.path.path, data, change.mime)
     return FileAdded(
         area=path.area,
         path=path.path,

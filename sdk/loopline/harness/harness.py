@@ -288,13 +288,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return self._open_now.services.memory
 
     async def bundle_tools(self) -> Sequence[Tool]:
-        """Return the bundle's own tools, without those of the loop and of MCP servers."""
-        opened = self._open_now
-        modules = descriptor_modules(opened.loaded, "tools") or [""]
-        tools = dict[str, Tool]()
-        for module in modules:
+        """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""
+        opened, tools = self._open_now, dict[str, Tool]()
+        for module in descriptor_modules(opened.loaded, "tools") or [""]:
             tools |= await asyncio.to_thread(opened.services.toolset, module)
-        return list(tools.values())
+            of_servers = await opened.services.mcp_tools(module)
+            tools |= {tool.spec.name: tool for tool in of_servers.tools}
+        of_web = {tool.spec.name: tool for tool in opened.services.web.tools}
+        return list({**of_web, **tools}.values())
 
     async def bundle_skills(self) -> Sequence[Skill]:
         """Return the skills that the bundle's loop sees."""

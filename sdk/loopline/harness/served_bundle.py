@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
 from secrets import token_hex
 
 import loopline
-from loopline.bundle import ServedResource, ServedResult
+from loopline.bundle import ServedFile, ServedQuestion, ServedResource, ServedResult
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
+from loopline.events import Delta
 from loopline.harness.harness import Harness
 from loopline.harness.model_choice import ModelChoice, ModelMaker, Models
 from loopline.models import (
     OFFLINE,
     Capabilities,
+    Json,
     JsonObject,
     Prompt,
     Reply,
@@ -25,15 +29,27 @@ from loopline.models import (
     dumps,
 )
 from loopline.react import Limits
-from loopline.refs import KnowledgeRef, parse
+from loopline.refs import ConversationRef, KnowledgeRef, parse
 from loopline.skills import Skill
-from loopline.timeline import DEFAULT_USER, Block, ToolCalled, ToolResult, TurnResult
+from loopline.timeline import (
+    DEFAULT_USER,
+    Block,
+    Exit,
+    FileAdded,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    TurnResult,
+    workspace,
+)
 from loopline.timeline.tasks import finish
 from loopline.tools import Tool
 
 CONVERSATIONS = 100
 """Conversations that are listed, the last active ones."""
 TIMELINE = "timeline:"
+DRAIN_SECONDS = 1.0
+"""How long the events of a turn that has ended are waited for; they are there already."""
 CALLS = "calls-"
 """The beginning of the conversations in which tools are called without a model."""
 
@@ -46,8 +62,6 @@ _ONE_CALL: Limits = {
     "completion_check": False,
 }
 
-_requested: ContextVar[ToolCall | None] = ContextVar("_requested", default=None)
-
 
 class _RequestedCall:
     """What stands in for the model of a turn that makes one call: it asks for the call, and then says so."""
@@ -55,7 +69,7 @@ class _RequestedCall:
     name = "requested-call"
     capabilities = Capabilities(window=1_000_000)
 
-    def __init__(self, call: ToolCall) -> None:
+    def __init__(self, call: ToolCall | None) -> None:
         self._call: ToolCall | None = call
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
@@ -68,14 +82,17 @@ class _RequestedCall:
             yield Reply(calls=(call,), stop_reason="tool_use")
 
 
+_requested: ContextVar[_RequestedCall | None] = ContextVar("_requested", default=None)
+
+
 def model_or_call(model: ModelChoice) -> ModelMaker:
     """Return a choice of models: the requested call where there is one, else the given choice."""
     usual = model if model is not None else os.environ.get("LOOPLINE_MODEL") or OFFLINE
 
     def choose() -> Models:
-        call = _requested.get()
-        if call is not None:
-            return _RequestedCall(call)
+        requested = _requested.get()
+        if requested is not None:
+            return requested
         return usual() if callable(usual) else usual
 
     return choose
@@ -94,7 +111,7 @@ class ServedBundle:
         return self._harness.bundle.id
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the bundle's own tools."""
+        """Return the bundle's tools, those of its MCP servers among them."""
         return await self._harness.bundle_tools()
 
     async def skills(self) -> Sequence[Skill]:
@@ -104,34 +121,42 @@ class ServedBundle:
     async def call(
         self, name: str, arguments: JsonObject, on_progress: Callable[[str], None]
     ) -> ServedResult:
-        """Call a tool in a turn of its own, behind the guards of the bundle, and recorded like any other call."""
-        conversation = f"{CALLS}{token_hex(6)}"
-        token = _requested.set(ToolCall(name=name, arguments=arguments))
-        try:
-            text = f"Call {name} {dumps(arguments)}"
-            result = await self._turn(conversation, text, on_progress, _ONE_CALL)
-        finally:
-            _requested.reset(token)
-        blocks = await self._harness.conversation(conversation, user=self._user).blocks()
-        results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
-        if result.pending:
-            question = result.pending[0].question
-            hint = f"answer it with loopline run -c {conversation} --answer"
-            return ServedResult(text=f"It waits for its user: {question} ({hint})", ok=False)
-        if not results:
-            return ServedResult(text=result.error or "the bundle made no such call", ok=False)
-        return ServedResult(text=results[-1].text, ok=results[-1].status == "ok")
+        """Call a tool in a turn of its own, behind the guards of the bundle, and recorded like any other call.
+
+        A name without its first part is that of the only tool which ends so.
+        """
+        talk = self._conversation(f"{CALLS}{token_hex(6)}")
+        names = [tool.spec.name for tool in await self.tools()]
+        ending = [full for full in names if full.endswith(f".{name}")]
+        full = ending[0] if name not in names and len(ending) == 1 else name
+        text = f"Call {full} {dumps(arguments)}"
+        with _requesting(ToolCall(name=full, arguments=arguments)):
+            result = await _heard(talk, on_progress, lambda: talk.say(text, **_ONE_CALL))
+        return await _call_result(talk, result)
 
     async def ask(
         self, text: str, conversation: str, on_progress: Callable[[str], None]
     ) -> ServedResult:
         """Run a turn with the bundle's model; without the name of a conversation in a new one."""
-        name = conversation or f"ask-{token_hex(6)}"
-        result = await self._turn(name, text, on_progress, {})
-        answer = result.answer or result.error
-        if result.pending:
-            answer = "\n".join([answer, *(pending.question for pending in result.pending)]).strip()
-        return ServedResult(text=answer, ok=result.ok, conversation=name)
+        talk = self._conversation(conversation or f"ask-{token_hex(6)}")
+        result = await _heard(talk, on_progress, lambda: talk.say(text))
+        return await _answer_result(talk, result)
+
+    async def answer(
+        self, conversation: str, answers: Mapping[str, Json], on_progress: Callable[[str], None]
+    ) -> ServedResult:
+        """Go on with a turn whose calls wait for their user.
+
+        Raises:
+            LooplineError: none of its calls waits for such an answer.
+        """
+        talk = self._conversation(conversation)
+        if not conversation.startswith(CALLS):
+            result = await _heard(talk, on_progress, lambda: talk.resume(answers))
+            return await _answer_result(talk, result)
+        with _requesting(None):
+            result = await _heard(talk, on_progress, lambda: talk.resume(answers, **_ONE_CALL))
+        return await _call_result(talk, result)
 
     async def resources(self) -> Sequence[ServedResource]:
         """Return the timelines of the user's last conversations."""
@@ -150,46 +175,127 @@ class ServedBundle:
         """Return whether refs of a knowledge space can be read."""
         return self._harness.knowledge is not None
 
-    async def read(self, uri: str) -> ServedResult:
-        """Return the text of a timeline, or of a ref of the knowledge space.
+    async def read(self, uri: str) -> ServedFile:
+        """Return a timeline, what a ref in one names, or a ref of the knowledge space.
 
         Raises:
             LooplineError: there is nothing of that address.
         """
         if uri.startswith(TIMELINE):
             name = uri.removeprefix(TIMELINE)
-            talk = self._harness.conversation(name, user=self._user)
+            talk = self._conversation(name)
             if not await talk.blocks():
                 raise LooplineError(f"there is no conversation {name!r}")
-            return ServedResult(text=dumps(await talk.export()))
-        space = self._harness.knowledge
-        if space is None or not isinstance(parse(uri), KnowledgeRef):
-            raise LooplineError(f"nothing can be read at {uri!r}")
-        return ServedResult(text=(await space.read(uri)).text)
+            document = dumps(await talk.export())
+            return ServedFile(uri=uri, mime="application/json", data=document.encode())
+        match parse(uri):
+            case ConversationRef(conversation=name, ref=ref):
+                [item] = await self._conversation(name).read([str(ref)])
+                if not item.readable:
+                    raise LooplineError(item.message)
+                return ServedFile(uri=uri, mime=item.mime, data=item.data or item.text.encode())
+            case KnowledgeRef() if self._harness.knowledge is not None:
+                text = (await self._harness.knowledge.read(uri)).text
+                return ServedFile(uri=uri, mime="text/plain", data=text.encode())
+            case _:
+                raise LooplineError(f"nothing can be read at {uri!r}")
 
-    async def _turn(
-        self, name: str, text: str, on_progress: Callable[[str], None], limits: Limits
-    ) -> TurnResult:
-        """Run a turn and tell how far it comes; if this is cancelled, the turn is stopped."""
-        talk = self._harness.conversation(name, user=self._user)
+    async def complete(self, variable: str, beginning: str) -> Sequence[str]:
+        """Return the names of conversations that begin so, the last active ones first; of other variables none."""
+        if variable != "conversation":
+            return ()
+        summaries = await self._harness.log.conversations(user=self._user, limit=CONVERSATIONS)
+        names = (summary.conversation.name for summary in summaries)
+        return [name for name in names if name.startswith(beginning)]
 
-        async def hear() -> None:
-            async for event in talk.listen():
-                if isinstance(event, Block):
-                    if isinstance(event.body, ToolCalled):
-                        on_progress(event.body.tool)
-                elif event.type == "progress":
+    def _conversation(self, name: str) -> Conversation[object]:
+        return self._harness.conversation(name, user=self._user)
+
+
+@contextmanager
+def _requesting(call: ToolCall | None) -> Generator[None]:
+    """Have the turns within ask for this call instead of asking a model; None goes on with one that is made."""
+    token = _requested.set(_RequestedCall(call))
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+async def _heard(
+    talk: Conversation[object],
+    on_progress: Callable[[str], None],
+    run: Callable[[], Awaitable[TurnResult[object]]],
+) -> TurnResult[object]:
+    """Run a turn and tell how far it comes; if this is cancelled, the turn is stopped."""
+
+    async def hear() -> None:
+        async for event in talk.listen():
+            if isinstance(event, Delta):
+                if event.type == "progress":
                     on_progress(event.text)
+                elif event.type == "pending":
+                    talk.answer(event.call_id, None)  # nobody answers while the call stays open
+            elif isinstance(event.body, ToolCalled):
+                on_progress(event.body.tool)
+            elif isinstance(event.body, Exit):
+                return
 
-        hearing = asyncio.create_task(hear())
-        try:
-            return await talk.say(text, **limits)
-        except asyncio.CancelledError:
-            await finish(asyncio.ensure_future(talk.stop()))
-            raise
-        finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
+    hearing = asyncio.create_task(hear())
+    try:
+        result = await run()
+        await asyncio.wait([hearing], timeout=DRAIN_SECONDS)
+        return result
+    except asyncio.CancelledError:
+        await finish(asyncio.ensure_future(talk.stop()))
+        raise
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
+
+
+async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
+    """Return the result of the turn's only call, with the files that it made."""
+    name, blocks = talk.conversation.name, await talk.blocks()
+    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    if turn.pending:
+        return _waiting(name, turn, blocks, "It waits for its user:")
+    if not results:
+        text = turn.error or "the bundle made no such call"
+        return ServedResult(text=text, ok=False)
+    files = tuple(
+        ServedFile(
+            uri=f"cv:{name}/{block.ref}",
+            mime=block.body.mime,
+            data=workspace.file_bytes(block.body),
+        )
+        for block in blocks
+        if isinstance(block.body, FileAdded)
+    )
+    return ServedResult(text=results[-1].text, ok=results[-1].status == "ok", files=files)
+
+
+async def _answer_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
+    """Return the answer of a turn, and the questions that it waits for."""
+    name, answer = talk.conversation.name, turn.answer or turn.error
+    if turn.pending:
+        return _waiting(name, turn, await talk.blocks(), answer)
+    return ServedResult(text=answer, ok=turn.ok, conversation=name)
+
+
+def _waiting(
+    name: str, turn: TurnResult[object], blocks: Sequence[Block], lead: str
+) -> ServedResult:
+    """Return the questions of a paused turn; with a call that awaits approval none can be answered from outside."""
+    questions = tuple(
+        ServedQuestion(call_id=call.call_id, text=call.question) for call in turn.pending
+    )
+    hint = f"(answer it with loopline run -c {name} --answer)"
+    text = "\n".join([lead, *(question.text for question in questions), hint]).strip()
+    pending = [block.body for block in blocks if isinstance(block.body, ToolPending)]
+    if any(body.kind == "approval" for body in pending):
+        questions = ()
+    return ServedResult(text=text, ok=False, conversation=name, questions=questions)
 
 
 async def serve_mcp(served: ServedBundle, host: str, port: int | None) -> None:

@@ -35,7 +35,15 @@ from loopline.tools.invocation import (
     ToolProxy,
     custom_event,
 )
-from loopline.tools.mcp_tool import MCP, AskPerson, McpResult, McpServer, McpTool, McpToolSpec
+from loopline.tools.mcp_tool import (
+    MCP,
+    AskPerson,
+    McpFile,
+    McpResult,
+    McpServer,
+    McpTool,
+    McpToolSpec,
+)
 from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
 from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
@@ -83,6 +91,7 @@ __all__ = [
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
+    "McpFile",
     "McpResult",
     "McpServer",
     "McpTool",

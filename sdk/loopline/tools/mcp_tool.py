@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from loopline.errors import LooplineError, ToolError
+from loopline.files import FileChange, WorkspacePath
 from loopline.models import Json, JsonObject, ToolSpec
 from loopline.models.json_schema import SchemaMismatch, validator_of_schema
 from loopline.timeline import Effect
@@ -16,6 +19,21 @@ from loopline.tools.outcome import Outcome
 
 MCP = "mcp"
 """The first part of the id of every tool of an MCP server."""
+_SUFFIXES = {
+    "application/json": ".json",
+    "application/pdf": ".pdf",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/wav": ".wav",
+    "image/gif": ".gif",
+    "image/jpeg": ".jpg",
+    "image/png": ".png",
+    "image/svg+xml": ".svg",
+    "image/webp": ".webp",
+    "text/html": ".html",
+    "text/plain": ".txt",
+}
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +52,20 @@ class McpToolSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpFile:
+    """Bytes in a result, such as an image: their media type as the server gives it, and the last part of their address."""
+
+    data: bytes = field(repr=False)
+    mime: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class McpResult:
     """The result of a call. `structured` is a value that its text does not show in full, or None."""
 
     text: str
+    files: tuple[McpFile, ...] = ()
     structured: Json = None
     is_error: bool = False
 
@@ -101,7 +129,8 @@ class McpTool:
         )
         if result.is_error:
             raise ToolError(result.text or f"{self.spec.name} failed and gave no reason")
-        return Outcome(text=result.text, artifact=result.structured)
+        files = kept_files(result.files, self._alias, call.context.call_id)
+        return Outcome(text=result.text, artifact=result.structured, files=files)
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """Call it again if that is safe; else nothing is known of the call."""
@@ -115,6 +144,26 @@ class McpTool:
             return validator_of_schema(self._tool.parameters)
         except LooplineError:  # the server checks the arguments itself
             return _accept
+
+
+def kept_files(files: Sequence[McpFile], alias: str, call_id: str) -> tuple[FileChange, ...]:
+    """Return what keeps the bytes of a result among the outputs of the turn, so that their refs can be read again."""
+    return tuple(
+        FileChange(
+            path=WorkspacePath("outputs", f"{MCP}/{alias}/{call_id}-{number}{_ending(file)}"),
+            data=file.data,
+            mime=file.mime,
+        )
+        for number, file in enumerate(files, 1)
+    )
+
+
+def _ending(file: McpFile) -> str:
+    """Return how the name of a file ends: as in its address, else by its type."""
+    suffix = PurePosixPath(file.name).suffix
+    if _SUFFIX.fullmatch(suffix):
+        return suffix
+    return _SUFFIXES.get(file.mime, ".bin")
 
 
 def _accept(value: Json) -> Json:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx2
 from mcp import Client, MCPError
@@ -24,7 +24,7 @@ from loopline.clock import Clock
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, one_line
 from loopline.timeline.tasks import wait_until_done
-from loopline.tools import AskPerson, McpResult
+from loopline.tools import AskPerson, McpFile, McpResult
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -133,10 +133,11 @@ class McpConnection:
         except (OSError, httpx2.HTTPError) as error:
             raise ToolError(self._shown(f"{self._name}: {_reason(error)}")) from None
         shown = call_result(result)
-        return McpResult(
+        return replace(
+            shown,
             text=self._without_secrets(shown.text),
+            files=tuple(map(self._file_without_secrets, shown.files)),
             structured=_mapped(shown.structured, self._without_secrets),
-            is_error=shown.is_error,
         )
 
     async def close(self) -> None:
@@ -301,6 +302,12 @@ class McpConnection:
 
     def _shown(self, text: str) -> str:
         return one_line(self._without_secrets(text), TEXT_CHARACTERS)
+
+    def _file_without_secrets(self, file: McpFile) -> McpFile:
+        data = file.data
+        for secret in self._secrets:
+            data = data.replace(secret.encode(), _HIDDEN.encode())
+        return replace(file, data=data, name=self._without_secrets(file.name))
 
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:

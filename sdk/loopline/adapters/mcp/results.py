@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from base64 import b64decode
+from collections.abc import Iterable
 
 from mcp_types import (
     AudioContent,
+    BlobResourceContents,
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
@@ -22,7 +24,7 @@ from mcp_types import (
 from loopline.models import Json, dumps, one_line, well_formed, well_formed_json
 from loopline.models.json_schema import is_object_schema
 from loopline.timeline import Effect
-from loopline.tools import McpResult, McpToolSpec
+from loopline.tools import McpFile, McpResult, McpToolSpec
 
 MAX_TOOLS = 1_000
 SCHEMA_BYTES = 100_000
@@ -62,15 +64,17 @@ def _effect(hints: ToolAnnotations | None) -> Effect:
 
 
 def call_result(result: CallToolResult) -> McpResult:
-    """Return the texts of a result, a line for everything else, and its structured value."""
-    texts = [well_formed(text) for text in _texts(result.content)]
+    """Return the texts and links of a result, the bytes in it, and its structured value."""
+    parts = list(map(_part, result.content))
+    files = tuple(part for part in parts if isinstance(part, McpFile))
+    texts = [well_formed(part) for part in parts if isinstance(part, str)]
     text = "\n\n".join(part for part in texts if part)
     structured: Json = well_formed_json(result.structured_content)
     if structured is not None and not text:
-        return McpResult(text=dumps(structured), is_error=result.is_error)
+        return McpResult(text=dumps(structured), files=files, is_error=result.is_error)
     if _says_all(text, structured):
         structured = None
-    return McpResult(text=text, structured=structured, is_error=result.is_error)
+    return McpResult(text=text, files=files, structured=structured, is_error=result.is_error)
 
 
 def _says_all(text: str, structured: Json) -> bool:
@@ -86,23 +90,36 @@ def _says_all(text: str, structured: Json) -> bool:
         return False
 
 
-def _texts(content: Iterable[ContentBlock]) -> Iterator[str]:
-    for block in content:
-        match block:
-            case TextContent(text=text):
-                yield text
-            case EmbeddedResource(resource=TextResourceContents(uri=uri, text=text)):
-                yield f"{one_line(str(uri))}:\n{text}"
-            case EmbeddedResource(resource=resource):
-                yield _binary("a resource", resource.mime_type or "", str(resource.uri))
-            case ResourceLink():
-                kind = f" ({one_line(block.mime_type)})" if block.mime_type else ""
-                yield f"a resource: {one_line(block.name)}{kind} at {one_line(str(block.uri))}"
-            case ImageContent(mime_type=mime, data=data):
-                yield _binary("an image", mime, f"{len(data) * 3 // 4:,} bytes")
-            case AudioContent(mime_type=mime, data=data):
-                yield _binary("a sound", mime, f"{len(data) * 3 // 4:,} bytes")
+def _part(block: ContentBlock) -> str | McpFile:
+    """Return what a block says, or the bytes that it has."""
+    match block:
+        case TextContent(text=text):
+            return text
+        case EmbeddedResource(resource=contents):
+            return resource_part(contents)
+        case ResourceLink():
+            kind = f" ({one_line(block.mime_type)})" if block.mime_type else ""
+            return f"a resource: {one_line(block.name)}{kind} at {one_line(str(block.uri))}"
+        case ImageContent(mime_type=mime, data=data):
+            return _decoded("an image", mime, data, "")
+        case AudioContent(mime_type=mime, data=data):
+            return _decoded("a sound", mime, data, "")
 
 
-def _binary(what: str, mime: str, detail: str) -> str:
-    return f"[{what}: {one_line(mime)}, {one_line(detail)}]"
+def resource_part(contents: TextResourceContents | BlobResourceContents) -> str | McpFile:
+    """Return the text of a resource below its address, or its bytes."""
+    address = str(contents.uri)
+    match contents:
+        case TextResourceContents(text=text):
+            return f"{one_line(address)}:\n{text}"
+        case BlobResourceContents(blob=blob, mime_type=mime):
+            return _decoded("a resource", mime or "", blob, address)
+
+
+def _decoded(what: str, mime: str, data: str, address: str) -> str | McpFile:
+    """Return the bytes, or a line that says that there are none."""
+    try:
+        content = b64decode(data, validate=True)
+    except ValueError:
+        return f"[{what}: {one_line(mime)}, whose data is no base64]"
+    return McpFile(data=content, mime=mime, name=address.rpartition("/")[2])

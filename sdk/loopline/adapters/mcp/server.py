@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 import mcp_types as types
@@ -10,15 +12,25 @@ import uvicorn
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from loopline.bundle import BundleService
+from loopline.bundle import BundleService, ServedFile, ServedQuestion, ServedResult
 from loopline.errors import LooplineError
+from loopline.files import decoded_text
 from loopline.models import Json, JsonObject
 from loopline.timeline import Effect
 from loopline.tools import Tool
 
 Context = ServerRequestContext[Any, Any]
+COMPLETIONS = 100
+"""Values that a completion has at most, as the protocol says."""
+ANSWER_SCHEMA: types.ElicitRequestedSchema = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "title": "Answer"}},
+    "required": ["answer"],
+}
 ASK = "ask"
 ASK_SCHEMA: JsonObject = {
     "type": "object",
@@ -49,7 +61,12 @@ class BundleServer:
             on_read_resource=self._read_resource,
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
         )
+        boundary = RequestStateBoundary(
+            RequestStateSecurity.ephemeral(), default_audience=served.name
+        )
+        self._server.middleware.append(boundary)  # a client cannot make up what it waits for
 
     async def serve_stdio(self) -> None:
         """Serve one client over the standard input and output, until it closes them."""
@@ -76,24 +93,51 @@ class BundleServer:
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        arguments: JsonObject = params.arguments or {}
+    ) -> types.CallToolResult | types.InputRequiredResult:
         progress = _ProgressReport(context)
         try:
-            if params.name == ASK:
-                text, conversation = _question(arguments)
-                result = await self._served.ask(text, conversation, progress.show)
-            else:
-                result = await self._served.call(params.name, arguments, progress.show)
+            result = await self._begin(params, progress.show)
+            while result.questions and _can_answer(context):
+                if context.session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                    return _input_required(result)
+                answers = await _elicited(context, result.questions)
+                if answers is None:
+                    break
+                result = await self._served.answer(result.conversation, answers, progress.show)
         except LooplineError as error:
             return _texts(str(error), is_error=True)
         finally:
             await progress.close()
-        texts = [
-            result.text,
-            *([f"conversation: {result.conversation}"] if result.conversation else []),
-        ]
-        return _texts(*texts, is_error=not result.ok)
+        return _shown(result)
+
+    async def _begin(
+        self, params: types.CallToolRequestParams, on_progress: Callable[[str], None]
+    ) -> ServedResult:
+        """Run the call, or go on with one whose questions the client has asked its user.
+
+        Raises:
+            LooplineError: the call cannot be made.
+        """
+        arguments: JsonObject = params.arguments or {}
+        if params.request_state is not None:
+            answers = {
+                call_id: _answer(response)
+                for call_id, response in (params.input_responses or {}).items()
+            }
+            return await self._served.answer(params.request_state, answers, on_progress)
+        if params.name == ASK:
+            text, conversation = _question(arguments)
+            return await self._served.ask(text, conversation, on_progress)
+        return await self._served.call(params.name, arguments, on_progress)
+
+    async def _complete(
+        self, context: Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
+        del context
+        values = list[str]()
+        if isinstance(params.ref, types.ResourceTemplateReference):  # skills have no arguments
+            values += await self._served.complete(params.argument.name, params.argument.value)
+        return types.CompleteResult(completion=types.Completion(values=values[:COMPLETIONS]))
 
     async def _list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -121,7 +165,12 @@ class BundleServer:
             description="A file of the knowledge space, whole or by lines: ks:docs/a.md#L1-L20.",
             mime_type="text/plain",
         )
-        templates = [timeline, *([knowledge] if self._served.has_knowledge else [])]
+        part = types.ResourceTemplate(
+            uri_template="cv:{conversation}/{+ref}",
+            name="part of a timeline",
+            description="What a ref in a conversation names, such as a file: cv:c1/fi:turn_1.outputs/a.png.",
+        )
+        templates = [timeline, part, *([knowledge] if self._served.has_knowledge else [])]
         return types.ListResourceTemplatesResult(resource_templates=templates)
 
     async def _read_resource(
@@ -130,12 +179,12 @@ class BundleServer:
         del context
         uri = str(params.uri)
         try:
-            result = await self._served.read(uri)
+            file = await self._served.read(uri)
         except LooplineError as error:
-            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from error
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=uri, text=result.text)]
-        )
+            raise MCPError(
+                code=types.INVALID_PARAMS, message=str(error), data={"uri": uri}
+            ) from error
+        return types.ReadResourceResult(contents=[_contents(file)])
 
     async def _list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -211,6 +260,79 @@ def _annotations(effect: Effect) -> types.ToolAnnotations:
     return types.ToolAnnotations(
         read_only_hint=effect == "read", destructive_hint=effect in ("write", "exclusive")
     )
+
+
+def _can_answer(context: Context) -> bool:
+    """Return whether the client asks its user what a server wants to know."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.elicitation is not None
+
+
+def _form(question: ServedQuestion) -> types.ElicitRequestFormParams:
+    return types.ElicitRequestFormParams(message=question.text, requested_schema=ANSWER_SCHEMA)
+
+
+def _input_required(result: ServedResult) -> types.InputRequiredResult:
+    """Return what a client of the newer protocol is to ask before it makes its request again."""
+    requests: types.InputRequests = {
+        question.call_id: types.ElicitRequest(params=_form(question))
+        for question in result.questions
+    }
+    return types.InputRequiredResult(input_requests=requests, request_state=result.conversation)
+
+
+async def _elicited(
+    context: Context, questions: tuple[ServedQuestion, ...]
+) -> dict[str, Json] | None:
+    """Return the answers of a client of the older protocol, None if it declines a question."""
+    answers = dict[str, Json]()
+    for question in questions:
+        form = _form(question)
+        result = await context.session.elicit_form(
+            form.message, form.requested_schema, context.request_id
+        )
+        if result.action != "accept":
+            return None
+        answers[question.call_id] = _answer(result)
+    return answers
+
+
+def _answer(response: types.InputResponse) -> Json:
+    """Return the answer in a form, or what the user did instead."""
+    match response:
+        case types.ElicitResult(action="accept", content={"answer": str(answer)}):
+            return answer
+        case types.ElicitResult(action=action):
+            return f"The user gave no answer ({action})."
+        case _:
+            raise LooplineError("an elicitation is answered with a result of one")
+
+
+def _shown(result: ServedResult) -> types.CallToolResult:
+    """Return the text of a result, the files that it has, and where it goes on."""
+    texts = [result.text]
+    if result.conversation:
+        texts.append(f"conversation: {result.conversation}")
+    shown = _texts(*texts, is_error=not result.ok)
+    shown.content.extend(map(_content, result.files))
+    return shown
+
+
+def _content(file: ServedFile) -> types.ContentBlock:
+    kind = file.mime.partition("/")[0]
+    if kind == "image":
+        return types.ImageContent(data=b64encode(file.data).decode(), mime_type=file.mime)
+    if kind == "audio":
+        return types.AudioContent(data=b64encode(file.data).decode(), mime_type=file.mime)
+    return types.EmbeddedResource(resource=_contents(file))
+
+
+def _contents(file: ServedFile) -> types.TextResourceContents | types.BlobResourceContents:
+    text = decoded_text(file.data)
+    if text is None:
+        blob = b64encode(file.data).decode()
+        return types.BlobResourceContents(uri=file.uri, mime_type=file.mime, blob=blob)
+    return types.TextResourceContents(uri=file.uri, mime_type=file.mime, text=text)
 
 
 def _texts(*texts: str, is_error: bool) -> types.CallToolResult:
