@@ -45,6 +45,23 @@ def digest_after(before: bytes, body: bytes, seq: int, position: bytes) -> bytes
     return sha256(before + body + f"{seq} ".encode() + position).digest()
 
 
+def row_digest(
+    before: bytes,
+    body: bytes,
+    seq: int,
+    turn: int,
+    round_number: int,
+    n: int,
+    ts: int,
+    term: int,
+    version: int,
+    kind: str,
+) -> bytes:
+    """Return what `digest_after` returns for the `position_bytes` of these; it is called for every row."""
+    position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
+    return sha256(before + body + position.encode()).digest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A block as the chain sees it: its seq, the rest of its position, and its digests."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -35,9 +35,9 @@ from loopline.timeline.chain import (
     Head,
     Link,
     audit,
-    digest_after,
     milliseconds_of,
     position_bytes,
+    row_digest,
 )
 from loopline.timeline.codec import encode_checked
 
@@ -55,6 +55,8 @@ SURVIVE_POWER_LOSS = {
 }
 BATCH = 1_000
 """How many rows are held at once while blocks are made of them."""
+_Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
+"""Rows of blocks, with the columns of `ReadStatements.blocks`."""
 _LAST_SEQ = 2**62
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
@@ -167,9 +169,18 @@ def encode_block(
 ) -> tuple[BlockRow, ChainPoint]:
     """Return the block as a row of the conversation, and the chain up to it."""
     ts = milliseconds_of(block.ts)
-    kind = body.kind.encode()
-    position = position_bytes(block.turn, block.round, block.n, ts, block.term, body.version, kind)
-    digest = digest_after(previous.digest, body.sha256, block.seq, position)
+    digest = row_digest(
+        previous.digest,
+        body.sha256,
+        block.seq,
+        block.turn,
+        block.round,
+        block.n,
+        ts,
+        block.term,
+        body.version,
+        body.kind,
+    )
     point = ChainPoint(digest, previous.bytes + body.size)
     row: BlockRow = {
         "conversation": conversation,
@@ -242,11 +253,11 @@ class StoreReader:
         """
         read_statements = self._read_statements(connection)
         parts = _parts(connection, read_statements.segments, conversation)
-        rows = _selected(connection, read_statements, parts, selection)
-        has_digests, blocks = read_statements is CURRENT, list[Block]()
-        while batch := list(islice(rows, BATCH)):
-            before = _digests_before(connection, parts, batch) if has_digests else None
-            blocks += self._blocks(batch, conversation, before)
+        blocks = list[Block]()
+        for rows in _selected(connection, read_statements, parts, selection):
+            if read_statements is CURRENT:
+                self._check_digests(rows, _digests_before(connection, parts, rows), conversation)
+            blocks += self._blocks(rows, conversation)
         return blocks
 
     def summary(
@@ -327,25 +338,21 @@ class StoreReader:
                 self._statements = CURRENT if version > 2 else BEFORE_DIGESTS
         return self._statements
 
-    def _blocks(
-        self,
-        rows: Iterable[Sequence[Any]],
-        conversation: ConversationKey,
-        before: Mapping[int, bytes] | None,
-    ) -> Iterator[Block]:
-        """Yield the rows as blocks; with the digests `before` those that follow no other row, each is compared."""
-        last, last_digest = 0, START
-        for row in rows:
-            seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
-            if before is not None:
-                previous = last_digest if seq == last + 1 else before.get(seq - 1)
-                if previous is None or not _is_intact(row, previous):
-                    raise StoreError(
-                        f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
-                        f"one before it was changed or removed in {self._path}: loopline audit says more; "
-                        "put a backup in its place"
-                    )
-                last, last_digest = seq, digest
+    def _check_digests(
+        self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
+    ) -> None:
+        """Compare each row with its digest; `before` are the digests before those that follow no other row."""
+        seq = _damaged_seq(rows, before)
+        if seq is not None:
+            raise StoreError(
+                f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
+                f"one before it was changed or removed in {self._path}: loopline audit says more; "
+                "put a backup in its place"
+            )
+
+    def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
+        """Yield the rows as blocks."""
+        for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
             if blob is not None:
                 stored = self._large(blob)
             try:
@@ -396,26 +403,31 @@ def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
     return None if owner is None else LeaseOwner(*owner)
 
 
-def _is_intact(row: Sequence[Any], previous: bytes) -> bool:
-    """Return whether a row has the digest that it had when it was written after `previous`."""
-    seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
-    try:
-        body = sha256(stored).digest() if blob is None else bytes.fromhex(blob)
-    except (TypeError, ValueError):  # a damaged row may hold values of any type
-        return False
-    position = position_bytes(turn, round_number, n, ts, term, version, f"{kind}".encode())
-    return bool(digest_after(previous, body, seq, position) == digest)
+def _damaged_seq(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
+    """Return the seq of the first row that does not have the digest that it had when it was written, or None."""
+    last, previous = 0, START
+    for seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest in rows:
+        if seq != last + 1:
+            previous = before.get(seq - 1, b"")
+        try:
+            body = sha256(stored).digest() if blob is None else bytes.fromhex(blob)
+            written = row_digest(
+                previous, body, seq, turn, round_number, n, ts, term, version, kind
+            )
+        except (TypeError, ValueError):  # a damaged row may hold values of any type
+            return seq
+        if written != digest:
+            return seq
+        last, previous = seq, digest
+    return None
 
 
 def _digests_before(
-    connection: Connection, parts: Iterable[_Part], rows: Iterable[Sequence[Any]]
+    connection: Connection, parts: Iterable[_Part], rows: _Rows
 ) -> dict[int, bytes]:
     """Return by seq the digests directly before those rows that do not follow the row before them."""
-    digests, missing, last = {0: START}, list[int](), 0
-    for row in rows:
-        if row[0] != last + 1:
-            missing.append(row[0] - 1)
-        last = row[0]
+    digests, seqs = {0: START}, [row[0] for row in rows]
+    missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
     positions = {"positions": dumps([*missing])}
     for owner, after, until in parts if missing else ():
         part = {"owner": owner, "after": after, "until": until, **positions}
@@ -428,34 +440,42 @@ def _selected(
     read_statements: ReadStatements,
     parts: Sequence[_Part],
     selection: BlockFilter,
-) -> Iterator[Sequence[Any]]:
-    """Yield the rows that match the filter, in order, as the database gives them."""
+) -> Iterator[_Rows]:
+    """Yield the rows that match the filter, in order, in batches as the database gives them."""
     if selection.also:
         positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
         for owner, after, until in parts:
             part = {"owner": owner, "after": after, "until": min(until, selection.after)}
-            yield from execute(connection, read_statements.blocks_at, {**part, **positions})
-    rows = _rows(connection, selection.statement(read_statements), parts, selection)
+            yield from _batches(connection, read_statements.blocks_at, {**part, **positions})
+    batches = _rows(connection, selection.statement(read_statements), parts, selection)
     if selection.last is None:
-        yield from rows
+        yield from batches
     elif selection.from_end:
-        yield from reversed(list(rows))
+        yield from ([*reversed(rows)] for rows in reversed(list(batches)))
     else:
-        yield from deque(rows, selection.last)
+        yield [*deque(chain.from_iterable(batches), selection.last)]
 
 
 def _rows(
     connection: Connection, statement: str, parts: Sequence[_Part], selection: BlockFilter
-) -> Iterator[Sequence[Any]]:
+) -> Iterator[_Rows]:
     limit = selection.last if selection.from_end else selection.limit
     remaining = NO_LIMIT if limit is None else limit
     for owner, after, until in reversed(parts) if selection.from_end else parts:
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
             options = {**selection.parameters, "limit": remaining}
-            for row in execute(connection, statement, {**part, **options}):
-                remaining -= limit is not None
-                yield row
+            for rows in _batches(connection, statement, {**part, **options}):
+                remaining -= 0 if limit is None else len(rows)
+                yield rows
+
+
+def _batches(
+    connection: Connection, statement: str, parameters: Mapping[str, Any]
+) -> Iterator[_Rows]:
+    cursor = execute(connection, statement, parameters)
+    while rows := cursor.fetchmany(BATCH):
+        yield rows
 
 
 def _parts(connection: Connection, query: str, conversation: ConversationKey) -> list[_Part]:
