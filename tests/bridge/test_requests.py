@@ -26,7 +26,15 @@ from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 from loopline import Attachment
 from loopline.adapters.providers.json_fields import as_list, as_object
 from loopline.adapters.providers.request_bytes import openai_schema
-from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
+from loopline.models import (
+    AssistantMessage,
+    Attached,
+    Options,
+    Prompt,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from loopline.models.json_schema import json_form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -225,6 +233,33 @@ async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_t
     raw = peer.requests[0].raw
     assert (b64encode(image) in raw, b64encode(document) in raw) == (True, True)
     assert b"Tea is 4711." not in raw
+
+
+@pytest.mark.parametrize("wire", CLASSES)
+async def test_the_images_of_results_go_behind_the_results_of_the_round(wire: str) -> None:
+    image = Attached(
+        ref="fi:turn_1.outputs/a.png@1",
+        name="a.png",
+        mime="image/png",
+        sha256="",
+        text="[IMAGE]",
+        data=b64encode(png(30)).decode(),
+    )
+    call = ToolCall(name="w.look", arguments={}, call_id="c1")
+    messages = (
+        UserMessage(text="Look."),
+        AssistantMessage(text="", calls=(call,)),
+        ToolMessage(call_id="c1", name="w.look", text="seen", attachments=(image,)),
+    )
+    server = anthropic_like(ant.Says(".")) if wire == "messages" else openai_like(oai.Says("."))
+    async with server as peer, bridged_at(peer, wire) as model:
+        async for _ in model.stream(
+            Prompt(system="", tools=(), messages=messages, tail="ANNOUNCE")
+        ):
+            pass
+    raw = peer.requests[0].raw
+    assert raw.index(b"seen") < raw.index(image.data.encode()) < raw.index(b"ANNOUNCE")
+    assert raw.count(image.data.encode()) == 1
 
 
 async def test_of_files_an_unknown_model_gets_the_texts() -> None:

@@ -339,6 +339,7 @@ class DescribedData:
     is_text: bool
     width: int = 0
     height: int = 0
+    moves: bool = False
 
 
 def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
@@ -347,7 +348,12 @@ def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
     if image is not None:
         size = f"{image.mime}, {image.width}×{image.height} pixels, {len(data):,} bytes"
         return DescribedData(
-            mime=image.mime, text=size, is_text=False, width=image.width, height=image.height
+            mime=image.mime,
+            text=size,
+            is_text=False,
+            width=image.width,
+            height=image.height,
+            moves=image.animated,
         )
     if data.startswith(PDF_SIGNATURE) or text is None:
         mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else stated_type(stated)

@@ -56,7 +56,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """A file that the user attached, as a prompt shows it.
+    """A file that the user attached, or an image that a result shows, as a prompt shows it.
 
     `text` is a line that names the file; it also replaces the file for a model that does not get it. `data` is the file
     in base64, empty if the model does not get it; `tokens` is its cost.
@@ -135,20 +135,29 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMessage:
-    """The result of a call; `provider_id` and `echoed_on` are those of the call."""
+    """The result of a call, with the images that it shows; `provider_id` and `echoed_on` are those of the call."""
 
     call_id: str
     name: str
     text: str
     ok: bool = True
+    attachments: tuple[Attached, ...] = ()
     provider_id: str = field(default="", repr=False)
     echoed_on: str = field(default="", repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
 
+    def __repr__(self) -> str:
+        # The digest of a result without images stays the same as before results had images.
+        images = f", attachments={self.attachments!r}" if self.attachments else ""
+        return (
+            f"ToolMessage(call_id={self.call_id!r}, name={self.name!r}, text={self.text!r}, "
+            f"ok={self.ok!r}{images})"
+        )
+
     def __str__(self) -> str:
-        return f"tool {self.name}: {self.text}"
+        return "\n".join([f"tool {self.name}: {self.text}", *map(str, self.attachments)])
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

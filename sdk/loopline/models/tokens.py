@@ -12,6 +12,7 @@ from loopline.models.prompt import (
     Message,
     Prompt,
     ReasoningReplay,
+    ToolMessage,
     UserMessage,
     is_beside,
 )
@@ -66,7 +67,7 @@ def cost_of_prompt(prompt: Prompt) -> int:
 def cost_of_files(message: Message) -> int:
     """Return the tokens of the files that the model is given with a message."""
     match message:
-        case UserMessage(attachments=attachments):
+        case UserMessage(attachments=attachments) | ToolMessage(attachments=attachments):
             return sum(attached.tokens for attached in attachments)
         case _:
             return 0

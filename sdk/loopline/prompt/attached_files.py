@@ -1,4 +1,4 @@
-"""Attached files in a prompt: sent to the model, or described in text.
+"""Attached files and images of results in a prompt: sent to the model, or described in text.
 
 Files are decided in order, each by what came before it, so that a later file never changes an earlier one.
 
@@ -18,7 +18,7 @@ from loopline.models import Attached, AttachmentSupport, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import truncation
 from loopline.prompt.truncation import escape_frame
-from loopline.timeline import Block, Projection, UserAttachment, attachments
+from loopline.timeline import Block, Projection, ShownImage, UserAttachment, attachments
 
 _PATCH = 28
 _PATCH_TOKENS = 2
@@ -77,6 +77,38 @@ def show_file(
         data=file.data if is_given else "",
     )
     return attached, load.plus(file) if is_given else load
+
+
+def show_image(
+    block: Block, image: ShownImage, window: Projection, load: FileLoad
+) -> tuple[Attached, FileLoad]:
+    """Return an image of a result as this epoch shows it, and the load with it."""
+    file = UserAttachment(
+        name=image.ref,
+        mime=image.mime,
+        size=image.size,
+        sha256=image.sha256,
+        data=image.data,
+        width=image.width,
+        height=image.height,
+        moves=image.moves,
+    )
+    line = f"[IMAGE {image.ref}] {attachments.describe(file)}"
+    if block.seq <= window.images_cleared or _is_old(block, file, window):
+        reason = "room was needed, or it came some turns ago; react.read shows it again"
+    else:
+        objections = _objections(file, window.carrying, load)
+        reason = next((objection for holds, objection in objections if holds), "")
+    attached = Attached(
+        ref=image.ref,
+        name=image.ref,
+        mime=image.mime,
+        sha256=image.sha256,
+        text=f"{line}\nNot shown: {reason}." if reason else line,
+        tokens=0 if reason else tokens_of(file, window.carrying),
+        data="" if reason else image.data,
+    )
+    return attached, load if reason else load.plus(file)
 
 
 def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:

@@ -71,8 +71,8 @@ def age(window: Projection, turn: int, keep: int, intact: int, feedback: int) ->
 def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Projection, bool]:
     """Return the window that clears the least to reach the target, and whether it reaches it.
 
-    First the results of reads are replaced by refs, then those of all calls, then images and PDFs: the oldest first,
-    never those of the newest round.
+    First images that results show are replaced by refs, then the results of reads, then those of all calls, then attached
+    images and PDFs: the oldest first, never those of the newest round.
     """
     rendering = view.under(window)
     if not budget.over(rendering, TARGET):
@@ -81,8 +81,14 @@ def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Proje
     if not seqs:
         return window, False
 
+    def images(index: int) -> Projection:
+        return structs.replace(window, images_cleared=max(window.images_cleared, seqs[index]))
+
+    without_images = images(len(seqs) - 1) if rendering.has_images else window
+
     def reads(index: int) -> Projection:
-        return structs.replace(window, reads_cleared=max(window.reads_cleared, seqs[index]))
+        cleared = max(window.reads_cleared, seqs[index])
+        return structs.replace(without_images, reads_cleared=cleared)
 
     def all_results(index: int) -> Projection:
         return structs.replace(
@@ -95,7 +101,8 @@ def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Proje
             all_results(len(seqs) - 1), files_cleared=max(window.files_cleared, before)
         )
 
-    for layer in (reads, all_results, files):
+    of_images = [images] if rendering.has_images else []
+    for layer in (*of_images, reads, all_results, files):
         enough = _first(len(seqs), partial(_reaches, view, budget, layer))
         if enough is not None:
             return layer(enough), True

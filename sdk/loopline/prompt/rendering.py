@@ -123,7 +123,7 @@ class Rendering:
 
     `tokens` is their estimated cost before any learning; `shown_texts` maps a ref to the sha256 of the text that a result
     shows in full; `shown_in_full` are the refs of blocks whose own text is shown; `named_sources` are the numbers of the
-    sources that some message names; `refs` names, for each message, the block it was made of; `kept_tail` is the last
+    sources that some message names; it `has_images` if a result shows some; `refs` names, for each message, the block it was made of; `kept_tail` is the last
     tail that stayed.
     """
 
@@ -135,6 +135,7 @@ class Rendering:
         self.shown_texts: dict[str, str] = {}
         self.shown_in_full: set[str] = set()
         self.named_sources: set[int] = set()
+        self.has_images: bool = False
         self.cuts: list[CutPoint] = []
         self.last_tail: int = 0
         self.kept_tail: str = ""
@@ -405,10 +406,26 @@ class Rendering:
                 name=result.tool,
                 text=f"[{ref}]\n{text}",
                 ok=result.status == "ok",
+                attachments=self._result_images(block, result),
                 echoed_on=call.echoed_on,
             )
             self._add(self._protocol.render_result(tool_message), ref)
         self._round = None
+
+    def _result_images(self, block: Block, result: ToolResult) -> tuple[Attached, ...]:
+        """Return the images of a result whose text is shown; one that the model does not get can be read again."""
+        if not result.images or block.ref not in self.shown_in_full:
+            return ()
+        digests, shown = dict(result.shows), list[Attached]()
+        for image in result.images:
+            attached, self._load = attached_files.show_image(block, image, self.window, self._load)
+            shown.append(attached)
+            if not attached.data:
+                for name, digest in result.shows:
+                    if digest == digests.get(image.ref):
+                        self.shown_texts.pop(name, None)
+        self.has_images = True
+        return tuple(shown)
 
     def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
         """Return the calls, marked if they go back under the provider's ids.
@@ -559,8 +576,8 @@ def parts_of_message(message: Message) -> int:
             return bool(text) + len(calls)
         case UserMessage(attachments=files):
             return 1 + len(files) + sum(bool(attached.data) for attached in files)
-        case ToolMessage():
-            return 1
+        case ToolMessage(attachments=images):
+            return 1 + len(images) + sum(bool(attached.data) for attached in images)
 
 
 def _replaced(replacement: str, ref: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from loopline.models import AttachmentSupport, Message, UserMessage
+from loopline.models import Attached, AttachmentSupport, Message, UserMessage
 from loopline.models.tokens import cost
 from loopline.prompt import attached_files
 from loopline.prompt.truncation import escape_frame, short_arguments
@@ -63,7 +63,11 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
                 calls[call_id] = body
             case ToolResult(call_id=call_id):
                 text = _result(block, body, calls.get(call_id), window.result_limit)
-                messages.append(UserMessage(text=text))
+                images = list[Attached]()
+                for image in body.images:
+                    attached, load = attached_files.show_image(block, image, window, load)
+                    images.append(attached)
+                messages.append(UserMessage(text=text, attachments=tuple(images)))
             case Notes(text=text):
                 messages.append(UserMessage(text=f"[NOTES] {escape_frame(text)}"))
             case Draft(text=text):

@@ -467,6 +467,7 @@ class ToolExecutor:
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
                 shows=numbered.shows,
+                images=shown.images,
                 artifact=artifact_ref,
                 ran_with=ran_with,
                 answer=answer,

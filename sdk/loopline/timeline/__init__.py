@@ -121,6 +121,7 @@ from loopline.timeline.recorder import Recorder as Recorder
 from loopline.timeline.request_costs import CostSummary as CostSummary
 from loopline.timeline.request_costs import RequestCost as RequestCost
 from loopline.timeline.request_costs import request_cost as request_cost
+from loopline.timeline.shown_images import ShownImage as ShownImage
 from loopline.timeline.sources import Source as Source
 from loopline.timeline.sources import SourceAdded as SourceAdded
 from loopline.timeline.sources import SourcePool as SourcePool

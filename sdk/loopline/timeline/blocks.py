@@ -36,6 +36,7 @@ from loopline.timeline.prompt_blocks import RangeSummary as RangeSummary
 from loopline.timeline.prompt_blocks import RoundStart as RoundStart
 from loopline.timeline.prompt_blocks import SystemMessage as SystemMessage
 from loopline.timeline.prompt_blocks import turn_id
+from loopline.timeline.shown_images import ShownImage as ShownImage
 from loopline.timeline.sources import SourceAdded as SourceAdded
 from loopline.timeline.workspace import FileAdded as FileAdded
 from loopline.timeline.workspace import FileBody as FileBody
@@ -265,8 +266,8 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a call, or its error. `elapsed_ms` is the time it ran.
 
     `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of
-    ref and sha256. `ran_with` are the arguments it ran with, if a guard changed them. An `answer` is the answer of
-    the turn and ends it.
+    ref and sha256, and `images` the images. `ran_with` are the arguments it ran with, if a guard changed them. An
+    `answer` is the answer of the turn and ends it.
     """
 
     call_id: str
@@ -276,6 +277,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_ms: float = 0.0
     found: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
+    images: tuple[ShownImage, ...] = ()
     artifact: str = ""
     ran_with: JsonObject | None = None
     answer: str | None = None

@@ -40,7 +40,8 @@ class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `result_limit` characters and any other text at most `text_limit`. Hides up to the seq `hides` are applied, and
     feedback up to the seq `feedback` stands in the turns it is about. Up to the seq `unbound` no thinking is
     sent back and no tail is kept, because the text before it has changed. The model gets attached files as
-    `carrying` allows; those up to the seq `files_cleared` appear only as refs.
+    `carrying` allows; those up to the seq `files_cleared` appear only as refs, and so do images that results up to the
+    seq `images_cleared` show.
     """
 
     summary: int = 0
@@ -56,6 +57,7 @@ class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unbound: int = 0
     carrying: AttachmentSupport = AttachmentSupport()
     files_cleared: int = 0
+    images_cleared: int = 0
 
 
 class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

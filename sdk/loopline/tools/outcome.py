@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from loopline.errors import LooplineError, ToolError
 from loopline.files import FileChange, OutputFile
 from loopline.models import Json, well_formed, well_formed_json
-from loopline.timeline import Body, Source, TextKept
+from loopline.timeline import Body, ShownImage, Source, TextKept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class Outcome:
     `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that
     is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
     `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
-    the result names the refs. If it `cites`, `[[S:@2]]` in its text stands for the second of its sources, and becomes that
-    source's number in the conversation.
+    the result names the refs; `images` are given to the model with the text. If it `cites`, `[[S:@2]]` in its text stands for
+    the second of its sources, and becomes that source's number in the conversation.
     """
 
     text: str
@@ -51,6 +51,7 @@ class Outcome:
     match_count: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
     files: tuple[FileChange, ...] = ()
+    images: tuple[ShownImage, ...] = ()
     artifact: Json = None
     answer: object = None
     cites: bool = False

@@ -34,6 +34,7 @@ from loopline.timeline import (
 from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.read_images import images_among
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
@@ -271,13 +272,19 @@ class ReadTool(RerunnableTool):
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
         visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
+        of_images = images_among(fresh, call.view.window.carrying)
         status = without_visible_texts(reading, visible).status()
         missing = [
             f"missing {item.requested}: {item.message}" for item in reading if not item.readable
         ]
         return Outcome(
             text="\n".join([dumps(status), *missing]),
-            sections=tuple(_section(item, call) for item in fresh if item.readable),
+            sections=tuple(
+                _section(item, call, of_images.refused.get(item.ref, ""))
+                for item in fresh
+                if item.readable
+            ),
+            images=tuple(of_images.images),
             bodies=tuple(
                 TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
                 for item in fresh
@@ -288,7 +295,7 @@ class ReadTool(RerunnableTool):
             shows=tuple(
                 (ref, item.sha256)
                 for item in fresh
-                if item.text and not item.cites
+                if item.text and not item.cites and item.ref not in of_images.refused
                 for ref in _shown_as(item)
             ),
         )
@@ -311,17 +318,18 @@ def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
     return Reading(items, exists_in_visible_context=tuple(visible))
 
 
-def _section(item: Item, call: ToolInvocation) -> ResultSection:
+def _section(item: Item, call: ToolInvocation, refused: str) -> ResultSection:
     title = f"{item.title} — {item.ref}" if item.title else item.ref
     source, kept = item.source, item.kept
     if source is not None and item.keep:
         source = structs.replace(source, text=item.text)
+    notes = [item.message, f"Not shown: {refused}." if refused else ""]
     is_kept = kept is None or kept.ref in call.timeline.kept_texts
     return ResultSection(
         heading=title,
         text=item.text,
         source=source,
-        note=f"\n… {item.message}" if item.message else "",
+        note="".join(f"\n… {note}" for note in notes if note),
         cites=item.cites,
         kept=None if is_kept else kept,
         shown_as=_shown_as(item) if item.cites else (),

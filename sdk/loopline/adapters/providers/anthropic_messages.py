@@ -30,6 +30,7 @@ from loopline.models import (
     AssistantMessage,
     Attached,
     BrokenJson,
+    Json,
     JsonObject,
     Message,
     Prompt,
@@ -222,9 +223,15 @@ def _marked(blocks: bytes) -> bytes:
 def _content(message: Message) -> Iterator[JsonObject]:
     """Yield the content blocks of a message; a blank text gives none."""
     match message:
-        case ToolMessage(text=text, ok=ok):
+        case ToolMessage(text=text, ok=ok, attachments=images):
+            parts = list[Json](part for image in images for part in _attached(image))
+            content: Json = [{"type": "text", "text": text}, *parts] if parts else text
             call_id = sent_id(message, FAMILY)
-            result: JsonObject = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+            result: JsonObject = {
+                "type": "tool_result",
+                "tool_use_id": call_id,
+                "content": content,
+            }
             yield result if ok else {**result, "is_error": True}
         case UserMessage(text=text, attachments=attachments):
             if text.strip():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from loopline.adapters.providers.http_model import HttpModel
@@ -35,6 +35,7 @@ from loopline.models import (
 from loopline.models.prompt import echo_for, sent_id
 
 INSIDE_KEY = "openai.inside"
+IMAGES_KEY = "openai.images"
 
 
 class OpenAiChat(HttpModel):
@@ -70,7 +71,7 @@ class OpenAiChat(HttpModel):
         if prompt.tail_kind == "inside":
             messages = self._messages_with_tail_inside(prompt)
         else:
-            messages = [self._message(message) for message in prompt.messages]
+            messages = [*self._messages(prompt)]
             if prompt.tail:
                 messages.append(encoded({"role": "user", "content": prompt.tail}))
         if prompt.system:
@@ -107,6 +108,19 @@ class OpenAiChat(HttpModel):
             yield "thinking", {"type": "disabled"}
         elif effort := self.effort(prompt):
             yield "reasoning_effort", effort
+
+    def _messages(self, prompt: Prompt) -> Iterator[bytes]:
+        """Yield the messages; the images of a round's results stand in a message of the user behind all of them."""
+        images = list[bytes]()
+        for message in prompt.messages:
+            if images and not isinstance(message, ToolMessage):
+                yield _image_message(images)
+                images.clear()
+            yield self._message(message)
+            if isinstance(message, ToolMessage) and message.attachments:
+                images.append(message_bytes(message, IMAGES_KEY, _images))
+        if images:
+            yield _image_message(images)
 
     def _message(self, message: Message) -> bytes:
         return message_bytes(message, self._bytes_key, self._fields)
@@ -182,8 +196,17 @@ def _append_text(messages: list[tuple[bytes, list[bytes]]], text: bytes) -> None
 
 def _content(message: Message) -> Iterator[JsonObject]:
     yield {"type": "text", "text": message.text}
-    for attached in message.attachments if isinstance(message, UserMessage) else ():
+    yield from _images(message)
+
+
+def _images(message: Message) -> Iterator[JsonObject]:
+    """Yield the files of a message; "Chat Completions" takes images from the user alone, and no result may hold one."""
+    for attached in () if isinstance(message, AssistantMessage) else message.attachments:
         yield from _attached(attached)
+
+
+def _image_message(images: Sequence[bytes]) -> bytes:
+    return b'{"role":"user","content":[' + b",".join(images) + b"]}"
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:

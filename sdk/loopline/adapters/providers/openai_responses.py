@@ -133,8 +133,10 @@ def _items(message: Message) -> Iterator[JsonObject]:
             for attached in attachments:
                 parts.extend(_attached(attached))
             yield {"role": "user", "content": parts}
-        case ToolMessage(text=text) as result:
+        case ToolMessage(text=text, attachments=()) as result:
             yield _output(result, text)
+        case ToolMessage() as result:
+            yield _output(result, _output_parts(result))
         case AssistantMessage() if items := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
             yield from items
         case AssistantMessage(text=text, calls=calls):
@@ -155,9 +157,17 @@ def _output(result: ToolMessage, output: Json) -> JsonObject:
     return {"type": "function_call_output", "call_id": sent_id(result, FAMILY), "output": output}
 
 
+def _output_parts(result: ToolMessage) -> list[Json]:
+    """Return the text of a result and its images."""
+    parts: list[Json] = [{"type": "input_text", "text": result.text}]
+    for image in result.attachments:
+        parts.extend(_attached(image))
+    return parts
+
+
 def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
     """Return a result with the tail behind it."""
-    return _output(result, [{"type": "input_text", "text": text} for text in (result.text, tail)])
+    return _output(result, [*_output_parts(result), {"type": "input_text", "text": tail}])
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:

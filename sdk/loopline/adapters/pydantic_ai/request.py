@@ -71,7 +71,11 @@ def names_in(prompt: Prompt) -> ProviderNames:
 
 def _user_content(message: UserMessage) -> list[UserContent]:
     """Return the text of a message, unless it is blank, and its files, images in full detail."""
-    content: list[UserContent] = [message.text] if message.text.strip() else []
+    return [*([message.text] if message.text.strip() else []), *_file_content(message)]
+
+
+def _file_content(message: UserMessage | ToolMessage) -> list[UserContent]:
+    content = list[UserContent]()
     for attached in message.attachments:
         content.append(attached.text)
         if attached.data:
@@ -108,11 +112,13 @@ class RequestBuilder:
         self._family = family
         self._marks = marks
         self._owes_point = False
+        self._images: list[UserContent] = []
 
     def add(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
         """Add a message, with a cache point behind it if `point` is set."""
         match message:
             case UserMessage():
+                self._place_images()
                 self.add_user_content(_user_content(message), point=point)
             case ToolMessage():
                 name, call_id = (
@@ -122,8 +128,10 @@ class RequestBuilder:
                 outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
                 part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
                 self._request().append(part)
+                self._images += _file_content(message)
                 self._owes_point |= point
             case AssistantMessage():
+                self._place_images()
                 self._place_point()
                 parts = _assistant_parts(message, self._names, self._family)
                 if parts:
@@ -139,6 +147,16 @@ class RequestBuilder:
         after = [CachePoint()] if point else []
         self._owes_point = False
         self._request().append(self._part([*before, *content, *after]))
+
+    def add_tail(self, tail: str) -> None:
+        """Add the last message, if there is one."""
+        self._place_images()
+        self.add_user_content([tail] if tail else [])
+
+    def _place_images(self) -> None:
+        """Add the images of the results so far: not every provider takes them in a result."""
+        images, self._images = self._images, []
+        self.add_user_content(images)
 
     def _part(self, content: list[UserContent]) -> UserPromptPart:
         """Return a user part: a plain text only if no cache point can join it later, which would change it."""
@@ -178,7 +196,7 @@ def messages_of(
     builder = RequestBuilder(names, marks, family)
     for number, message in enumerate(prompt.messages, start=1):
         builder.add(message, point=number in points)
-    builder.add_user_content([prompt.tail] if prompt.tail else [])
+    builder.add_tail(prompt.tail)
     return builder.messages
 
 

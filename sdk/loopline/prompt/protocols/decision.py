@@ -174,7 +174,8 @@ class TextProtocol(ABC):
         """
         head, line_end, text = message.text.partition("\n")
         escaped = self.escape(escape_frame(text))
-        return UserMessage(text=f"{self.before_result}{head}{line_end}{escaped}")
+        shown = f"{self.before_result}{head}{line_end}{escaped}"
+        return UserMessage(text=shown, attachments=message.attachments)
 
     @abstractmethod
     def escape(self, text: str) -> str:
