@@ -44,7 +44,7 @@ from loopline.harness.model_choice import (
     with_agent_models,
 )
 from loopline.harness.past_turns import open_memory
-from loopline.harness.skill_search import found_skills, skill_places
+from loopline.harness.skill_search import skill_finder
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store_place import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
@@ -201,8 +201,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             settings = loop_settings(properties)
-            places = skill_places(settings.skills, os.environ, Path.cwd())
-            skills = cache(partial(found_skills, bundle=loaded, places=places))
+            skills = skill_finder(loaded, settings.skills, os.environ)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,

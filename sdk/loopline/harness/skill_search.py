@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from loopline.bundle import LoadedBundle, SkillSearch, load_skills
@@ -43,14 +44,18 @@ def _user_folders(environment: Mapping[str, str]) -> Iterator[Path]:
     yield config / "agents" / "skills"
 
 
-def found_skills(module: str, bundle: LoadedBundle, places: tuple[SkillPlace, ...]) -> Skills:
-    """Return the skills that the loop sees; what was left out of those places is logged.
+def skill_finder(
+    bundle: LoadedBundle, search: SkillSearch, environment: Mapping[str, str]
+) -> Callable[[str], Skills]:
+    """Return what gives the skills that a descriptor module selects, once for each; what was left out elsewhere is logged."""
+    places = skill_places(search, environment, Path.cwd())
 
-    Raises:
-        BundleError: the descriptor or a skill of the bundle is wrong.
-    """
-    skills = load_skills(module, bundle, places=places)
-    if places:
-        for warning in skills.warnings:
-            logger.warning("%s", warning)
-    return skills
+    @cache
+    def found(module: str) -> Skills:
+        skills = load_skills(module, bundle, places=places)
+        if places:
+            for warning in skills.warnings:
+                logger.warning("%s", warning)
+        return skills
+
+    return found
