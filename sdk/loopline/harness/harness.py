@@ -200,15 +200,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             agents = await self._agents(loaded)
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            settings = loop_settings(properties)
-            skills = skill_finder(loaded, settings.skills, os.environ)
+            skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=settings,
+                settings=loop_settings(properties),
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
