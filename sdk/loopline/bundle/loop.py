@@ -104,12 +104,13 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
         LooplineError: a variable of the environment holds junk.
     """
     if preset.name != "chatcli":
-        return Crew(agents=agents, clock=services.clock)
+        return Crew(agents=agents, clock=services.clock, pipeline=services.pipeline)
     environment = services.environment
     return Crew(
         agents=agents.with_environment(environment),
         clock=services.clock,
         options=CrewOptions.of_environment(environment),
+        pipeline=services.pipeline,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents
+from loopline.crew import Agents, QualityPipeline
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns
@@ -78,7 +78,8 @@ class Services:
     servers that it lists. `models` gives the models of a run and
     holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
-    no other. `environment` holds the variables that presets know. `agents` are those that a loop may have work.
+    no other. `environment` holds the variables that presets know. `agents` are those that a loop may have work, and
+    the `pipeline` stands around each of their runs.
     """
 
     source: str
@@ -100,6 +101,7 @@ class Services:
     mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
     web: WebPorts = field(default_factory=WebPorts)
     agents: Agents = field(default_factory=Agents)
+    pipeline: QualityPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

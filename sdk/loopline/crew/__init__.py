@@ -14,3 +14,14 @@ from loopline.crew.dispatcher import AgentResult as AgentResult
 from loopline.crew.dispatcher import Dispatcher as Dispatcher
 from loopline.crew.handoff import Handoff as Handoff
 from loopline.crew.handoff import parse_handoff as parse_handoff
+from loopline.crew.pipeline import HookedRun as HookedRun
+from loopline.crew.pipeline import NewCall as NewCall
+from loopline.crew.pipeline import PostHook as PostHook
+from loopline.crew.pipeline import PreHook as PreHook
+from loopline.crew.pipeline import QualityPipeline as QualityPipeline
+from loopline.crew.pipeline import SkipHooks as SkipHooks
+from loopline.crew.pipeline import SkipRun as SkipRun
+from loopline.crew.plan_first import PlanFirst as PlanFirst
+from loopline.crew.quality import Quality as Quality
+from loopline.crew.refine import Refine as Refine
+from loopline.crew.verify import Verify as Verify

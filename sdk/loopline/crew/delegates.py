@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from loopline.clock import Clock
 from loopline.crew.agents import Agents
@@ -21,6 +22,8 @@ from loopline.crew.dispatcher import (
     feedback,
 )
 from loopline.crew.handoff import SUFFIX
+from loopline.crew.pipeline import QualityPipeline, RunAgent
+from loopline.crew.servants import SERVANTS
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
@@ -37,6 +40,10 @@ from loopline.tools.arguments import (
 MOST_TASKS = 100
 """How many agents one call may begin."""
 MOST_ROUNDS = 5
+MOST_CHILDREN = 1_000
+"""Numbers of children below those that work for hooks."""
+HOOK_LANES = 100
+"""How many agents one hook may have work for one run."""
 WORKER_SECONDS = 600.0
 """How long an agent may run, if nothing else is said."""
 AGENT_EVENT = "crew.agent"
@@ -72,11 +79,15 @@ MAX_WORKERS_VARIABLE = "CHATCLI_AGENT_MAX_WORKERS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """The agents that a loop may call, and how they are run; calls of one loop share its slots."""
+    """The agents that a loop may call, and how they are run; calls of one loop share its slots.
+
+    The `pipeline` stands around each run.
+    """
 
     agents: Agents
     clock: Clock
     options: CrewOptions = field(default_factory=CrewOptions)
+    pipeline: QualityPipeline | None = None
     slots: asyncio.Semaphore = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -98,23 +109,43 @@ class Crew:
             slots=self.slots,
         )
 
-    def run_agent(
+    async def run_agent(
         self, call: AgentCall, index: int, context: ToolContext[object]
-    ) -> Awaitable[TurnResult]:
-        """Begin the child run of an agent, or come back to it.
+    ) -> AgentResult:
+        """Run an agent, or come back to its run, with the pipeline around it.
 
         Raises:
             ToolError: there is no such agent, or no child run can be begun here.
         """
-        return context.on_spawn(replace(self.child_task(call), number=index + 1))
 
-    def child_task(self, call: AgentCall) -> ChildTask:
-        """Return the child run that a call means.
+        def execute(call: AgentCall) -> Awaitable[TurnResult]:
+            return context.on_spawn(replace(self.child_task(call), number=index + 1))
+
+        def dispatch(hook: int) -> RunAgent:
+            lanes = count(hook * HOOK_LANES + 1)
+
+            def run_agent(call: AgentCall) -> Awaitable[TurnResult]:
+                number = next(lanes) * MOST_CHILDREN + index + 1
+                task = self.child_task(call, SERVANTS)
+                return context.on_spawn(replace(task, number=number))
+
+            return run_agent
+
+        if self.pipeline is None:
+            return AgentResult(call=call, result=await execute(call))
+        return await self.pipeline.run(call, execute, dispatch)
+
+    def child_task(self, call: AgentCall, servants: Agents | None = None) -> ChildTask:
+        """Return the child run that a call means; `servants` work for hooks, and hand back what they say.
 
         Raises:
             ToolError: there is no such agent.
         """
-        agent = self.agents.find(call.agent)
+        if servants is None or call.agent in self.agents:
+            agent = self.agents.find(call.agent)
+        else:
+            agent = servants.find(call.agent)
+        suffix = SUFFIX if servants is None else ""
         limits: Mapping[str, LimitValue] = {
             "deadline_seconds": self.options.worker_seconds,
             **agent.child_limits,
@@ -122,7 +153,7 @@ class Crew:
         return ChildTask(
             text=call.task,
             context=call.context,
-            instructions=f"{agent.instructions.strip()}\n\n{SUFFIX}".strip(),
+            instructions=f"{agent.instructions.strip()}\n\n{suffix}".strip(),
             tools=None if agent.tools is None else tuple(agent.tools),
             skills=None if agent.skills is None else tuple(agent.skills),
             model=agent.model or None,
@@ -178,7 +209,7 @@ class DelegationTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the agents, and return what they handed back."""
         results = await self.dispatch(arguments, self.crew.dispatcher(call.context))
-        if len(results) == 1 and results[0].result is None:
+        if len(results) == 1 and not results[0].answer and results[0].result is None:
             raise ToolError(results[0].error)
         return outcome_of(results)
 
@@ -191,9 +222,7 @@ class DelegationTool(RerunnableTool):
 
 def outcome_of(results: Sequence[AgentResult]) -> Outcome:
     """Return the outcome of a call: one text, and the sources of all agents in order."""
-    sources: tuple[Source, ...] = tuple(
-        source for outcome in results if outcome.result for source in outcome.result.sources
-    )
+    sources: tuple[Source, ...] = tuple(source for outcome in results for source in outcome.sources)
     return Outcome(text=feedback(results), sources=sources, cites=True)
 
 
@@ -365,11 +394,11 @@ def output_text(result: AgentResult) -> str:
 
 def _handed_back(result: AgentResult) -> str:
     """Return the handoff with its sources listed by the marks in it, or why there is none."""
-    if result.result is None or not result.result.answer.strip():
+    if not result.answer.strip():
         return f"(nothing: {result.problem})"
     sources = [
         f"[{number}] {source.title or source.url} {source.url}"
-        for number, source in enumerate(result.result.sources, 1)
+        for number, source in enumerate(result.sources, 1)
     ]
     return "\n".join([str(result.handoff), *sources])
 

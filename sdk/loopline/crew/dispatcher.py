@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from loopline.clock import Clock, elapsed_ms
@@ -12,7 +12,8 @@ from loopline.crew.agents import Agents
 from loopline.crew.handoff import Handoff, parse_handoff
 from loopline.errors import ToolError
 from loopline.events import AgentEvent, AgentEventType, go_duration
-from loopline.timeline import TurnResult
+from loopline.models import Json
+from loopline.timeline import Source, TurnResult
 from loopline.tools import AskUser
 
 MAX_WORKERS = 4
@@ -30,17 +31,34 @@ class AgentCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """What came of a call: the result of its run, or the error for which there is none."""
+    """What came of a call: the result of its run, or the error for which there is none.
+
+    `text` is the answer if it is not that of the run. `notes` are what hooks say of it.
+    """
 
     call: AgentCall
     result: TurnResult | None = None
     error: str = ""
+    text: str | None = None
+    notes: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @property
+    def answer(self) -> str:
+        """The answer that counts."""
+        if self.text is not None:
+            return self.text
+        return "" if self.result is None else self.result.answer
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources that the answer cites by `[1]`, `[2]` and so on."""
+        return () if self.result is None else self.result.sources
 
     @property
     def problem(self) -> str:
         """The reason why the agent did not finish its task, or an empty text."""
         if self.result is None:
-            return self.error
+            return "" if self.text is not None and not self.error else self.error or "no result"
         if self.result.exit_reason == "complete":
             return ""
         return self.result.error or self.result.exit_reason
@@ -48,15 +66,14 @@ class AgentResult:
     @property
     def handoff(self) -> Handoff:
         """What it handed back."""
-        answer = "" if self.result is None else self.result.answer
-        return parse_handoff(answer)
+        return parse_handoff(self.answer)
 
 
 class ExecuteAgent(Protocol):
     """Runs one call; the index, from 0, is its position among those that were dispatched with it."""
 
-    def __call__(self, call: AgentCall, index: int, /) -> Awaitable[TurnResult]:
-        """Return the result of the run.
+    def __call__(self, call: AgentCall, index: int, /) -> Awaitable[AgentResult]:
+        """Return what came of it.
 
         Raises:
             ToolError: the run could not be begun, or its code failed.
@@ -132,8 +149,7 @@ class Dispatcher:
         error = "cancelled"
         try:
             self.agents.find(call.agent)
-            result = await self.execute(call, index)
-            outcome = AgentResult(call=call, result=result)
+            outcome = await self.execute(call, index)
             error = outcome.problem
         except AskUser:
             error = "it waits for the user"
@@ -179,7 +195,7 @@ def feedback(results: Sequence[AgentResult]) -> str:
     offset, parts = 0, list[str]()
     for number, outcome in enumerate(results, 1):
         parts.append(_report(number, outcome, offset))
-        offset += len(outcome.result.sources) if outcome.result else 0
+        offset += len(outcome.sources)
     failed = [outcome for outcome in results if outcome.problem]
     if failed:
         names = ", ".join(dict.fromkeys(outcome.call.agent for outcome in failed))
@@ -193,8 +209,8 @@ def feedback(results: Sequence[AgentResult]) -> str:
 def _report(number: int, outcome: AgentResult, offset: int) -> str:
     status = f"failed: {outcome.problem}" if outcome.problem else "completed"
     heading = f"({number}) {outcome.call.agent}, {status}"
-    result = outcome.result
-    if result is None or not result.answer.strip():
+    if not outcome.answer.strip():
         return heading
-    handoff = outcome.handoff.with_positions(len(result.sources), offset)
-    return f"{heading}\n{handoff}"
+    handoff = outcome.handoff.with_positions(len(outcome.sources), offset)
+    notes = [f"{name}: {value}" for name, value in outcome.notes.items()]
+    return "\n".join([heading, f"{handoff}", *notes])

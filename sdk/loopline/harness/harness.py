@@ -173,11 +173,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 self._choose, self._clock = tape.choose, tape.clock
             await asyncio.to_thread(warm_codec)
             loaded = await asyncio.to_thread(load, self._source)
-            properties = await asyncio.to_thread(
-                lambda: merged(
-                    loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
-                )
-            )
+            properties = await asyncio.to_thread(self._properties, loaded)
             log = self._callers_log
             if log is None:
                 # What is collected beside a run asks the clock too, once more or less each time.
@@ -197,7 +193,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             observer = await open_observer(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
-            agents = await self._agents(loaded)
+            agents, quality = await self._agents(loaded), loaded.bundle.quality
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
@@ -221,6 +217,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 mcp_tools=servers.tools,
                 web=await open_web(properties, os.environ, self._clock, stack),
                 agents=agents,
+                pipeline=quality.pipeline(self._clock) if quality else None,
             )
             turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
             stack.push_async_callback(turns.close)
@@ -235,6 +232,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    def _properties(self, loaded: LoadedBundle) -> Properties:
+        """Return the properties in force."""
+        return merged(loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides)
 
     async def _agents(self, loaded: LoadedBundle) -> Agents:
         """Return the bundle's agents, once their models can be chosen."""

@@ -1,0 +1,263 @@
+"""Plan first: a hard task is planned, its steps are run in order, and the agent begins with their results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from loopline.crew.dispatcher import AgentCall, AgentResult
+from loopline.crew.pipeline import HookedRun, NewCall, PreOutcome
+from loopline.crew.servants import PLANNER
+from loopline.errors import LooplineError
+from loopline.models import Json, JsonObject, extract_json
+
+Mode = Literal["off", "auto", "always"]
+THRESHOLD = 6
+REPORTED_CHARACTERS = 400
+SUMMARY_CHARACTERS = 200
+_MOST_STEPS = 20
+
+_VERBS = frozenset(
+    [
+        "add",
+        "analyse",
+        "analyze",
+        "build",
+        "change",
+        "check",
+        "compare",
+        "convert",
+        "create",
+        "delete",
+        "deploy",
+        "document",
+        "extract",
+        "find",
+        "fix",
+        "implement",
+        "install",
+        "migrate",
+        "move",
+        "optimise",
+        "optimize",
+        "refactor",
+        "remove",
+        "rename",
+        "replace",
+        "review",
+        "run",
+        "search",
+        "split",
+        "test",
+        "translate",
+        "update",
+        "validate",
+        "verify",
+        "write",
+        "adicione",
+        "adicionar",
+        "altere",
+        "analise",
+        "analisar",
+        "atualize",
+        "compare",
+        "comparar",
+        "corrija",
+        "corrigir",
+        "crie",
+        "criar",
+        "delete",
+        "documente",
+        "escreva",
+        "escrever",
+        "execute",
+        "implemente",
+        "implementar",
+        "instale",
+        "mova",
+        "otimize",
+        "refatore",
+        "refatorar",
+        "remova",
+        "renomeie",
+        "revise",
+        "rode",
+        "teste",
+        "testar",
+        "traduza",
+        "valide",
+        "verifique",
+    ]
+)
+_SEQUENCERS = re.compile(
+    r"\b(?:then|after that|afterwards|finally|next|first|second|step by step|before that|"
+    r"depois|em seguida|por fim|finalmente|primeiro|segundo|antes|passo a passo)\b"
+)
+_WORD = re.compile(r"[a-zà-ÿ]+")
+_PATH = re.compile(r"(?<![\w./-])[\w-]{1,80}(?:/[\w.-]{1,80}){0,10}\.[a-z][a-z0-9]{0,4}\b")
+_STEP_ID = re.compile(r"E\d{1,3}")
+_PLACEHOLDER = re.compile(r"#(E\d{1,3})(?:\.(head|last)=(\d{1,4})|\.(summary))?")
+
+
+def complexity(task: str) -> int:
+    """Return how hard a task looks, from 0 to 10: action verbs (5), files (3), and words of a sequence (2).
+
+    English and Portuguese words count, each once.
+    """
+    text = task.lower()
+    verbs = {word for word in _WORD.findall(text) if word in _VERBS}
+    files, sequence = set(_PATH.findall(text)), set(_SEQUENCERS.findall(text))
+    return min(len(verbs), 5) + min(len(files), 3) + min(len(sequence), 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkStep:
+    """A step of a plan: its id, E1 and so on, the agent that does it, and the steps it needs."""
+
+    id: str
+    agent: str
+    task: str
+    deps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPlan:
+    """Steps in an order in which each comes after those that it needs."""
+
+    summary: str
+    steps: tuple[WorkStep, ...]
+
+
+def parse_work_plan(text: str) -> WorkPlan:
+    """Return the plan in a reply, which may have a fence or prose around its JSON.
+
+    Raises:
+        LooplineError: there is none, or it is wrong; the message names the step.
+    """
+    value = extract_json(text)
+    match {"task_summary": "", "steps": None, **(value or {})}:
+        case {"task_summary": str(summary), "steps": list(items)} if 0 < len(items) <= _MOST_STEPS:
+            steps = [_step(item) for item in items]
+        case _:
+            raise LooplineError("the reply has no JSON object with task_summary and steps")
+    known = set[str]()
+    for step in steps:
+        if step.id in known:
+            raise LooplineError(f"two steps are called {step.id}")
+        named = {match[1] for match in _PLACEHOLDER.finditer(step.task)}
+        for needed in [*step.deps, *sorted(named)]:
+            if needed not in known:
+                raise LooplineError(f"{step.id} needs {needed}, which is no step before it")
+        known.add(step.id)
+    return WorkPlan(summary=summary, steps=tuple(steps))
+
+
+def _step(item: Json) -> WorkStep:
+    fields: JsonObject = {"deps": [], **item} if isinstance(item, dict) else {}
+    match fields:
+        case {"id": str(id), "agent": str(agent), "task": str(task), "deps": list(deps)}:
+            if _STEP_ID.fullmatch(id) and agent.strip() and task.strip():
+                return WorkStep(id=id, agent=agent, task=task, deps=tuple(map(str, deps)))
+        case _:
+            pass
+    raise LooplineError('a step is such as {"id": "E1", "agent": "…", "task": "…", "deps": []}')
+
+
+def resolve_placeholders(task: str, outputs: Mapping[str, str]) -> str:
+    """Return the task with the outputs of steps in place of `#E1`, `#E1.head=3`, `#E1.last=3` and `#E1.summary`.
+
+    A step without an output stays as it is written.
+    """
+
+    def resolved(match: re.Match[str]) -> str:
+        if match[1] not in outputs:
+            return match[0]
+        output = outputs[match[1]].strip()
+        lines = output.splitlines()
+        if match[2] == "head":
+            return "\n".join(lines[: int(match[3])])
+        if match[2] == "last":
+            return "\n".join(lines[-int(match[3]) :]) if int(match[3]) else ""
+        if match[4]:
+            first = output.partition("\n\n")[0]
+            return first[:SUMMARY_CHARACTERS]
+        return output
+
+    return _PLACEHOLDER.sub(resolved, task)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What came of a step; an error is its output too, and its dependants read it."""
+
+    step: WorkStep
+    text: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFirst:
+    """A hook that plans a task before its agent begins, and runs the steps one after the other.
+
+    With `auto` it does so from a complexity of `threshold` on. A plan that cannot be read changes nothing. `agents` are
+    those that the plan may name.
+    """
+
+    agents: Sequence[str] = ()
+    mode: Mode = "auto"
+    threshold: int = THRESHOLD
+
+    def applies_to(self, task: str) -> bool:
+        """Return whether a task is planned."""
+        return self.mode == "always" or (self.mode == "auto" and complexity(task) >= self.threshold)
+
+    async def before(self, run: HookedRun) -> PreOutcome:
+        """Return the call with a report of the steps below its context."""
+        if run.call.agent.lower() == PLANNER or not self.applies_to(run.call.task):
+            return None
+        try:
+            reply = await run.dispatch(AgentCall(agent=PLANNER, task=self._request(run.call)))
+            plan = parse_work_plan(reply.answer)
+        except LooplineError:
+            return None
+        outputs = await run_work_plan(plan, run)
+        context = "\n\n".join(part for part in (run.call.context, report(plan, outputs)) if part)
+        return NewCall(replace(run.call, context=context))
+
+    def _request(self, call: AgentCall) -> str:
+        names = ", ".join(self.agents or [call.agent])
+        return (
+            "Plan this task in steps. Reply with one JSON object: "
+            '{"task_summary": "…", "steps": [{"id": "E1", "agent": "…", "task": "…", "deps": []}]}. '
+            f"Agents: {names}. A task may hold #E1, the output of step E1, also #E1.head=3, #E1.last=3, "
+            f"#E1.summary. deps name earlier steps only.\n\nTask: {call.task}"
+        )
+
+
+async def run_work_plan(plan: WorkPlan, run: HookedRun) -> list[StepOutput]:
+    """Run the steps in order; one that needs a failed step reads its error, and the plan goes on."""
+    outputs = list[StepOutput]()
+    for step in plan.steps:
+        texts = {output.step.id: output.text for output in outputs}
+        call = AgentCall(agent=step.agent, task=resolve_placeholders(step.task, texts))
+        try:
+            result = AgentResult(call=call, result=await run.dispatch(call))
+        except LooplineError as error:
+            result = AgentResult(call=call, error=str(error))
+        text = f"<error: {result.problem}>" if result.problem else result.answer.strip()
+        outputs.append(StepOutput(step, text, not result.problem))
+    return outputs
+
+
+def report(plan: WorkPlan, outputs: Sequence[StepOutput]) -> str:
+    """Return what the agent reads of the plan: each step with its status and the beginning of its output."""
+    lines = [f"A plan was made and run before you began: {plan.summary}".rstrip(": ")]
+    for output in outputs:
+        status = "done" if output.ok else "failed"
+        lines.append(f"{output.step.id} ({output.step.agent}, {status}): {output.step.task}")
+        lines.append(output.text[:REPORTED_CHARACTERS])
+    if not all(output.ok for output in outputs):
+        lines.append("Some steps failed: make up for them, or say what is missing.")
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""Refine: a draft is criticised and rewritten, as long as that improves it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from loopline.crew.dispatcher import AgentCall, AgentResult
+from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
+from loopline.crew.servants import REFINER
+from loopline.errors import LooplineError
+
+MARKER = "[REFINE_DRAFT]"
+EXCLUDED = ("formatter", "deps", "refiner", "verifier")
+MIN_BYTES = 200
+EPSILON_CHARACTERS = 50
+SAME = 0.99
+OTHER = 0.3
+SAME_WORDS = 0.95
+REGRESSION = 0.15
+
+_REVISED = re.compile(r"<revised>(.*?)(?:</revised>|\Z)", re.DOTALL | re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refine:
+    """A hook that has the draft of an agent rewritten, at most `max_passes` times.
+
+    It stops when a pass changes next to nothing. A pass that leaves the original much further behind than the one
+    before it is rolled back. Drafts that are short, failed or by an agent of `excluded` stay as they are.
+    """
+
+    max_passes: int = 1
+    min_bytes: int = MIN_BYTES
+    excluded: tuple[str, ...] = EXCLUDED
+
+    async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
+        """Return the result with the best text."""
+        original = result.answer
+        is_short = len(original.encode()) < self.min_bytes
+        if result.problem or is_short or run.call.agent.lower() in self.excluded:
+            return None
+        best, closeness, passes = original, 0.0, 0
+        for _ in range(self.max_passes):
+            revised = await self._revised(run, best)
+            if not revised:
+                break
+            passes += 1
+            now = similarity(original, revised)
+            if passes > 1 and now < closeness * (1 - REGRESSION):
+                return with_text(result, best, passes, rolled_back=True)
+            converged = has_converged(best, revised)
+            best, closeness = revised, max(closeness, now)
+            if converged:
+                break
+        return with_text(result, best, passes) if passes else None
+
+    async def _revised(self, run: HookedRun, draft: str) -> str:
+        """Return the rewritten text; nothing if there is none."""
+        task = f"{MARKER}\nTask: {run.call.task}\n\nDraft:\n{draft}"
+        try:
+            reply = await run.dispatch(AgentCall(agent=REFINER, task=task))
+        except LooplineError:
+            return ""
+        if not reply.ok:
+            return ""
+        revised = _REVISED.search(reply.answer)
+        return (revised[1] if revised else reply.answer).strip()
+
+
+def with_text(
+    result: AgentResult, text: str, passes: int, *, rolled_back: bool = False
+) -> AgentResult:
+    """Return the result with another text, and notes of how it came about."""
+    notes = {"refine_passes": passes, **({"refine_rolled_back": True} if rolled_back else {})}
+    changed = AgentResult(
+        call=result.call, result=result.result, error=result.error, text=text, notes=result.notes
+    )
+    return with_notes(changed, notes)
+
+
+def has_converged(before: str, after: str) -> bool:
+    """Return whether a pass changed next to nothing."""
+    if differing(before, after) <= EPSILON_CHARACTERS:
+        return True
+    share = 1 - differing(before, after) / max(len(before), len(after), 1)
+    if share >= SAME or share < OTHER:
+        return share >= SAME
+    return similarity(before, after) >= SAME_WORDS
+
+
+def differing(before: str, after: str) -> int:
+    """Return how many characters lie between what both texts begin and end with."""
+    shorter = min(len(before), len(after))
+    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    rest = shorter - start
+    end = next((i for i in range(rest) if before[-1 - i] != after[-1 - i]), rest)
+    return max(len(before), len(after)) - start - end
+
+
+def similarity(before: str, after: str) -> float:
+    """Return the share of words that both texts have, of those that either has."""
+    first, second = set(_WORD.findall(before.lower())), set(_WORD.findall(after.lower()))
+    return len(first & second) / len(first | second) if first | second else 1.0

@@ -1,0 +1,644 @@
+"""Rows 128, 129, 137, 138 and 140 to 142, and the scenarios C9 to C12, C15 and C16: what stands around an agent's run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from loopline import AgentEvent, Harness, LooplineError, ToolError, TurnResult
+from loopline.crew import (
+    AgentCall,
+    AgentResult,
+    Agents,
+    Dispatcher,
+    HookedRun,
+    NewCall,
+    PlanFirst,
+    Quality,
+    QualityPipeline,
+    Refine,
+    SkipHooks,
+    SkipRun,
+    Verify,
+)
+from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
+from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
+from loopline.crew.quality import effort_of_budget
+from loopline.testing import Call, FakeClock
+from loopline.timeline import ToolResult
+from tests.support.crews import AGENTS, READER, Scripts, desk
+
+CALL = AgentCall(agent="reader", task="Read")
+LONG = "The lake is deep and cold, and nobody has ever seen its ground, which lies far below. " * 4
+
+
+def answer(text: str) -> TurnResult:
+    """Return the result of a run that answered this."""
+    return TurnResult(answer=text, turn_id="turn_1", exit_reason="complete", ok=True)
+
+
+@dataclass
+class Worker:
+    """Runs that answer by a function of the call; `calls` are those it got."""
+
+    reply: Callable[[AgentCall], str] = lambda call: f"did {call.task}"
+    calls: list[AgentCall] = field(default_factory=list[AgentCall])
+
+    async def __call__(self, call: AgentCall) -> TurnResult:
+        self.calls.append(call)
+        return answer(self.reply(call))
+
+    def of_hook(self, number: int) -> RunAgent:
+        """Return what a hook has agents work by."""
+        del number
+        return self
+
+
+@dataclass
+class Before:
+    """A hook before the run that returns this, or raises it."""
+
+    outcome: PreOutcome | Exception = None
+    calls: int = 0
+
+    async def before(self, run: HookedRun) -> PreOutcome:
+        del run
+        self.calls += 1
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+@dataclass
+class Prefix:
+    """A hook before the run that puts something before the task."""
+
+    text: str
+
+    async def before(self, run: HookedRun) -> PreOutcome:
+        return NewCall(replace(run.call, task=f"{self.text}{run.call.task}"))
+
+
+@dataclass
+class Suffix:
+    """A hook after the run that puts something behind the answer."""
+
+    text: str
+    skip: bool = False
+
+    async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
+        del run
+        changed = replace(result, text=f"{result.answer}{self.text}")
+        return SkipHooks(changed) if self.skip else changed
+
+
+class Stuck:
+    """A hook that never comes to an end."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
+        del run, result
+        self.begun.set()
+        await asyncio.Event().wait()
+        return None
+
+
+def pipeline(clock: FakeClock | None = None) -> QualityPipeline:
+    return QualityPipeline(clock=clock or FakeClock())
+
+
+async def run(through: QualityPipeline, worker: Worker, call: AgentCall = CALL) -> AgentResult:
+    return await through.run(call, worker, worker.of_hook)
+
+
+async def test_c10_without_hooks_or_switched_off_a_run_is_the_agents_alone() -> None:
+    worker, off = Worker(), QualityPipeline(clock=FakeClock(), enabled=False)
+    off.add_after(Suffix("!"))
+    assert (await run(off, worker)).answer == (await run(pipeline(), worker)).answer == "did Read"
+    assert worker.calls == [CALL, CALL]
+
+
+async def test_row_141_hooks_before_the_run_change_the_task_one_after_the_other() -> None:
+    through, worker = pipeline(), Worker()
+    through.add_before(Prefix("[1]"))
+    through.add_before(Prefix("[2]"))
+    assert (await run(through, worker)).answer == "did [2][1]Read"
+
+
+async def test_row_141_a_hook_may_stand_in_for_the_run_and_hooks_after_it_are_called() -> None:
+    through, worker = pipeline(), Worker()
+    through.add_before(Before(SkipRun("instead")))
+    through.add_after(Suffix("!"))
+    result = await run(through, worker)
+    assert (result.answer, result.problem, worker.calls) == ("instead!", "", [])
+
+
+async def test_c10_a_lower_priority_comes_first_and_else_the_order_of_adding() -> None:
+    through, worker = pipeline(), Worker()
+    through.add_after(Suffix("c"))
+    through.add_after(Suffix("d"))
+    through.add_after(Suffix("a"), 1)
+    through.add_after(Suffix("b"), 99)
+    assert (await run(through, worker)).answer == "did Readabcd"
+
+
+async def test_c10_the_rest_of_a_phase_can_be_skipped() -> None:
+    through, worker = pipeline(), Worker()
+    skipped = Before()
+    through.add_before(Before(SkipHooks()))
+    through.add_before(skipped)
+    through.add_after(Suffix("a", skip=True))
+    through.add_after(Suffix("b"))
+    assert (await run(through, worker)).answer == "did Reada"
+    assert skipped.calls == 0
+
+
+async def test_row_140_a_hook_that_fails_changes_nothing() -> None:
+    through, worker = pipeline(), Worker()
+    through.add_before(Before(ValueError("broken")))
+    through.add_after(Suffix("!"))
+    assert (await run(through, worker)).answer == "did Read!"
+
+
+async def test_row_140_a_hook_that_takes_thirty_seconds_is_left_behind() -> None:
+    clock = FakeClock()
+    through, worker, stuck = pipeline(clock), Worker(), Stuck()
+    through.add_after(stuck)
+    running = asyncio.ensure_future(run(through, worker))
+    await stuck.begun.wait()
+    clock.advance(29)
+    await asyncio.sleep(0)
+    assert not running.done()
+    clock.advance(1)
+    assert (await running).answer == "did Read"
+
+
+async def test_row_140_after_five_failures_a_hook_rests_for_thirty_seconds_and_is_tried_once() -> (
+    None
+):
+    clock, worker = FakeClock(), Worker()
+    through, hook = pipeline(clock), Before(ValueError("broken"))
+    through.add_before(hook)
+    for _ in range(9):
+        await run(through, worker)
+    assert hook.calls == 5
+    clock.advance(30)
+    await run(through, worker)
+    await run(through, worker)
+    assert hook.calls == 6
+    clock.advance(30)
+    hook.outcome = None
+    await run(through, worker)
+    await run(through, worker)
+    assert hook.calls == 8
+
+
+async def test_c10_fifty_runs_at_once_do_not_mix() -> None:
+    through, worker = pipeline(), Worker()
+    through.add_before(Prefix(">"))
+    through.add_after(Suffix("<"))
+    calls = [AgentCall(agent="reader", task=f"{number}") for number in range(50)]
+    results = await asyncio.gather(*(run(through, worker, call) for call in calls))
+    assert [result.answer for result in results] == [f"did >{n}<" for n in range(50)]
+
+
+async def test_c10_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None:
+    through, begun, go = pipeline(), asyncio.Event(), asyncio.Event()
+
+    async def slow(call: AgentCall) -> TurnResult:
+        begun.set()
+        await go.wait()
+        return answer(call.task)
+
+    through.add_after(Suffix("a"))
+    running = asyncio.ensure_future(through.run(CALL, slow, Worker().of_hook))
+    await begun.wait()
+    before = through.generation
+    through.add_after(Suffix("b"))
+    go.set()
+    assert (await running).answer == "Reada"
+    assert through.generation == before + 1
+    assert (await run(through, Worker())).answer == "did Readab"
+
+
+async def test_c10_draining_takes_no_more_hooks_and_waits_no_longer_than_told() -> None:
+    clock = FakeClock()
+    through, stuck = pipeline(clock), Stuck()
+    through.add_after(stuck)
+    running = asyncio.ensure_future(run(through, Worker()))
+    await stuck.begun.wait()
+    draining = asyncio.ensure_future(through.drain(5))
+    await asyncio.sleep(0)
+    with pytest.raises(LooplineError, match="drained"):
+        through.add_after(Suffix("!"))
+    assert (await run(through, Worker())).answer == "did Read"
+    clock.advance(5)
+    assert await draining is False
+    clock.advance(25)
+    await running
+    assert await through.drain(5) is True
+
+
+async def test_c10_an_agent_that_fails_has_an_error_and_hooks_see_it() -> None:
+    async def broken(call: AgentCall) -> TurnResult:
+        raise ToolError(f"{call.agent} broke")
+
+    through = pipeline()
+    through.add_after(Suffix("!"))
+    result = await through.run(CALL, broken, Worker().of_hook)
+    assert (result.problem, result.answer) == ("reader broke", "!")
+
+
+# Refining
+
+
+def revised(text: str) -> str:
+    return f"<critique>dull</critique><revised>{text}</revised>"
+
+
+async def refined(
+    reply: Callable[[AgentCall], str], draft: str = LONG, passes: int = 1
+) -> AgentResult:
+    through, worker = pipeline(), Worker(lambda call: draft)
+    through.add_after(Refine(max_passes=passes))
+    hooks = Worker(reply)
+    return await through.run(CALL, worker, hooks.of_hook)
+
+
+async def test_row_137_a_draft_is_rewritten() -> None:
+    result = await refined(lambda call: revised("Better, and about something else entirely."))
+    assert result.answer == "Better, and about something else entirely."
+    assert dict(result.notes) == {"refine_passes": 1}
+
+
+@pytest.mark.parametrize(("draft", "agent"), [("short", "reader"), (LONG, "Formatter")])
+async def test_c11_a_short_draft_and_an_excluded_agent_are_left_alone(
+    draft: str, agent: str
+) -> None:
+    hooks, through = Worker(), pipeline()
+    through.add_after(Refine())
+    call = AgentCall(agent=agent, task="Do")
+    result = await through.run(call, Worker(lambda _: draft), hooks.of_hook)
+    assert (result.answer, hooks.calls) == (draft, [])
+
+
+async def test_c11_refining_ends_when_a_pass_changes_next_to_nothing() -> None:
+    texts = iter([f"{LONG} And a whole new sentence that was not there before at all.", LONG])
+    seen = list[str]()
+
+    def reply(call: AgentCall) -> str:
+        seen.append(call.task)
+        last = next(texts, None)
+        return revised(f"{last or LONG}.")
+
+    result = await refined(lambda call: reply(call), passes=9)
+    assert result.notes["refine_passes"] == len(seen) <= 3
+
+
+async def test_c11_a_refiner_that_fails_leaves_the_best_text() -> None:
+    def reply(call: AgentCall) -> str:
+        raise ToolError("no refiner")
+
+    assert (await refined(reply)).answer == LONG
+
+
+async def test_c11_a_pass_that_loses_the_original_is_rolled_back() -> None:
+    texts = iter(
+        [f"{LONG} It is also very wide, as wide as three other lakes are together.", "Tea."]
+    )
+    result = await refined(lambda call: revised(next(texts)), passes=3)
+    assert result.answer.startswith(LONG.strip())
+    assert result.notes["refine_rolled_back"] is True
+
+
+# Verifying
+
+
+def verifier(
+    verdict: str, questions: str = "- How deep?\n- How cold?"
+) -> Callable[[AgentCall], str]:
+    def reply(call: AgentCall) -> str:
+        if call.agent == "answerer":
+            return f"answer to {call.task}"
+        if "[COMPARE]" in call.task:
+            return verdict
+        return f"<questions>{questions}</questions>"
+
+    return reply
+
+
+async def verified(
+    reply: Callable[[AgentCall], str], *, rewrite: bool = False, draft: str = "It is 9 m deep."
+) -> tuple[AgentResult, Worker]:
+    through, hooks = pipeline(), Worker(reply)
+    through.add_after(Verify(rewrite=rewrite))
+    result = await through.run(CALL, Worker(lambda _: draft), hooks.of_hook)
+    return result, hooks
+
+
+WRONG = (
+    "<status>discrepancy</status><discrepancies>- 9 m, not 90 m</discrepancies><final>90 m.</final>"
+)
+
+
+async def test_row_138_questions_are_answered_without_the_draft_and_what_disagrees_is_flagged() -> (
+    None
+):
+    result, hooks = await verified(verifier(WRONG))
+    assert result.answer == "It is 9 m deep."
+    assert result.notes["verified_with_discrepancy"] is True
+    assert result.notes["verifier_discrepancies"] == ["9 m, not 90 m"]
+    asked = [call for call in hooks.calls if call.agent == "answerer"]
+    assert [call.task for call in asked] == ["How deep?", "How cold?"]
+    assert not any("9 m" in f"{call.task}{call.context}" for call in asked)
+
+
+async def test_c12_a_wrong_answer_is_replaced_only_if_that_is_asked_for() -> None:
+    result, _ = await verified(verifier(WRONG), rewrite=True)
+    assert result.answer == "90 m."
+
+
+async def test_c12_an_answer_that_agrees_is_clean() -> None:
+    result, _ = await verified(verifier("<status>clean</status><final>x</final>"), rewrite=True)
+    assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"verified_clean": True})
+
+
+@pytest.mark.parametrize("verdict", ["Looks good to me.", ""])
+async def test_c12_a_reply_that_cannot_be_read_verifies_nothing(verdict: str) -> None:
+    result, _ = await verified(verifier(verdict))
+    assert list(result.notes) == ["unverified"]
+
+
+async def test_c12_nothing_is_asked_about_an_empty_answer() -> None:
+    _, hooks = await verified(verifier(WRONG), draft=" ")
+    assert hooks.calls == []
+
+
+async def test_row_142_refining_comes_first_then_verifying_then_hooks_of_your_own() -> None:
+    order = list[str]()
+
+    class Learn:
+        async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
+            del run, result
+            order.append("learn")
+            return None
+
+    def reply(call: AgentCall) -> str:
+        order.append(call.agent)
+        return verifier("<status>clean</status>")(call) if call.agent != "refiner" else LONG
+
+    quality = Quality(refine=Refine(), verify=Verify(), after=[Learn()])
+    through, hooks = quality.pipeline(FakeClock()), Worker(reply)
+    await through.run(CALL, Worker(lambda _: LONG), hooks.of_hook)
+    assert order == ["refiner", "verifier", "answerer", "answerer", "verifier", "learn"]
+
+
+async def test_c16_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its_caller() -> None:
+    model = Scripts(
+        {
+            "Go": [Call("crew.delegate", agent="reader", task="Read it"), "Ok."],
+            "Read it": ["It is 9 m deep."],
+            "[NUM_QUESTIONS=3]": ["<questions>1. How deep?</questions>"],
+            "How deep?": ["90 m."],
+            "[COMPARE]": [WRONG],
+        }
+    )
+    bundle = replace(desk(), quality=Quality(verify=Verify()))
+    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Go")
+        [text] = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+    assert "verified_with_discrepancy: True" in text
+    assert "9 m, not 90 m" in text
+    assert "9 m" not in model.prompt_of("How deep?")
+
+
+# Planning first
+
+
+@pytest.mark.parametrize(
+    ("task", "least", "most"),
+    [
+        ("What is in this file?", 0, 3),
+        ("read a.py", 0, 3),
+        (
+            "Refactor a.py and b.py, then update c.py, test it and finally document the change",
+            6,
+            10,
+        ),
+        ("Crie a.py, altere b.py, depois teste c.py e por fim documente", 6, 10),
+    ],
+)
+def test_row_128_how_hard_a_task_looks_decides_whether_it_is_planned(
+    task: str, least: int, most: int
+) -> None:
+    assert least <= complexity(task) <= most
+    assert PlanFirst().applies_to(task) is (least >= 6)
+    assert not PlanFirst(mode="off").applies_to(task)
+    assert PlanFirst(mode="always").applies_to(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("use #E1", "use a\nb\nc"),
+        ("use #E1.head=2", "use a\nb"),
+        ("use #E1.last=1", "use c"),
+        ("use #E2.summary", "use first"),
+        ("use #E9 and #E1.head=1", "use #E9 and a"),
+    ],
+)
+def test_row_129_placeholders_stand_for_what_earlier_steps_gave(task: str, expected: str) -> None:
+    outputs = {"E1": " a\nb\nc\n", "E2": "first\n\nsecond"}
+    assert resolve_placeholders(task, outputs) == expected
+
+
+STEPS: list[Mapping[str, object]] = [
+    {"id": "E1", "agent": "reader", "task": "look"},
+    {"id": "E2", "agent": "writer", "task": "write of #E1", "deps": ["E1"]},
+]
+
+
+def plan_text(steps: Sequence[Mapping[str, object]]) -> str:
+    written = ", ".join(
+        "{"
+        + ", ".join(f'"{key}": {value!r}'.replace("'", '"') for key, value in step.items())
+        + "}"
+        for step in steps
+    )
+    return f'Here:\n```json\n{{"task_summary": "s", "steps": [{written}]}}\n```'
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ([], "no JSON object"),
+        ([STEPS[1]], "E2 needs E1"),
+        ([STEPS[0], STEPS[0]], "two steps"),
+        ([{"id": "1", "agent": "a", "task": "b"}], "a step is such as"),
+        ([{"id": "E1", "agent": "a", "task": "see #E1"}], "E1 needs E1"),
+    ],
+)
+def test_c15_a_plan_that_cannot_be_run_is_refused(
+    steps: Sequence[Mapping[str, object]], problem: str
+) -> None:
+    with pytest.raises(LooplineError, match=problem):
+        parse_work_plan(plan_text(steps))
+
+
+async def planned(reply: Callable[[AgentCall], str]) -> tuple[AgentCall, list[AgentCall]]:
+    """What the agent was asked, and the calls for its plan."""
+    worker, hooks, through = Worker(), Worker(reply), pipeline()
+    through.add_before(PlanFirst(mode="always"))
+    await through.run(CALL, worker, hooks.of_hook)
+    return worker.calls[0], hooks.calls
+
+
+async def test_c15_the_steps_of_a_plan_are_run_and_reported_to_the_agent() -> None:
+    asked, calls = await planned(
+        lambda call: plan_text(STEPS) if call.agent == "planner" else f"<{call.task}>"
+    )
+    assert [call.task for call in calls[1:]] == ["look", "write of <look>"]
+    assert asked.task == "Read"
+    assert "E2 (writer, done): write of #E1\n<write of <look>>" in asked.context
+
+
+async def test_c15_after_a_step_that_fails_its_dependants_read_its_error() -> None:
+    def reply(call: AgentCall) -> str:
+        if call.agent == "planner":
+            return plan_text(STEPS)
+        if call.task == "look":
+            raise ToolError("no reader")
+        return "done"
+
+    asked, calls = await planned(reply)
+    assert calls[-1].task == "write of <error: no reader>"
+    assert "Some steps failed" in asked.context
+
+
+async def test_c15_a_plan_that_cannot_be_read_changes_nothing() -> None:
+    asked, _ = await planned(lambda call: "I would rather not.")
+    assert asked == CALL
+
+
+@pytest.mark.parametrize(
+    ("tokens", "effort"),
+    [
+        (20_000, "max"),
+        (16_384, "max"),
+        (16_383, "high"),
+        (8_000, "high"),
+        (7_999, "medium"),
+        (4_096, "medium"),
+        (4_095, "low"),
+    ],
+)
+def test_c14_a_budget_of_thinking_means_an_effort(tokens: int, effort: str) -> None:
+    assert effort_of_budget(tokens) == effort
+
+
+# The dispatcher
+
+
+async def dispatched(
+    calls: Sequence[AgentCall],
+    execute: Callable[[AgentCall, int], Awaitable[AgentResult]],
+    *,
+    parallel: bool = True,
+) -> tuple[list[AgentResult], list[tuple[str, str]]]:
+    """The results, and the type and task of each event."""
+    events = list[AgentEvent]()
+    dispatcher = Dispatcher(
+        agents=Agents(AGENTS),
+        execute=execute,
+        clock=FakeClock(),
+        on_event=events.append,
+        max_workers=2,
+        parallel=parallel,
+    )
+    results = await dispatcher.dispatch(calls)
+    return results, [(event.type, event.task) for event in events]
+
+
+@dataclass
+class Work:
+    """Runs of agents that count how many run at once."""
+
+    running: int = 0
+    most: int = 0
+
+    async def __call__(self, call: AgentCall, index: int) -> AgentResult:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(9 - index):
+            await asyncio.sleep(0)
+        self.running -= 1
+        if call.task == "fail":
+            raise ToolError("broken")
+        return AgentResult(call=call, result=answer(f"{index}"))
+
+
+async def test_c9_an_empty_list_gives_nothing() -> None:
+    assert await dispatched([], Work()) == ([], [])
+
+
+async def test_c9_without_parallel_calls_run_one_after_the_other() -> None:
+    work = Work()
+    calls = [AgentCall(agent="reader", task=f"{number}") for number in range(3)]
+    results, _ = await dispatched(calls, work, parallel=False)
+    assert (work.most, [result.answer for result in results]) == (1, ["0", "1", "2"])
+
+
+async def test_row_132_each_call_has_one_beginning_and_one_end_whatever_comes_of_it() -> None:
+    work = Work()
+    calls = [
+        AgentCall(agent="reader", task="read"),
+        AgentCall(agent="wizard", task="conjure"),
+        AgentCall(agent="writer", task="fail"),
+    ]
+    results, events = await dispatched(calls, work)
+    assert [result.problem for result in results][0::2] == ["", "broken"]
+    assert "no agent 'wizard'" in results[1].problem
+    assert sorted(events) == [
+        ("Completed", "read"),
+        ("Failed", "conjure"),
+        ("Failed", "fail"),
+        ("Started", "conjure"),
+        ("Started", "fail"),
+        ("Started", "read"),
+    ]
+
+
+async def test_row_132_a_call_that_is_cancelled_before_its_turn_has_an_end_and_no_beginning() -> (
+    None
+):
+    events, begun = list[AgentEvent](), asyncio.Event()
+
+    async def hang(call: AgentCall, index: int) -> AgentResult:
+        del call, index
+        begun.set()
+        await asyncio.Event().wait()
+        raise ToolError("never")
+
+    dispatcher = Dispatcher(
+        agents=Agents([READER]),
+        execute=hang,
+        clock=FakeClock(),
+        on_event=events.append,
+        max_workers=1,
+    )
+    calls = [AgentCall(agent="reader", task=task) for task in ("a", "b")]
+    running = asyncio.ensure_future(dispatcher.dispatch(calls))
+    await begun.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert sorted((event.type, event.task) for event in events) == [
+        ("Failed", "a"),
+        ("Failed", "b"),
+        ("Started", "a"),
+    ]
