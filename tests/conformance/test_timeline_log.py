@@ -235,6 +235,15 @@ async def test_a_repeated_key_returns_what_came_after_its_first_outcome_too(
     assert texts(await log.append(HERE, [prompt("twice")], seen=0, key="k")) == ["once", "theirs"]
 
 
+async def test_a_key_leads_to_the_last_block_of_its_append(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("one"), followup("two")], seen=0, key="k")
+    await log.append(HERE, [followup("three")], seen=2)
+    await log.append(HERE, [prompt("again")], seen=3, key="k")
+    assert await log.appended(HERE, "k") == 2
+    assert [await log.appended(HERE, ""), await log.appended(HERE, "other")] == [None, None]
+    assert await log.appended(THERE, "k") is None
+
+
 async def test_a_key_counts_in_its_conversation_alone(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("here")], seen=0, key="k")
     await log.append(THERE, [prompt("there")], seen=0, key="k")

@@ -159,6 +159,10 @@ class KillingLog:
         """Whether it was forgotten."""
         return await self._log.forgotten(conversation)
 
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Which append used the key."""
+        return await self._log.appended(conversation, key)
+
     async def close(self) -> None:
         """Close."""
         await self._log.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, Unpack, overload
+from dataclasses import replace
+from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
+from loopline.conversations.submission import QUEUED, Message, Submission, WhenBusy
 from loopline.conversations.turns import Request, StoppedInQueue, Turns, turn_to_resume
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, EventSink, Mailbox
@@ -39,6 +41,7 @@ from loopline.reader import ConversationReader, Reader, check_name
 from loopline.timeline import (
     NEW_TURN,
     Block,
+    BodyUnion,
     ConversationKey,
     Feedback,
     Reaction,
@@ -46,7 +49,9 @@ from loopline.timeline import (
     TimelineLog,
     UserAnswer,
     UserAttachment,
+    UserFollowup,
     UserPrompt,
+    UserSteer,
     UserStop,
     open_timeline,
     turn_id,
@@ -56,9 +61,9 @@ from loopline.timeline import (
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
 
-WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
+_INPUTS = BodyUnion[UserPrompt | UserFollowup | UserSteer](UserPrompt | UserFollowup | UserSteer)
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
@@ -130,7 +135,54 @@ class Conversation(ConversationReader, Generic[T_co]):
         """
         output = output_type_of(output_type)
         files = await self._attachments(text, attachments)
-        return await self._say(text, files, when_busy, limits, None, output)
+        return await self._say(
+            Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
+        )
+
+    async def submit(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        key: str = "",
+        output_type: object = None,
+        **limits: Unpack[Limits],
+    ) -> Submission:
+        """Send a message, and return once it is stored; its turn runs in the background.
+
+        A message with a `key` that was used in the conversation before is not stored again: the submission is that of the
+        first one. So a sender that got no receipt can safely send it once more, also to another process.
+
+        Raises:
+            AttachmentError: a file cannot be attached; nothing was recorded.
+            ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
+        """
+        output = output_type_of(output_type)
+        files = await self._attachments(text, attachments)
+        stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+        def keep(receipt: Receipt) -> None:
+            if not stored.done():
+                stored.set_result(receipt)
+
+        message = Message(
+            text=text,
+            files=files,
+            when_busy=when_busy,
+            limits=limits,
+            output=output,
+            key=key,
+            on_receipt=keep,
+        )
+        turn = asyncio.create_task(self._say(message))
+        self._tasks.add(turn)
+        turn.add_done_callback(self._discard_task)
+        waiting: list[asyncio.Future[Any]] = [stored, turn]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not stored.done():
+            turn.result()  # raises what refused the message
+        return Submission(stored.result(), turn)
 
     async def stream(
         self,
@@ -149,7 +201,16 @@ class Conversation(ConversationReader, Generic[T_co]):
         output = output_type_of(output_type)
         files = await self._attachments(text, attachments)
         async for event in self._stream(
-            lambda sink: self._say(text, files, when_busy, limits, sink, output)
+            lambda sink: self._say(
+                Message(
+                    text=text,
+                    files=files,
+                    when_busy=when_busy,
+                    limits=limits,
+                    output=output,
+                    sink=sink,
+                )
+            )
         ):
             yield event
 
@@ -340,33 +401,28 @@ class Conversation(ConversationReader, Generic[T_co]):
             return ()
         return await asyncio.to_thread(read_attachments, attachments, self._caps, text_bytes=size)
 
-    async def _say(
-        self,
-        text: str,
-        files: Sequence[UserAttachment],
-        when_busy: WhenBusy,
-        limits: Limits,
-        sink: EventSink | None,
-        output: OutputType[Any] | None,
-    ) -> TurnResult[Any]:
+    async def _say(self, message: Message) -> TurnResult[Any]:
         self._turns.check_bundle()
         body = UserPrompt(
-            text=checked_text(text),
-            limits=stored_limits(check_limits(limits)),
-            output=output.schema if output else None,
+            text=checked_text(message.text),
+            limits=stored_limits(check_limits(message.limits)),
+            output=message.output.schema if message.output else None,
         )
-        if when_busy not in BUSY_POLICIES:
+        if message.when_busy not in BUSY_POLICIES:
             raise LooplineError(
-                f"when_busy is {when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
+                f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
             )
         self._turns.check_outside(self.conversation)
-        wait = when_busy == "queue"
-        receipts = [await self.interrupts.append(body, NEW_TURN, files)] if wait else []
+        earlier = await self._sent_before(message)
+        receipts = [] if earlier is None else [earlier]
+        wait = message.when_busy == "queue" or earlier is not None
+        if wait and not receipts:
+            receipts.append(await self._store(body, message))
 
         async def choose(timeline: Timeline) -> int:
             """Return the turn of the message, which is recorded only now where it may not have to wait."""
             if not receipts:
-                receipts.append(await self.interrupts.append(body, NEW_TURN, files))
+                receipts.append(await self._store(body, message))
             if timeline.seq < receipts[0].seq:
                 timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return receipts[0].turn
@@ -374,34 +430,59 @@ class Conversation(ConversationReader, Generic[T_co]):
         request = Request(
             conversation=self.conversation,
             choose=choose,
-            sink=sink,
+            sink=message.sink,
             wait=wait,
-            output=output,
+            output=message.output,
             default=self._turns.output,
         )
         try:
             return await self._turns.run(request)
         except ConflictError:
-            if when_busy == "reject":
+            if message.when_busy == "reject" or wait:
                 raise
-            joined = await self._join(text, files, when_busy, output)
-            return joined or await self._say(text, files, "queue", limits, sink, output)
+            joined = await self._join(message)
+            late = replace(message, when_busy="queue", key=message.key and message.key + QUEUED)
+            return joined or await self._say(late)
         except StoppedInQueue:
             for receipt in receipts:
                 await self.recall(receipt)
             return stopped_early(receipts[0].turn_id if receipts else "")
 
-    async def _join(
-        self,
-        text: str,
-        files: Sequence[UserAttachment],
-        when_busy: WhenBusy,
-        output: OutputType[Any] | None,
-    ) -> TurnResult[Any] | None:
+    async def _sent_before(self, message: Message) -> Receipt | None:
+        """Return the receipt of the message if it was sent with its key before.
+
+        Raises:
+            ConflictError: the key was used for another text.
+        """
+        key = message.key
+        receipt = await self.interrupts.receipt_of(key and key + QUEUED)
+        receipt = receipt or await self.interrupts.receipt_of(key)
+        if receipt is None:
+            return None
+        [block] = await self.blocks(after=receipt.seq - 1, limit=1)
+        if not _INPUTS.has(block.body) or block.body.text != well_formed(message.text):
+            raise ConflictError(
+                f"the key {message.key!r} was used for another message: choose a new one"
+            )
+        if message.on_receipt is not None:
+            message.on_receipt(receipt)
+        return receipt
+
+    async def _store(self, body: UserPrompt, message: Message) -> Receipt:
+        """Store the message as the prompt of a new turn."""
+        receipt = await self.interrupts.append(body, NEW_TURN, message.files, key=message.key)
+        if message.on_receipt is not None:
+            message.on_receipt(receipt)
+        return receipt
+
+    async def _join(self, message: Message) -> TurnResult[Any] | None:
         """Add the message to the running turn and return its result; None if it came too late."""
-        add = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
-        receipt = await add(text, files)
-        reads = output or self._turns.output
+        steers = message.when_busy == "steer"
+        add = self.interrupts.steer if steers else self.interrupts.followup
+        receipt = await add(message.text, message.files, key=message.key)
+        if message.on_receipt is not None:
+            message.on_receipt(receipt)
+        reads = message.output or self._turns.output
         outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
         return None if await self.recall(receipt) else outcome
 

@@ -27,6 +27,7 @@ from loopline.timeline import (
     UserRecalled,
     UserSteer,
     encode_checked,
+    input_seq_of,
     open_timeline,
     parent_name,
     turn_id,
@@ -70,23 +71,27 @@ class InterruptQueue:
         self._steered = steered
         self._last_seq = last_seq
 
-    async def followup(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
+    async def followup(
+        self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
+    ) -> Receipt:
         """Add a message that the running turn also answers, or else the next one.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to follow up: say something first")
-        return await self._add(UserFollowup(text=checked_text(text)), turn, files)
+        return await self._add(UserFollowup(text=checked_text(text)), turn, files, key)
 
-    async def steer(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
+    async def steer(
+        self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
+    ) -> Receipt:
         """Redirect the running turn: its current model reply or tool calls are cut off for this message.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to steer: say something first")
-        receipt = await self._add(UserSteer(text=checked_text(text)), turn, files)
+        receipt = await self._add(UserSteer(text=checked_text(text)), turn, files, key)
         self._steered()
         return receipt
 
@@ -109,7 +114,17 @@ class InterruptQueue:
         timeline = await open_timeline(self._log, self._conversation)
         return list(timeline.pending.values())
 
-    async def _add(self, body: Body, turn: int, files: Sequence[UserAttachment]) -> Receipt:
+    async def receipt_of(self, key: str) -> Receipt | None:
+        """Return the receipt of the message that was sent with the key, None if none was."""
+        last = await self._log.appended(self._conversation, key) if key else None
+        if last is None:
+            return None
+        [block] = await self._log.read(self._conversation, after=last - 1, limit=1)
+        return Receipt(input_seq_of(block) or block.seq, block.turn)
+
+    async def _add(
+        self, body: Body, turn: int, files: Sequence[UserAttachment], key: str
+    ) -> Receipt:
         """Append the message, its files renamed where the turn has files of these names."""
         if files:
             attached = await self._log.read(
@@ -117,10 +132,14 @@ class InterruptQueue:
             )
             names = [file.name for _, file in _FILES.among(attached)]
             files = with_unique_names(files, names)
-        return await self.append(body, turn, files)
+        return await self.append(body, turn, files, key=key)
 
-    async def append(self, body: Body, turn: int, files: Sequence[UserAttachment] = ()) -> Receipt:
+    async def append(
+        self, body: Body, turn: int, files: Sequence[UserAttachment] = (), *, key: str = ""
+    ) -> Receipt:
         """Append the user's input with its files, all of it or nothing; it is in the log when this returns.
+
+        With a `key` that was used before nothing is appended, and the first receipt is returned.
 
         Raises:
             LooplineError: this is a child run, which may only be judged.
@@ -133,7 +152,10 @@ class InterruptQueue:
             summary = await self._log.find(self._conversation)
             last_seq = summary.head if summary else 0
         entries = [Entry(body=entry_body, turn=turn) for entry_body in (body, *files)]
-        blocks = await self._log.append(self._conversation, entries, seen=last_seq)
+        blocks = await self._log.append(self._conversation, entries, seen=last_seq, key=key)
+        first = await self.receipt_of(key)
+        if first is not None:
+            return first
         block = blocks[-len(entries)]
         return Receipt(block.seq, block.turn)
 

@@ -200,6 +200,10 @@ class TimelineLog(Protocol):
         """Return when the conversation was forgotten, None if it was not."""
         ...
 
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Return the seq of the last block of the append that used the key, None if none did."""
+        ...
+
     async def close(self) -> None:
         """Release what is held; acknowledged appends stay."""
         ...

@@ -45,7 +45,7 @@ class _StoredConversation:
     sizes: list[int] = field(default_factory=list[int])
     """The bytes of each block's body as it would be stored."""
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
-    keys: set[str] = field(default_factory=set[str])
+    keys: dict[str, int] = field(default_factory=dict[str, int])
     turns: int = 0
     shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
     """Whose blocks a fork shows, and up to which seq."""
@@ -91,7 +91,7 @@ class MemoryLog:
                 check_head(seen=seen, head=before.blocks)
             check_room(conversation, entries, before, self._limits)
             self._keep(stored, entries, encoded, term or 0)
-            stored.keys.add(key)
+            stored.keys[key] = len(stored.blocks)
             warn_if_nearly_full(conversation, before, stored.size, self._limits)
         return stored.blocks[seen:]
 
@@ -284,6 +284,11 @@ class MemoryLog:
                     doomed.append(key)
                     forks += [] if is_child else [key]
         return doomed, forks
+
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Return the last seq of the append that used the key, or None."""
+        stored = self._conversations.get(conversation)
+        return stored.keys.get(key) if stored is not None and key else None
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten."""

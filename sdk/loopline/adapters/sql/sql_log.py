@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from loopline.adapters.sql.append_keys import appended
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
 from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader
@@ -241,6 +242,12 @@ class SqlLog:
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
         return await self._read(partial(self._reader.forgotten, conversation=conversation))
+
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Return the last seq of the append that used the key, or None."""
+        if not key:
+            return None
+        return await self._read(partial(appended, conversation=conversation, key=key))
 
     async def collect(self) -> int:
         """Remove the blobs that nothing has referenced for a day; return how many there were."""

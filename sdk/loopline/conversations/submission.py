@@ -1,0 +1,53 @@
+"""A message as it is sent, and its submission: the receipt, and the turn that runs in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from loopline.conversations.interrupts import Receipt
+from loopline.events import EventSink
+from loopline.models import OutputType
+from loopline.react import Limits, TurnResult
+from loopline.timeline import UserAttachment
+
+WhenBusy = Literal["queue", "followup", "steer", "reject"]
+QUEUED = "~queued"
+"""The end of the key under which a followup that came too late is stored as a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message as it is sent: `on_receipt` is called once it is stored, `sink` receives the turn's events."""
+
+    text: str
+    files: Sequence[UserAttachment]
+    when_busy: WhenBusy
+    limits: Limits
+    output: OutputType[Any] | None
+    sink: EventSink | None = None
+    key: str = ""
+    on_receipt: Callable[[Receipt], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A message that is stored, and the turn that answers it, which runs in the background."""
+
+    receipt: Receipt
+    _turn: asyncio.Task[TurnResult[Any]]
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the turn has ended, is paused, or failed."""
+        return self._turn.done()
+
+    async def result(self) -> TurnResult[Any]:
+        """Return the result of the turn; if the wait for it is cancelled, the turn keeps running.
+
+        Raises:
+            BundleError: the bundle's code failed; the turn is closed as an error.
+        """
+        return await asyncio.shield(self._turn)
