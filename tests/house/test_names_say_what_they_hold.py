@@ -34,7 +34,7 @@ GERUNDS = {
 """Words that end in -ing and are nouns of the field, with the reason."""
 LOOKUPS_PER_THOUSAND_LINES = 1
 """How often a dict may be asked for a key that is spelled out: past the door there are values."""
-LOOKUP = re.compile(r"""\.get\(\s*["']""")
+LOOKUP = re.compile(r"""(?<!router)\.get\(\s*["']""")
 _NO_VERBS = """
 a an the what who whom whose which whether how where when why that this these those it its they their there one two
 some any each every all both no none nothing nobody as at by for from in into of off on onto out over to up with

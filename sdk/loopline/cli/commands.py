@@ -185,6 +185,18 @@ COMMANDS = (
         "Serve a bundle to MCP clients: its tools, questions, skills.",
         (OWN, *ANSWERS),
     ),
+    CommandEntry(
+        "serve",
+        "server:serve",
+        "Serve bundles over HTTP: conversations, events, files.",
+        ("store", "model", "prop"),
+    ),
+    CommandEntry(
+        "key",
+        "server:make_key",
+        "Make an API key for a user, and store its digest in a file.",
+        (OWN, "user", "project", "tenant"),
+    ),
     CommandEntry("new", "bundles:new", "Create a bundle, with a tool, a skill and a test."),
     CommandEntry(
         "bundles",

@@ -300,6 +300,25 @@ class Conversation(ConversationReader, Generic[T_co]):
         async for event in self._stream(lambda sink: self._resume(values, limits, sink, output)):
             yield event
 
+    async def submit_resume(
+        self,
+        values: Mapping[str, Json] | None = None,
+        *,
+        output_type: object = None,
+        **limits: Unpack[Limits],
+    ) -> Submission:
+        """Resume as `resume` does, and return once the answers are stored; the turn runs in the background."""
+        output = output_type_of(output_type)
+        check_own(self.conversation)
+        if values:
+            await self._answer(values)
+        timeline = await open_timeline(self._log, self.conversation)
+        receipt = Receipt(timeline.seq, _turn_to_continue(timeline))
+        turn = asyncio.create_task(self._resume(None, limits, None, output))
+        self._tasks.add(turn)
+        turn.add_done_callback(self._discard_task)
+        return Submission(receipt, turn)
+
     def answer(self, call_id: str, value: Json) -> bool:
         """Answer a question that a call of the running turn asks, as a `pending` event says; None declines.
 
@@ -498,14 +517,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             await self._answer(values)
 
         async def choose(timeline: Timeline) -> int:
-            number = turn_to_resume(timeline)
-            turn = timeline.turn(number)
-            if turn.pending and not turn.answers:
-                questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
-                raise LooplineError(
-                    f"{turn_id(number)} waits for {', '.join(questions)}: give values"
-                )
-            return number
+            return _turn_to_continue(timeline)
 
         self._turns.check_bundle()
         request = Request(
@@ -559,6 +571,20 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # raised to whoever still iterates; else it is in the log
+
+
+def _turn_to_continue(timeline: Timeline) -> int:
+    """Return the turn that `resume` continues.
+
+    Raises:
+        LooplineError: there is none, or it waits for answers.
+    """
+    number = turn_to_resume(timeline)
+    turn = timeline.turn(number)
+    if turn.pending and not turn.answers:
+        questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
+        raise LooplineError(f"{turn_id(number)} waits for {', '.join(questions)}: give values")
+    return number
 
 
 def stopped_early(turn: str) -> TurnResult:

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from loopline.adapters.sql.append_keys import appended
+from loopline.adapters.sql import statements
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
-from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader
-from loopline.adapters.sql.sqlite import Connection, database_path, file_id
+from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader, key_parameters
+from loopline.adapters.sql.sqlite import Connection, database_path, execute, file_id
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
     GroupCommit,
@@ -247,7 +247,7 @@ class SqlLog:
         """Return the last seq of the append that used the key, or None."""
         if not key:
             return None
-        return await self._read(partial(appended, conversation=conversation, key=key))
+        return await self._read(partial(_appended, conversation=conversation, key=key))
 
     async def collect(self) -> int:
         """Remove the blobs that nothing has referenced for a day; return how many there were."""
@@ -334,3 +334,13 @@ class SqlLog:
 async def _in_thread(work: Callable[[], T]) -> T:
     """Return the result of work that may block; a cancellation waits for it to end."""
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+def _appended(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
+    """Return the last seq of the append that used the key, or None."""
+    owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
+    if owner is None:
+        return None
+    parameters = {"conversation": owner[0], "key": key}
+    row = execute(connection, statements.SELECT_APPEND, parameters).fetchone()
+    return None if row is None else int(row[0])

@@ -1,0 +1,12 @@
+"""The server: conversations over HTTP, as an ASGI app and as the command `loopline serve`."""
+
+from loopline.server.application import app as app
+from loopline.server.listener import make_server as make_server
+from loopline.server.principals import ApiKeys as ApiKeys
+from loopline.server.principals import Authenticator as Authenticator
+from loopline.server.principals import FirstOf as FirstOf
+from loopline.server.principals import LocalUser as LocalUser
+from loopline.server.principals import Principal as Principal
+from loopline.server.principals import Unauthenticated as Unauthenticated
+from loopline.server.principals import add_key as add_key
+from loopline.server.settings import ServerSettings as ServerSettings

@@ -1,0 +1,106 @@
+"""Who may what: the principal of a request, and the conversations that it may reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from loopline.reader import check_name
+from loopline.server.bundle_host import BundleHost
+from loopline.server.principals import Principal
+from loopline.server.problems import RequestProblem
+from loopline.timeline import ConversationKey
+
+NAME_CHARACTERS = 200
+Name = Annotated[str, Path(min_length=1, max_length=NAME_CHARACTERS)]
+OptionalName = Annotated[str, Query(max_length=NAME_CHARACTERS)]
+_bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
+
+
+def host_of(request: Request) -> BundleHost:
+    """Return the bundles that the app of the request serves."""
+    host = request.app.state.host
+    assert isinstance(host, BundleHost)
+    return host
+
+
+HostDep = Annotated[BundleHost, Depends(host_of)]
+
+
+async def caller_of(
+    host: HostDep,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Principal:
+    """Return the principal whose token the request has.
+
+    Raises:
+        Unauthenticated: it has none, or one that is wrong or expired.
+    """
+    await host.open()
+    principal = await host.auth.authenticate(credentials.credentials if credentials else "")
+    host.rates.check(principal)
+    return principal
+
+
+CallerDep = Annotated[Principal, Depends(caller_of)]
+
+
+def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
+    """Return the caller, whose token is of the tenant and the project in the path.
+
+    Raises:
+        RequestProblem: the token is of another one.
+    """
+    if (tenant, project) != (caller.tenant, caller.project):
+        raise RequestProblem(
+            HTTPStatus.FORBIDDEN, "the token is of another tenant or project than the path"
+        )
+    return caller
+
+
+OwnerDep = Annotated[Principal, Depends(owner_of)]
+
+
+def reader_of(owner: OwnerDep, user_id: OptionalName = "") -> Principal:
+    """Return the user whose conversations are read: the caller, or for a privileged one also another.
+
+    Raises:
+        RequestProblem: another user is named, and the caller has no role for that.
+    """
+    if user_id in ("", owner.user):
+        return owner
+    if not owner.is_privileged:
+        raise RequestProblem(HTTPStatus.FORBIDDEN, "the conversations of another user are theirs")
+    check_name("user", user_id)
+    return replace(owner, user=user_id)
+
+
+ReaderDep = Annotated[Principal, Depends(reader_of)]
+
+
+def key_of(owner: Principal, name: str) -> ConversationKey:
+    """Return the key of a conversation of that user.
+
+    Raises:
+        LooplineError: there can be no conversation of that name.
+    """
+    check_name("conversation", name)
+    return owner.conversation(name)
+
+
+def own_conversation(owner: OwnerDep, conversation: Name) -> ConversationKey:
+    """Return the key of the conversation in the path, which is the caller's."""
+    return key_of(owner, conversation)
+
+
+def readable_conversation(reader: ReaderDep, conversation: Name) -> ConversationKey:
+    """Return the key of the conversation in the path, which the caller may read."""
+    return key_of(reader, conversation)
+
+
+OwnKeyDep = Annotated[ConversationKey, Depends(own_conversation)]
+ReadKeyDep = Annotated[ConversationKey, Depends(readable_conversation)]

@@ -1,0 +1,250 @@
+"""Conversations as the endpoints show them: artifacts of turns, states, and feedback."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, JsonValue
+
+from loopline.reader import source_row
+from loopline.refs import HostedRef
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    Completion,
+    ConversationKey,
+    FileAdded,
+    Notes,
+    Thinking,
+    Timeline,
+    ToolPending,
+    Turn,
+    TurnHeader,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+    attachments,
+    citations,
+    iso_time,
+    workspace,
+)
+from loopline.timeline.feedback import FeedbackEntry, Reactions
+
+SaidBody = UserPrompt | UserFollowup | UserSteer
+ShownBody = SaidBody | Completion | UserAttachment | FileAdded | Thinking | Notes | ToolPending
+_SHOWN = BodyUnion[ShownBody](ShownBody)
+_SAID = BodyUnion[SaidBody](SaidBody)
+_STORED_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
+_HEADERS = BodyUnion[TurnHeader](TurnHeader)
+State = Literal["idle", "in_progress", "error"]
+Stage = Literal["message", "file", "attachment", "citable"]
+Role = Literal["user", "assistant", "artifact"]
+REACTION_KIND = "turn.log.reaction"
+
+
+class ArtifactAnswer(BaseModel):
+    """Something of a turn: its type, when it was recorded, its ref and its content."""
+
+    type: str
+    ts: str
+    path: str
+    data: dict[str, JsonValue]
+
+
+class FetchedTurn(BaseModel):
+    """A turn with its artifacts."""
+
+    turn_id: str
+    artifacts: list[ArtifactAnswer]
+
+
+class FetchAnswer(BaseModel):
+    """The turns of a conversation."""
+
+    user_id: str
+    conversation_id: str
+    conversation_title: str
+    turns: list[FetchedTurn]
+    bundle_id: str
+    bundle_ids: list[str]
+
+
+class ReactionAnswer(BaseModel):
+    """A reaction to a turn."""
+
+    turn_id: str
+    ts: str
+    text: str
+    reaction: Literal["ok", "not_ok", "neutral"] | None
+    confidence: float | None
+    origin: Literal["user", "machine"]
+    rn: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnViews:
+    """The turns of a conversation, from all its blocks; `materialize` adds the bytes of files."""
+
+    key: ConversationKey
+    timeline: Timeline
+    materialize: bool = False
+
+    def turns(self, wanted: Sequence[str] | None) -> list[FetchedTurn]:
+        """Return the turns, or the wanted ones, each with its artifacts."""
+        by_turn: dict[str, list[ArtifactAnswer]] = {}
+        for block, body in _SHOWN.among(self.timeline):
+            if wanted is None or block.turn_id in wanted:
+                by_turn.setdefault(block.turn_id, []).extend(self._artifacts(block, body))
+        reactions = reactions_of(self.timeline)
+        for turn_id, artifacts in by_turn.items():
+            for entry in reactions.in_force_for(int(turn_id.removeprefix("turn_"))):
+                artifacts.append(self._reaction_artifact(entry))
+        return [
+            FetchedTurn(turn_id=turn, artifacts=artifacts) for turn, artifacts in by_turn.items()
+        ]
+
+    def bundles(self) -> list[str]:
+        """Return the bundles that ran the turns, in their order."""
+        return list(dict.fromkeys(header.bundle for _, header in _HEADERS.among(self.timeline)))
+
+    def answer_text(self, turn: Turn) -> str:
+        """Return the answer of a turn with its citations as links; empty without one."""
+        return self._cited(turn.completion.text) if turn.completion else ""
+
+    def user_text(self, number: int) -> str:
+        """Return what the user said in a turn."""
+        said = _SAID.among(block for block in self.timeline if block.turn == number)
+        return "\n".join(body.text for _, body in said)
+
+    def _artifacts(self, block: Block, body: ShownBody) -> Iterator[ArtifactAnswer]:
+        match body:
+            case UserPrompt() | UserFollowup() | UserSteer():
+                said: dict[str, JsonValue] = {"text": body.text, "kind": body.type}
+                yield self._artifact("chat:user", block, said, "message", "user")
+            case Completion(sources_used=used):
+                answer: dict[str, JsonValue] = {"text": self._cited(body.text)}
+                yield self._artifact("chat:assistant", block, answer, "message", "assistant")
+                if used:
+                    rows: list[JsonValue] = [self._source(sid) for sid in used]
+                    yield self._artifact("artifact:solver.program.citables", block, {"items": rows})
+            case UserAttachment():
+                file = self._file(body.name, body.mime, body.size, attachments.content(body))
+                yield self._artifact("artifact:user.attachment", block, file, "attachment", "user")
+            case FileAdded(area="outputs", visibility="external"):
+                file = self._file(body.path, body.mime, body.size, workspace.file_bytes(body))
+                yield self._artifact("artifact:assistant.file", block, file, "file", "assistant")
+            case Thinking(text=text):
+                yield self._artifact("conv.thinking.stream", block, {"text": text})
+            case Notes(text=text):
+                yield self._artifact("conv.timeline_text.stream", block, {"text": text})
+            case ToolPending(kind="question", question=question):
+                asked: dict[str, JsonValue] = {"call_id": body.call_id, "question": question}
+                yield self._artifact("conv.clarification_questions", block, asked)
+            case FileAdded() | ToolPending():
+                pass
+
+    def _artifact(
+        self,
+        kind: str,
+        block: Block,
+        data: dict[str, JsonValue],
+        stage: Stage | None = None,
+        role: Role = "artifact",
+    ) -> ArtifactAnswer:
+        names: dict[str, JsonValue] = {}
+        if stage is not None:
+            names = {"rn": resource_name(self.key, block, stage, role)}
+        return ArtifactAnswer(
+            type=kind, ts=iso_time(block.ts), path=block.ref, data={**data, **names}
+        )
+
+    def _file(self, name: str, mime: str, size: int, data: bytes) -> dict[str, JsonValue]:
+        content: dict[str, JsonValue] = (
+            {"base64": b64encode(data).decode()} if self.materialize else {}
+        )
+        return {"filename": name, "mime": mime, "size_bytes": size, **content}
+
+    def _reaction_artifact(self, entry: FeedbackEntry) -> ArtifactAnswer:
+        reaction = reaction_answer(self.key, entry)
+        data: dict[str, JsonValue] = {
+            "reaction": reaction.model_dump(mode="json"),
+            "meta": {"rn": reaction.rn, "turn_id": reaction.turn_id, "kind": REACTION_KIND},
+        }
+        block = entry.block
+        return ArtifactAnswer(type=REACTION_KIND, ts=iso_time(block.ts), path=block.ref, data=data)
+
+    def _source(self, sid: int) -> dict[str, JsonValue]:
+        return source_row(sid, self.timeline)
+
+    def _cited(self, text: str) -> str:
+        sources = self.timeline.pool.sources
+
+        def link(sids: Iterable[int]) -> str:
+            shown = (f"[[{sid}]]({sources[sid].url})" for sid in sids if sid in sources)
+            return "".join(shown)
+
+        return citations.resolve(text, link, newest=self.timeline.pool.newest)
+
+
+def resource_name(key: ConversationKey, block: Block, stage: Stage, role: Role) -> str:
+    """Return the name of a block's content, by which `by-rn` finds it."""
+    path = f"{block.type}.{block.n}"
+    if _STORED_FILES.has(block.body):
+        path = _file_path(block.body)
+    return str(
+        HostedRef(
+            tenant=key.tenant,
+            project=key.project,
+            stage=stage,
+            user_id=key.user,
+            conversation=key.name,
+            turn_id=block.turn_id,
+            role=role,
+            path=path,
+        )
+    )
+
+
+def _file_path(file: UserAttachment | FileAdded) -> str:
+    match file:
+        case UserAttachment(name=name):
+            return name
+        case FileAdded(path=path, version=version):
+            return f"{version}/{path}"
+
+
+def reactions_of(blocks: Iterable[Block]) -> Reactions:
+    """Return the reactions after these blocks."""
+    reactions = Reactions()
+    for block in blocks:
+        reactions.take(block)
+    return reactions
+
+
+def reaction_answer(key: ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:
+    """Return a reaction as clients get it; that of a user is certain."""
+    feedback = entry.feedback
+    by_user = feedback.origin == "user"
+    return ReactionAnswer(
+        turn_id=entry.block.turn_id,
+        ts=iso_time(entry.block.ts),
+        text=feedback.text,
+        reaction=feedback.reaction,
+        confidence=1.0 if by_user else feedback.confidence,
+        origin=feedback.origin,
+        rn=resource_name(key, entry.block, "message", "artifact"),
+    )
+
+
+def state_of(timeline: Timeline) -> State:
+    """Return whether a turn runs or waits to be run, or the last one ended with an error."""
+    unfinished = [turn for turn in timeline.resumable if not turn.pending or turn.answers]
+    if unfinished or timeline.queued:
+        return "in_progress"
+    numbers = list(timeline.turns)
+    last = timeline.turn(numbers[-1]).exit if numbers else None
+    return "error" if last is not None and last.reason == "error" else "idle"

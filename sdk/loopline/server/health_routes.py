@@ -1,0 +1,47 @@
+"""Whether the server lives, whether it is ready for requests, and its metrics."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel
+
+from loopline.server import metrics
+from loopline.server.access import CallerDep, HostDep
+from loopline.server.problems import RequestProblem
+
+router = APIRouter(tags=["health"])
+
+
+class HealthAnswer(BaseModel):
+    """The server is there."""
+
+    status: str
+
+
+@router.get("/health")
+async def health() -> HealthAnswer:
+    """Say that the process answers."""
+    return HealthAnswer(status="ok")
+
+
+@router.get("/ready")
+async def ready(host: HostDep) -> HealthAnswer:
+    """Say that the bundles are open and new turns are taken."""
+    if host.draining.is_set() or not host.is_open:
+        raise RequestProblem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the server begins or ends",
+            headers={"Retry-After": "2"},
+        )
+    return HealthAnswer(status="ready")
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def read_metrics(host: HostDep, caller: CallerDep) -> Response:
+    """Return the metrics in the text format of Prometheus."""
+    del caller
+    gauges = {"running_turns": host.running_turns, "listeners": host.listeners}
+    return Response(host.metrics.text(gauges), media_type=metrics.MEDIA_TYPE)

@@ -1,0 +1,152 @@
+"""Problems of requests as RFC 9457 has them: what happened, and who must act."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from loopline.errors import (
+    AttachmentError,
+    ConflictError,
+    LooplineError,
+    ModelError,
+    RefError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
+from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.server.principals import Unauthenticated
+
+ActionBy = Literal["client", "user", "operator", "author"]
+"""Who must act: the program that sent the request, its user, who runs the server, or the bundle's author."""
+MEDIA_TYPE = "application/problem+json"
+DETAIL_CHARACTERS = 2_000
+SHOWN_FAULTS = 20
+RETRY_SECONDS = 2
+
+_log = logging.getLogger("loopline")
+
+
+class RequestProblem(LooplineError):
+    """A request is refused, with this status."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        action_by: ActionBy = "client",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.action_by: ActionBy = action_by
+        self.headers: Mapping[str, str] = headers or {}
+
+
+def not_found(what: str) -> RequestProblem:
+    """Return the refusal of a request for something that is not there, or that its sender may not see."""
+    return RequestProblem(HTTPStatus.NOT_FOUND, f"there is no {what} here")
+
+
+def problem_of(error: LooplineError) -> RequestProblem:
+    """Return the problem that an error is to the sender of a request."""
+    text = str(error)
+    match error:
+        case RequestProblem():
+            return error
+        case Unauthenticated():
+            challenge = {"WWW-Authenticate": 'Bearer realm="loopline"'}
+            return RequestProblem(HTTPStatus.UNAUTHORIZED, text, headers=challenge)
+        case StoreBusy():
+            retry = {"Retry-After": f"{RETRY_SECONDS}"}
+            return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=retry)
+        case StoreFull():
+            return RequestProblem(HTTPStatus.INSUFFICIENT_STORAGE, text, action_by="operator")
+        case ConflictError():
+            return RequestProblem(HTTPStatus.CONFLICT, text)
+        case AttachmentError():
+            return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="user")
+        case ModelError():
+            return RequestProblem(HTTPStatus.BAD_GATEWAY, text, action_by="operator")
+        case StoreError():
+            return RequestProblem(HTTPStatus.CONFLICT, text, action_by="operator")
+        case RefError():
+            return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text)
+        case _:
+            return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text)
+
+
+def response_to(problem: RequestProblem) -> Response:
+    """Return the problem as a response."""
+    return _response(
+        problem.status, str(problem), action_by=problem.action_by, headers=problem.headers
+    )
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer every error of the app with a problem."""
+    app.add_exception_handler(LooplineError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse_http)
+    app.add_exception_handler(RequestValidationError, _refuse_fields)
+    app.add_exception_handler(Exception, _report_fault)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    del request
+    known = error if isinstance(error, LooplineError) else LooplineError(str(error))
+    return response_to(problem_of(known))
+
+
+async def _refuse_http(request: Request, error: Exception) -> Response:
+    del request
+    if not isinstance(error, HTTPException):
+        return _response(HTTPStatus.BAD_REQUEST, str(error), action_by="client", headers={})
+    status = HTTPStatus(error.status_code)
+    return _response(status, str(error.detail), action_by="client", headers=error.headers or {})
+
+
+async def _refuse_fields(request: Request, error: Exception) -> Response:
+    """Name the fields that are wrong, and never their values: these may be secrets."""
+    del request
+    faults = error.errors() if isinstance(error, RequestValidationError) else ()
+    shown = [_fault(fault) for fault in list(faults)[:SHOWN_FAULTS]]
+    return _response(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(shown), action_by="client", headers={}
+    )
+
+
+def _fault(fault: Mapping[str, object]) -> str:
+    match fault:
+        case {"loc": tuple(place), "msg": str(message)}:
+            return f"{'.'.join(map(str, place))}: {message}"
+        case _:
+            return "the request has a wrong field"
+
+
+async def _report_fault(request: Request, error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    text = "the server failed at this request; its log says why"
+    return _response(HTTPStatus.INTERNAL_SERVER_ERROR, text, action_by="operator", headers={})
+
+
+def _response(
+    status: HTTPStatus, detail: str, *, action_by: ActionBy, headers: Mapping[str, str]
+) -> Response:
+    content: JsonObject = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": well_formed(detail)[:DETAIL_CHARACTERS],
+        "action_by": action_by,
+    }
+    shown: Json = content
+    return Response(dumps(shown), int(status), {**headers}, MEDIA_TYPE)

@@ -1,0 +1,256 @@
+"""Resources: what a resource name locates, and files by URLs that are signed and expire."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Annotated, Literal
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from loopline.errors import RefError
+from loopline.reader import Item
+from loopline.refs import FileRef, HostedRef, SourcesRef, parse
+from loopline.server.access import CallerDep, HostDep
+from loopline.server.bodies import ResourceBody
+from loopline.server.bundle_host import BundleHost
+from loopline.server.principals import Principal
+from loopline.server.problems import RequestProblem, not_found
+from loopline.timeline import BodyUnion, ConversationKey, FileAdded, turn_number
+
+router = APIRouter(tags=["resources"])
+ContentType = Literal["message", "file", "execution", "citable"]
+SHOWN_INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
+"""The types that a browser may show: none of them can hold a script."""
+_FILES = BodyUnion[FileAdded](FileAdded)
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_FILE_PATH = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
+_SID = re.compile(r"source\.added\.[1-9]\d{0,8}|[1-9]\d{0,8}")
+_SAFE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-site",
+    "Cache-Control": "private, no-store",
+    "Accept-Ranges": "bytes",
+}
+
+
+class ResourceMetadata(BaseModel):
+    """What is known of a resource."""
+
+    mime: str
+    uri: str
+    preview_url: str | None = None
+    download_url: str | None = None
+    is_binary: bool = False
+
+
+class ResourceAnswer(BaseModel):
+    """A resource: the text of a message, or the URLs of a file."""
+
+    rn: str
+    content_type: ContentType
+    content: str
+    metadata: ResourceMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A resource that was found: its type, its ref in the conversation, and what is read there."""
+
+    content_type: ContentType
+    name: HostedRef
+    item: Item
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a file, or of a text in UTF-8."""
+        return self.item.data or self.item.text.encode()
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether it is downloaded and not shown as a message."""
+        return self.content_type in ("file", "execution")
+
+
+@router.post("/by-rn")
+async def read_by_name(
+    host: HostDep, caller: CallerDep, body: ResourceBody, request: Request
+) -> ResourceAnswer:
+    """Return what a resource name locates. The name gives no right to read it: the token does."""
+    name = _hosted(body.rn)
+    if not _may_read(caller, name):
+        raise not_found("resource of this name")
+    resource = await _find(host, name)
+    link = None
+    if resource.is_file:
+        link = f"{request.url_for('download').path}?{signed_query(host, name)}"
+    return ResourceAnswer(
+        rn=str(name),
+        content_type=resource.content_type,
+        content="" if resource.item.data else resource.item.text,
+        metadata=ResourceMetadata(
+            mime=resource.item.mime,
+            uri=resource.item.ref,
+            preview_url=link and f"{link}&show=preview",
+            download_url=link,
+            is_binary=bool(resource.item.data),
+        ),
+    )
+
+
+@router.get("/files", response_class=Response, responses={206: {}, 416: {}})
+async def download(
+    host: HostDep,
+    rn: Annotated[str, Query(max_length=4_096)],
+    expires: Annotated[int, Query(ge=0, le=2**53)],
+    signature: Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")],
+    show: Literal["download", "preview"] = "download",
+    wanted: Annotated[str, Header(alias="Range", max_length=100)] = "",
+) -> Response:
+    """Return a file whose URL was signed here and has not expired."""
+    expected = _signature(host, rn, expires)
+    if not hmac.compare_digest(signature, expected) or expires <= host.clock.now().timestamp():
+        raise RequestProblem(
+            HTTPStatus.FORBIDDEN, "the URL was not signed here, or has expired: ask for a new one"
+        )
+    await host.open()
+    resource = await _find(host, _hosted(rn))
+    return _file_response(resource, wanted, in_browser=show == "preview")
+
+
+def signed_query(host: BundleHost, name: HostedRef) -> str:
+    """Return the query of the URL of a file, with its expiry and its signature."""
+    expires = int(host.clock.now().timestamp()) + host.settings.url_seconds
+    rn = str(name)
+    fields = {"rn": rn, "expires": f"{expires}", "signature": _signature(host, rn, expires)}
+    return urlencode(fields)
+
+
+def _signature(host: BundleHost, rn: str, expires: int) -> str:
+    text = f"{expires}\n{rn}".encode(errors="surrogatepass")
+    return hmac.new(host.signing_key, text, sha256).hexdigest()
+
+
+def _hosted(rn: str) -> HostedRef:
+    """Return the resource name that a text is.
+
+    Raises:
+        RequestProblem: it is none.
+    """
+    try:
+        name = parse(rn)
+    except RefError as error:
+        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    if not isinstance(name, HostedRef):
+        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "a resource name begins with ef:")
+    return name
+
+
+def _may_read(caller: Principal, name: HostedRef) -> bool:
+    is_of_project = (name.tenant, name.project) == (caller.tenant, caller.project)
+    return is_of_project and (name.user_id == caller.user or caller.is_privileged)
+
+
+async def _find(host: BundleHost, name: HostedRef) -> _Resource:
+    """Return the resource of a name.
+
+    Raises:
+        RequestProblem: there is none, or it is not shown to users.
+    """
+    key = ConversationKey(
+        name=name.conversation, user=name.user_id, tenant=name.tenant, project=name.project
+    )
+    located = _located(name)
+    if located is None or await host.log.find(key) is None:
+        raise not_found("resource of this name")
+    content_type, ref = located
+    if name.stage == "file" and not await _is_external(host, key, ref):
+        raise not_found("resource of this name")
+    reading = await (await host.conversation(key)).read(ref)
+    item = next(iter(reading.items))
+    if not item.readable:
+        raise not_found("resource of this name")
+    return _Resource(content_type, name, item)
+
+
+async def _is_external(host: BundleHost, key: ConversationKey, ref: str) -> bool:
+    """Return whether the file of a ref is one for users, and not for the agent alone."""
+    turn = turn_number(ref.removeprefix("fi:").partition(".")[0])
+    blocks = await host.log.read(key, types=["file.added"], turn=turn)
+    files = (body for block, body in _FILES.among(blocks) if block.ref == ref)
+    return any(body.visibility == "external" for body in files)
+
+
+def _located(name: HostedRef) -> tuple[ContentType, str] | None:
+    """Return the type of a resource and its ref in its conversation, or None."""
+    turn, path = name.turn_id, name.path
+    if not turn_number(turn):
+        return None
+    match name.stage:
+        case "message":
+            return "message", f"ar:{turn}.{path}"
+        case "attachment":
+            ref = FileRef(turn_id=turn, area="user.attachments", path=path)
+            return "file", str(ref)
+        case "file":
+            match = _FILE_PATH.fullmatch(path)
+            if match is None:
+                return None
+            version = int(match[1])
+            return "file", str(
+                FileRef(turn_id=turn, area="outputs", path=match[2], version=version)
+            )
+        case "citable" if _SID.fullmatch(path):
+            sid = int(path.rpartition(".")[2])
+            return "citable", str(SourcesRef(ranges=((sid, sid),)))
+        case _:
+            return None
+
+
+def _file_response(resource: _Resource, wanted: str, *, in_browser: bool) -> Response:
+    """Return the file, or a range of it, so that no script of it can run in a page of this server."""
+    data, mime = resource.data, resource.item.mime.partition(";")[0].strip()
+    kind = "text/plain" if mime.startswith("text/") or mime == "application/json" else mime
+    is_safe = kind in SHOWN_INLINE
+    name = resource.name.path.rpartition("/")[2]
+    place = "inline" if in_browser and is_safe else "attachment"
+    headers = {
+        **_SAFE_HEADERS,
+        "Content-Disposition": f"{place}; filename*=UTF-8''{quote(name, safe='')}",
+        "ETag": f'"{sha256(data).hexdigest()[:32]}"',
+    }
+    media_type = (
+        "text/plain; charset=utf-8"
+        if kind == "text/plain"
+        else (kind if is_safe else "application/octet-stream")
+    )
+    part = _range(wanted, len(data))
+    if part is None:
+        return Response(data, 200, headers, media_type)
+    first, last = part
+    if first > last:
+        headers["Content-Range"] = f"bytes */{len(data)}"
+        return Response(b"", HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers, media_type)
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(data[first : last + 1], HTTPStatus.PARTIAL_CONTENT, headers, media_type)
+
+
+def _range(wanted: str, size: int) -> tuple[int, int] | None:
+    """Return the first and the last byte of the one range that is wanted, None for all; an empty one lies outside."""
+    match = _RANGE.fullmatch(wanted.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        count = int(match[2])
+        return (max(size - count, 0), size - 1) if count else (1, 0)
+    first = int(match[1])
+    last = min(int(match[2]), size - 1) if match[2] else size - 1
+    if match[2] and int(match[2]) < first:
+        return None
+    return (first, last) if first < size else (1, 0)

@@ -1,0 +1,189 @@
+"""A conversation over HTTP: messages and their answers, events and their positions, approvals, stops."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from loopline.models import JsonObject
+from loopline.server import app
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving, sse_records, until
+
+HERE = "/conversations/default/default"
+STREAM = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    served = app(SHOP, store=f"sqlite:///{folder}/talk.db", model=EchoModel())
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as opened:
+        yield opened
+
+
+def say(client: httpx2.Client, talk: str, text: str, **more: object) -> httpx2.Response:
+    return client.post(f"{HERE}/{talk}/messages", json={"text": text, **more})
+
+
+def test_a_message_is_answered_with_the_result_of_its_turn(client: httpx2.Client) -> None:
+    response = say(client, "plain", "tea")
+    assert response.status_code == 200
+    answer = response.json()
+    assert (answer["answer"], answer["turn_id"], answer["exit_reason"]) == (
+        "You said: tea",
+        "turn_1",
+        "complete",
+    )
+
+
+def test_a_stream_has_every_block_of_the_turn_and_ends_with_it(client: httpx2.Client) -> None:
+    with client.stream(
+        "POST", f"{HERE}/streamed/messages", json={"text": "tea"}, headers=STREAM
+    ) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        records = list(sse_records(response))
+    names = [name for _, name, _ in records]
+    assert names[0] == "user.prompt"
+    assert names[-1] == "react.exit"
+    assert "delta" in names
+    seqs = [int(record_id.partition(".")[0]) for record_id, _, _ in records if record_id]
+    assert seqs == sorted(set(seqs)) == list(range(1, max(seqs) + 1))
+
+
+def test_a_position_gives_the_same_bytes_again(client: httpx2.Client) -> None:
+    say(client, "again", "one")
+    say(client, "again", "two")
+    texts = list[list[str]]()
+    for query, headers in (({}, {}), ({"after": "3"}, {}), ({}, {"Last-Event-ID": "3.1"})):
+        with client.stream(
+            "GET", f"{HERE}/again/events", params=query, headers=headers
+        ) as response:
+            count = 0
+            texts.append([])
+            for line in response.iter_lines():
+                texts[-1].append(line)
+                count += line == "event: react.exit"
+                if count == 2 and not line:
+                    break
+    whole, by_seq, by_header = texts
+    assert by_seq == by_header
+    assert by_seq[2:] == whole[-len(by_seq) + 2 :]
+
+
+def test_a_listener_receives_the_turns_that_others_begin(client: httpx2.Client) -> None:
+    with (
+        ThreadPoolExecutor() as pool,
+        client.stream("GET", f"{HERE}/live/events") as response,
+    ):
+        sent = pool.submit(say, client, "live", "tea")
+        names = [name for _, name, _ in until(sse_records(response), "react.exit")]
+        assert names.count("user.prompt") == 1
+        assert sent.result().json()["answer"] == "You said: tea"
+
+
+@pytest.mark.parametrize("dialect", ["kdcube", "fim", "nadoo", "chatcli", "beakr", "loopline"])
+def test_a_dialect_is_chosen_by_path_or_header(client: httpx2.Client, dialect: str) -> None:
+    say(client, "spoken", "tea")
+    by_path = client.stream("GET", f"{HERE}/spoken/events/{dialect}")
+    by_header = client.stream("GET", f"{HERE}/spoken/events", headers={"Loopline-Dialect": dialect})
+    with by_path as one, by_header as other:
+        first = [next(sse_records(response)) for response in (one, other)]
+    assert first[0] == first[1]
+
+
+def test_a_message_in_the_background_is_answered_with_its_receipt(client: httpx2.Client) -> None:
+    response = say(client, "later", "tea", background=True)
+    assert response.status_code == 202
+    receipt = response.json()
+    assert (receipt["turn_id"], receipt["seq"]) == ("turn_1", 1)
+    with client.stream("GET", receipt["events"]) as events:
+        assert until(sse_records(events), "react.exit")[-1][1] == "react.exit"
+
+
+def test_an_idempotency_key_sends_a_message_once(client: httpx2.Client) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    send = [
+        client.post(f"{HERE}/once/messages", json={"text": "tea"}, headers=headers)
+        for _ in range(3)
+    ]
+    assert {response.json()["turn_id"] for response in send} == {"turn_1"}
+    other = client.post(f"{HERE}/once/messages", json={"text": "no"}, headers=headers)
+    assert other.status_code == 409
+
+
+def test_a_question_pauses_the_turn_until_it_is_answered(client: httpx2.Client) -> None:
+    paused = say(client, "asked", "call shop.book name=tea").json()
+    assert paused["exit_reason"] == "paused"
+    [call] = paused["pending"]
+    status = client.get(f"{HERE}/asked/status").json()
+    assert status["state"] == "idle"
+    assert status["meta"]["pending_calls"] == [call["call_id"]]
+    body = {"values": {call["call_id"]: "yes"}}
+    answered = client.post(f"{HERE}/asked/answers", json=body).json()
+    assert answered["exit_reason"] == "complete"
+    assert client.post(f"{HERE}/asked/answers", json=body).status_code == 422
+
+
+def test_a_running_turn_is_stopped(client: httpx2.Client) -> None:
+    say(client, "slow", "call shop.wait name=30", background=True)
+    with client.stream("GET", f"{HERE}/slow/events") as response:
+        events = sse_records(response)
+        until(events, "react.tool.call")
+        assert client.get(f"{HERE}/slow/status").json()["state"] == "in_progress"
+        assert client.request("DELETE", f"{HERE}/slow").status_code == 409
+        assert client.post(f"{HERE}/slow/stop").json() == {"done": True}
+        assert until(events, "react.exit")[-1][1] == "react.exit"
+
+
+def test_a_busy_conversation_refuses_queues_or_takes_a_message(client: httpx2.Client) -> None:
+    say(client, "busy", "call shop.wait name=1", background=True)
+    with client.stream("GET", f"{HERE}/busy/events") as events:
+        until(sse_records(events), "react.tool.call")
+        assert say(client, "busy", "no", when_busy="reject").status_code == 409
+        joined = say(client, "busy", "more", when_busy="followup").json()
+    assert joined["turn_id"] == "turn_1"
+
+
+def test_a_waiting_message_is_recalled_once_and_no_other_block_is(client: httpx2.Client) -> None:
+    say(client, "recalled", "call shop.wait name=1", background=True)
+    second = say(client, "recalled", "second", background=True).json()
+    receipt: JsonObject = {"seq": second["seq"], "turn_id": second["turn_id"]}
+    recall = f"{HERE}/recalled/recall"
+    assert client.post(recall, json={"seq": 2, "turn_id": "turn_1"}).json() == {"done": False}
+    assert client.post(recall, json=receipt).json() == {"done": True}
+    assert client.post(recall, json=receipt).json() == {"done": False}
+    client.post(f"{HERE}/recalled/stop")
+
+
+def test_a_fork_begins_with_the_blocks_before_it(client: httpx2.Client) -> None:
+    say(client, "trunk", "tea")
+    fork = client.post(f"{HERE}/trunk/fork", json={"seq": 1, "name": "branch"})
+    assert (fork.status_code, fork.json()) == (201, {"conversation_id": "branch"})
+    assert client.post(f"{HERE}/trunk/fork", json={"seq": 1, "name": "branch"}).status_code == 409
+    assert client.post(f"{HERE}/trunk/fork", json={"seq": 999}).status_code == 409
+
+
+def test_a_problem_says_what_happened_and_who_must_act(client: httpx2.Client) -> None:
+    response = client.get(f"{HERE}/nowhere/status")
+    assert (response.status_code, response.headers["content-type"]) == (
+        404,
+        "application/problem+json",
+    )
+    problem = response.json()
+    assert problem["title"] == "Not Found"
+    assert problem["action_by"] == "client"
+    assert "nowhere" in problem["detail"]
+
+
+def test_the_server_says_that_it_lives_and_what_it_counted(client: httpx2.Client) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/ready").json() == {"status": "ready"}
+    say(client, "counted", "tea")
+    text = client.get("/metrics").text
+    assert 'loopline_turns_total{exit_reason="complete"}' in text
+    assert "loopline_response_seconds_bucket" in text

@@ -1,0 +1,51 @@
+"""A model that answers at once with what it was told, and calls a tool when it is told to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+from loopline.models import (
+    AssistantMessage,
+    Capabilities,
+    Prompt,
+    Reply,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+
+CALL = re.compile(r"call (\w+\.\w+) (\w+)=(.+)")
+
+
+class EchoModel:
+    """Answers `You said: …` in pieces; `call shop.book name=tea` calls that tool once, and says its result."""
+
+    name = "echo"
+    capabilities = Capabilities(window=1_000_000, tool_call=True)
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Reply to the last message."""
+        reply = answered(prompt)
+        for start in range(0, len(reply.text), 10):
+            yield TextDelta(text=reply.text[start : start + 10])
+        yield reply
+
+
+def answered(prompt: Prompt) -> Reply:
+    """Return the reply to the last message of a prompt."""
+    for message in reversed(prompt.messages):
+        match message:
+            case ToolMessage(text=text):
+                return Reply(text=f"The tool said: {text}")
+            case UserMessage(text=text, passing=False):
+                said = text.partition("\n")[2] if text.startswith("[ar:") else text
+                match = CALL.search(said)
+                if match is None:
+                    return Reply(text=f"You said: {said}")
+                call = ToolCall(name=match[1], arguments={match[2]: match[3]})
+                return Reply(calls=(call,), stop_reason="tool_use")
+            case UserMessage() | AssistantMessage():
+                pass
+    return Reply(text="Nobody said anything.")

@@ -1,0 +1,90 @@
+"""A server that listens on this machine, in a thread of its own, while a test asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+import httpx2
+from fastapi import FastAPI
+
+from loopline import Bundle, Output, OutputFile, ToolContext, tool
+from loopline.models import Json
+from loopline.server import make_server
+
+
+@tool(effect="write", key="booking")
+async def book(name: str, context: ToolContext) -> str:
+    """Book a table."""
+    return context.ask_user(f"Book {name}?")
+
+
+@tool(effect="write", key="drawing")
+async def draw(name: str) -> Output:
+    """Make a file."""
+    page = b"<script>alert(1)</script>"
+    return Output(
+        f"drew {name}",
+        files=[
+            OutputFile(f"{name}.html", page),
+            OutputFile("a/b.bin", b"\x00\x01" * 50),
+            OutputFile("own.txt", "for the agent alone", "internal"),
+        ],
+    )
+
+
+@tool(effect="read")
+async def wait(name: str) -> str:
+    """Wait for a while."""
+    await asyncio.sleep(float(name))
+    return "waited"
+
+
+SHOP = Bundle(id="shop", instructions="You help.", tools=[book, draw, wait])
+
+
+@contextmanager
+def serving(app: FastAPI) -> Generator[str]:
+    """Serve an app at a free port of this machine, and yield its URL."""
+    server = make_server(app, host="127.0.0.1", port=0)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+Record = tuple[str, str, Json]
+"""The id, the name and the data of an event."""
+
+
+def sse_records(response: httpx2.Response) -> Iterator[Record]:
+    """Yield the events of a stream."""
+    fields: dict[str, str] = {}
+    for line in response.iter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "event" in fields:
+            yield fields.get("id") or "", fields["event"], json.loads(fields["data"])
+            fields = {}
+        else:
+            fields = {}
+
+
+def until(records: Iterator[Record], name: str) -> list[Record]:
+    """Return the events of a stream up to the next one of that name."""
+    result = list[Record]()
+    for record in records:
+        result.append(record)
+        if record[1] == name:
+            break
+    return result
