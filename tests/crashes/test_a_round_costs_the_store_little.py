@@ -10,7 +10,9 @@ from pathlib import Path
 from statistics import mode
 from typing import TypeVar, TypeVarTuple
 
+from loopline.adapters.sql import SqlLog
 from loopline.models import Prompt, Reply, TextDelta
+from loopline.timeline import NEW_TURN, Entry, UserFollowup, UserPrompt
 from tests.bench.workload import Instant, opened
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection
@@ -87,7 +89,7 @@ def test_a_round_costs_three_transactions(tmp_path: Path) -> None:
 
     statements, hops = counted(rounds)
     assert hops <= 3
-    assert statements <= 14  # of which five insert a block
+    assert statements <= 12
 
 
 def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
@@ -101,4 +103,17 @@ def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
 
     statements, hops = counted(turns)
     assert hops <= 10
-    assert statements <= 39
+    assert statements <= 37
+
+
+def test_blocks_are_inserted_by_the_dozen(tmp_path: Path) -> None:
+    async def appends(loop: CountingLoop) -> int:
+        async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+            entries = [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)]
+            await log.append(HERE, entries, seen=0)
+            before = loop.statements
+            followups = [Entry(body=UserFollowup(text="more"), turn=1) for _ in range(100)]
+            assert len(await log.append(HERE, followups, seen=1)) == 100
+        return loop.statements - before
+
+    assert counted(appends) <= 6  # two of them insert

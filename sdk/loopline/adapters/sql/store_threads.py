@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Generic, TypeVar
 
 from loopline.adapters.sql.rows import AppendRequest
 from loopline.adapters.sql.sqlite import (
@@ -21,6 +25,8 @@ from loopline.adapters.sql.sqlite import (
     discard,
     file_id,
     immutable_pool,
+    retry_while_busy,
+    set_patience,
     store_error,
 )
 from loopline.adapters.sql.store_file import idle_stamp
@@ -96,8 +102,58 @@ class ImmutableReaders(ReaderThreads):
         self._immutable.close()
 
 
+_Jobs = SimpleQueue[Callable[[], object] | None]
+"""What a thread is to do, one after the other, until None."""
+
+
+def _work(jobs: _Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # it may be the last to hold a store that nobody closed
+
+
+@dataclass(slots=True)
+class JobOutcome(Generic[T]):
+    """A job that has ended, with its result or its error."""
+
+    results: list[T] = field(default_factory=list[T])
+    error: BaseException | None = None
+
+    def __enter__(self) -> list[T]:
+        return self.results
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.error = error
+        return True
+
+    def result(self) -> T:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.results[0]
+
+
+def _attempt(job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
+    outcome = JobOutcome[T]()
+    with outcome as results:
+        results.append(job())
+    report(outcome)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    on_done: Callable[[JobOutcome[T]], object],
+    outcome: JobOutcome[T],
+) -> None:
+    with suppress(RuntimeError):  # the loop was closed, so nobody waits
+        loop.call_soon_threadsafe(on_done, outcome)
+
+
 class WriterThread:
-    """The thread that does all writes of a process, one transaction after another."""
+    """The thread that does all writes of a process, one transaction after another.
+
+    It has a queue of its own: the futures of an executor take as long as a small transaction.
+    """
 
     def __init__(
         self, path: Path, file: FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
@@ -109,14 +165,20 @@ class WriterThread:
         self._path = path
         self._pool = pool
         self._on_rollback = on_rollback
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
+        self._jobs = _Jobs()
+        self._thread: Thread | None = None
+        self._closed = False
         self._connection: Connection | None = None
         self._synchronous = ""
+        self._patience = 0.0
         self._file = file
+        weakref.finalize(self, self._jobs.put, None)  # nobody may have closed it
 
     async def do(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and return its result; a cancellation waits for it to end."""
-        return await finish(asyncio.get_running_loop().run_in_executor(self._thread, job))
+        end: asyncio.Future[JobOutcome[T]] = asyncio.get_running_loop().create_future()
+        self.submit(job, end.set_result)
+        return (await finish(end)).result()
 
     async def run(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
         """Run the work in one transaction and return its result; a cancellation waits for it to end."""
@@ -124,23 +186,30 @@ class WriterThread:
 
     def wait_for(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
-        return self._thread.submit(job).result()
+        outcomes = SimpleQueue[JobOutcome[T]]()
+        self._put(partial(_attempt, job, outcomes.put))
+        return outcomes.get().result()
 
-    def submit(self, job: Callable[[], T], on_done: Callable[[Future[T]], None]) -> None:
+    def submit(self, job: Callable[[], T], on_done: Callable[[JobOutcome[T]], object]) -> None:
         """Run the job on the thread; `on_done` gets its outcome on the event loop."""
-        loop = asyncio.get_running_loop()
+        self._put(partial(_attempt, job, partial(_tell, asyncio.get_running_loop(), on_done)))
 
-        def notify(done: Future[T]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(on_done, done)
-
-        self._thread.submit(job).add_done_callback(notify)
+    def _put(self, job: Callable[[], object]) -> None:
+        if self._closed:
+            raise StoreError(f"{self._path} is closed: open it again")
+        if self._thread is None:
+            # A daemon: a process that ends without closing the store does not wait for it.
+            self._thread = Thread(
+                target=_work, args=(self._jobs,), name="loopline-write", daemon=True
+            )
+            self._thread.start()
+        self._jobs.put(job)
 
     def transact(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
         """Return the result of work in one transaction with the write lock; only inside a job of the thread."""
         try:
             connection = self._connect(survives_power_loss=survives_power_loss)
-            connection.execute(BEGIN_WRITING)
+            retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
             result = work(connection)
             connection.execute("COMMIT")
             self._check_file()  # before anybody is told that it is kept
@@ -156,7 +225,9 @@ class WriterThread:
         """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
         try:
             connection = self._connect(survives_power_loss=True)
+            set_patience(connection, self._patience)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            set_patience(connection, 0.0)
         except DATABASE_ERRORS as error:
             self._disconnect()
             raise store_error(self._path, error) from error
@@ -166,6 +237,7 @@ class WriterThread:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._pool.take()
+            self._patience = set_patience(connection, 0.0)  # `transact` itself waits
             self._synchronous = ""
         synchronous = "FULL" if survives_power_loss else "NORMAL"
         if synchronous != self._synchronous:
@@ -189,7 +261,10 @@ class WriterThread:
 
     def close(self) -> None:
         """Finish the jobs that were submitted, then close the file."""
-        self._thread.shutdown()
+        self._closed = True
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
         self._disconnect()
         self._pool.close()
 
@@ -260,12 +335,15 @@ class GroupCommit:
         return self.thread.transact(append, survives_power_loss=survives_power_loss)
 
     def _finish(
-        self, batch: list[_PendingAppend], done: asyncio.Future[None], commit: Future[_Outcomes]
+        self,
+        batch: list[_PendingAppend],
+        done: asyncio.Future[None],
+        commit: JobOutcome[_Outcomes],
     ) -> None:
         self._busy = None
         done.set_result(None)
-        error = commit.exception()
-        outcomes = [error] * len(batch) if error is not None else commit.result()
+        error = commit.error
+        outcomes = commit.result() if error is None else [error] * len(batch)
         for pending, outcome in zip(batch, outcomes, strict=True):
             pending.finish(outcome)
         self._start_next()

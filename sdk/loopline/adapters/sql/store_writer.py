@@ -28,7 +28,7 @@ from loopline.adapters.sql.rows import (
     lease_owner,
     schema_version,
 )
-from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many
+from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many, insert
 from loopline.adapters.sql.store_file import migrate
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
@@ -99,8 +99,10 @@ class _PendingRows:
     appends: list[BlockRow] = field(default_factory=list[BlockRow])
 
     def write(self, connection: Connection) -> None:
+        if self.blocks:
+            insert(connection, statements.INSERT_BLOCK, self.blocks)
+            self.blocks.clear()
         for statement, rows in (
-            (statements.INSERT_BLOCK, self.blocks),
             (statements.UPDATE_START, self.starts),
             (statements.UPDATE_TURNS, self.turns),
             (statements.INSERT_APPEND, self.appends),
@@ -348,7 +350,7 @@ class StoreWriter:
         for block, body in blocks:
             encoded, point = encode_block(row, block, body, point)
             rows.append(encoded)
-        execute_many(connection, statements.INSERT_BLOCK, rows)
+        insert(connection, statements.INSERT_BLOCK, rows)
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
         start = _start(row, turns, title, milliseconds_of(blocks[0][0].ts))
