@@ -130,6 +130,20 @@ def test_the_tree_of_a_turn_is_what_was_written_last(life: Life) -> None:
 
 @given(lives)
 @settings(max_examples=60)
+def test_what_the_prompt_says_of_the_files_is_what_there_is(life: Life) -> None:
+    """The tree knows its size and its newest files without looking at all of them."""
+    conversation = written(life)
+    for number, expected in conversation.trees.items():
+        tree = Timeline(conversation.blocks).files_at(number)
+        assert tree.size_at(number) == sum(map(len, expected.values()))
+        blocks = [*tree.files.values(), *tree.outputs_of(number).values()]
+        newest = sorted(blocks, key=lambda block: block.seq)[-2:]
+        found = sorted(tree.newest_at(number, 2), key=lambda block: block.seq)[-2:]
+        assert found == newest
+
+
+@given(lives)
+@settings(max_examples=60)
 def test_nothing_passes_a_limit(life: Life) -> None:
     conversation = written(life)
     for number, tree in conversation.trees.items():

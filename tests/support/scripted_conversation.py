@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from loopline import Bundle, Harness
+from loopline.bundle import Setting
 from loopline.conversations import Conversation
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -19,8 +20,11 @@ async def talking(
     bundle: Bundle = playground,
     store: str = "memory:",
     name: str = "c",
+    properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Conversation, None]:
     """A conversation of the bundle whose model follows the script."""
     model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
-    async with Harness.open(bundle, store=store, model=model, clock=FakeClock()) as harness:
+    async with Harness.open(
+        bundle, store=store, model=model, clock=FakeClock(), properties=properties
+    ) as harness:
         yield harness.conversation(name)

@@ -16,6 +16,7 @@ from typing import Literal, cast, get_args
 
 from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.errors import LooplineError, PropertyError
+from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
@@ -36,6 +37,7 @@ LOOP: Mapping[str, Json] = {
         "skills": "bundle",
         **dict.fromkeys(LoopOptions().values),
     },
+    "workspace": asdict(WorkspaceLimits()),
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
     "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
@@ -284,6 +286,7 @@ class LoopSettings:
     agents_md: bool = False
     memory: bool = False
     skills: SkillSearch = "bundle"
+    workspace: WorkspaceLimits = field(default_factory=WorkspaceLimits)
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
@@ -314,7 +317,23 @@ def loop_settings(properties: Properties) -> LoopSettings:
         agents_md=agents_md,
         memory=memory,
         skills=skills,
+        workspace=_workspace_limits(properties.section("workspace")),
     )
+
+
+LARGEST_LIMITS = WorkspaceLimits(
+    file_bytes=1 << 30, tree_bytes=1 << 30, files=100_000, depth=WorkspaceLimits().depth
+)
+
+
+def _workspace_limits(values: Mapping[str, Json]) -> WorkspaceLimits:
+    numbers = asdict(WorkspaceLimits())
+    for name, most in asdict(LARGEST_LIMITS).items():
+        value = values.get(name, numbers[name])
+        if not isinstance(value, int) or not 0 < value <= most:
+            raise PropertyError(f"workspace.{name} must be from 1 to {most:,}, not {value!r}")
+        numbers[name] = value
+    return WorkspaceLimits(**numbers)
 
 
 def _skill_search(value: Json) -> SkillSearch:

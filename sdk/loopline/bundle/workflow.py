@@ -280,6 +280,7 @@ class BaseWorkflow(Generic[Deps]):
             spawn=spawn,
             quota=child.quota if child else Quota(),
             deps=services.deps,
+            workspace_limits=services.settings.workspace,
         )
         context = Context(
             runtime,

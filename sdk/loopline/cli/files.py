@@ -117,7 +117,8 @@ def _write_tree(folder: Path, tree: Mapping[str, Block]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with Folder(folder) as target:
         for path, block in tree.items():
-            target.write(path, workspace.file_bytes(_version(block)))
+            version = _version(block)
+            target.write(path, workspace.file_bytes(version), executable=version.executable)
 
 
 async def _timeline(choices: Choices, screen: Screen) -> Timeline:
@@ -184,6 +185,7 @@ def _document(path: str, block: Block) -> JsonObject:
         "size": version.size,
         "sha256": version.sha256,
         "visibility": version.visibility,
+        "executable": version.executable,
     }
 
 

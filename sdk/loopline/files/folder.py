@@ -30,6 +30,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNSUPPORTED = {errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG}
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
+PROGRAM_MODE = 0o700
 
 
 class Folder:
@@ -75,7 +76,21 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def write(self, path: str, data: bytes) -> None:
+    def is_executable(self, path: str) -> bool:
+        """Return whether its owner may run a file.
+
+        Raises:
+            ToolError: a name on the way is a link or no folder, or there is no such file.
+        """
+        names = checked_names(path, path).split("/")
+        try:
+            with self._parent(names[:-1], make=False) as parent:
+                status = os.stat(names[-1], dir_fd=parent, follow_symlinks=False)
+        except OSError as error:
+            raise _refused(path, error) from error
+        return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXUSR)
+
+    def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """Write a file, and the folders that it needs; what stands there is replaced, never written through.
 
         Raises:
@@ -85,8 +100,9 @@ class Folder:
         unfinished = f".{uuid4().hex}.unfinished"
         try:
             with self._parent(names[:-1], make=True) as parent:
+                mode = PROGRAM_MODE if executable else FILE_MODE
                 with os.fdopen(
-                    os.open(unfinished, _WRITE_FLAGS, FILE_MODE, dir_fd=parent), "wb"
+                    os.open(unfinished, _WRITE_FLAGS, mode, dir_fd=parent), "wb"
                 ) as file:
                     file.write(data)
                 try:

@@ -43,17 +43,24 @@ ReadFile = Callable[[WorkspacePath], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class PatchedFile:
-    """A file that a patch changes: its bytes before and after, None where there is no file."""
+    """A file that a patch changes: its bytes before and after, None where there is no file, and whether it is then a program."""
 
     path: WorkspacePath
     before: bytes | None
     after: bytes | None
+    executable: bool = False
 
 
-def apply_patch(patch: bytes, read: ReadFile, limit: int, path: str = "") -> list[PatchedFile]:
+def apply_patch(
+    patch: bytes,
+    read: ReadFile,
+    limit: int,
+    path: str = "",
+    is_program: Callable[[WorkspacePath], bool] = lambda _: False,
+) -> list[PatchedFile]:
     """Return the files that a unified diff changes; blocks while Git applies it.
 
-    `path` is the file of a diff that begins with its first hunk and names none. The numbers in the headers of hunks may
+    `is_program` says which files are executable before. `path` is the file of a diff that begins with its first hunk and names none. The numbers in the headers of hunks may
     be wrong: lines are counted, and a hunk is looked for where its context stands.
 
     Raises:
@@ -69,13 +76,25 @@ def apply_patch(patch: bytes, read: ReadFile, limit: int, path: str = "") -> lis
         with Folder(root) as folder:
             for git_name, data in before.items():
                 if data is not None:
-                    folder.write(git_name, data)
+                    folder.write(git_name, data, executable=is_program(names[git_name]))
             _apply(diff, strip, root, before, names)
             changed = [
-                PatchedFile(names[git_name], data, folder.read(git_name, limit))
+                _patched(folder, git_name, names[git_name], data, limit)
                 for git_name, data in before.items()
             ]
-    return [file for file in changed if file.before != file.after]
+    return [
+        file
+        for file in changed
+        if file.before != file.after
+        or (file.after is not None and file.executable != is_program(file.path))
+    ]
+
+
+def _patched(
+    folder: Folder, name: str, path: WorkspacePath, before: bytes | None, limit: int
+) -> PatchedFile:
+    after = folder.read(name, limit)
+    return PatchedFile(path, before, after, after is not None and folder.is_executable(name))
 
 
 def _whole_diff(patch: bytes, path: str) -> bytes:

@@ -10,6 +10,8 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import PurePosixPath
 
+from msgspec import structs
+
 from loopline.errors import ToolError
 from loopline.files.attachment import MB, decoded_text, stated_type, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
@@ -26,16 +28,23 @@ from loopline.timeline import (
     turn_id,
     workspace,
 )
-from loopline.timeline.workspace_paths import WorkspacePath, clash, is_beside, parse_path
+from loopline.timeline.workspace_paths import (
+    MAX_DEPTH,
+    WorkspacePath,
+    clash,
+    is_beside,
+    parse_path,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceLimits:
-    """The limits of a tree, `files/` and `outputs/` together: bytes of a file and of all, and how many there are."""
+    """The limits of a tree, `files/` and `outputs/` together: bytes of a file and of all, how many there are, names in a path."""
 
     file_bytes: int = 10 * MB
     tree_bytes: int = 64 * MB
     files: int = 2_000
+    depth: int = MAX_DEPTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class OutputFile:
     data: bytes | str = field(repr=False)
     visibility: Visibility = "external"
     mime: str = ""
+    executable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,7 @@ class FileChange:
 
     `replaces` is the sha256 of the version that it was made from, "" if there was none; if another call has changed
     the file since, the change is refused. None replaces whatever is there. `mime` is the type that its maker gives it;
-    what images and PDFs are is told by their bytes.
+    what images and PDFs are is told by their bytes. Whether it is `executable` stays as it was if this is None.
     """
 
     path: WorkspacePath
@@ -66,6 +76,7 @@ class FileChange:
     visibility: Visibility = "external"
     replaces: str | None = None
     mime: str = ""
+    executable: bool | None = None
 
 
 class Workspace:
@@ -153,14 +164,28 @@ class Workspace:
         block = self._recorded.get(path) or self._beside.get(path)
         return block.ref if block else ""
 
-    def write(self, path: str, data: bytes | str, *, visibility: Visibility = "external") -> None:
-        """Write a file; it is recorded when the call succeeds.
+    def is_executable(self, path: WorkspacePath) -> bool:
+        """Return whether a file is a program; False if there is none."""
+        change, block = self._changes.get(str(path)), self._recorded.get(str(path))
+        if change is not None and change.executable is not None:
+            return change.executable
+        return block is not None and version_in(block).executable
+
+    def write(
+        self,
+        path: str,
+        data: bytes | str,
+        *,
+        visibility: Visibility = "external",
+        executable: bool | None = None,
+    ) -> None:
+        """Write a file; it is recorded when the call succeeds. It stays executable, or not, if nothing is said of it.
 
         Raises:
             ToolError: the path or the size is not allowed.
         """
         content = data.encode() if isinstance(data, str) else bytes(data)
-        self._change(parse_path(path), content, visibility)
+        self._change(parse_path(path), content, visibility, executable)
 
     def remove(self, path: str) -> None:
         """Remove a file; its versions can still be read.
@@ -173,12 +198,20 @@ class Workspace:
             raise ToolError(f"no file {str(named)!r} to remove: {self._nearest(str(named))}")
         self._change(named, None, "external")
 
-    def _change(self, path: WorkspacePath, data: bytes | None, visibility: Visibility) -> None:
+    def _change(
+        self,
+        path: WorkspacePath,
+        data: bytes | None,
+        visibility: Visibility,
+        executable: bool | None = None,
+    ) -> None:
         check_size(path, data, self.limits)
-        recorded = self._recorded.get(str(path))
+        recorded, staged = self._recorded.get(str(path)), self._changes.get(str(path))
+        if executable is None and staged is not None:
+            executable = staged.executable
         replaces = "" if recorded is None else version_in(recorded).sha256
         self._changes[str(path)] = FileChange(
-            path=path, data=data, visibility=visibility, replaces=replaces
+            path=path, data=data, visibility=visibility, replaces=replaces, executable=executable
         )
 
     @cached_property
@@ -237,6 +270,11 @@ def check_size(path: WorkspacePath, data: bytes | None, limits: WorkspaceLimits)
         raise ToolError(
             f"{path} has {len(data):,} bytes, and a file may have {limits.file_bytes:,}: nothing was written"
         )
+    depth = path.path.count("/") + 1
+    if data is not None and depth > limits.depth:
+        raise ToolError(
+            f"{path} has {depth} names, and may have {limits.depth}: nothing was written"
+        )
 
 
 def change_of(file: OutputFile) -> FileChange:
@@ -248,7 +286,13 @@ def change_of(file: OutputFile) -> FileChange:
     first = file.path.partition("/")[0]
     path = file.path if first in ("files", "outputs", "attachments") else f"outputs/{file.path}"
     data = file.data.encode() if isinstance(file.data, str) else bytes(file.data)
-    return FileChange(path=parse_path(path), data=data, visibility=file.visibility, mime=file.mime)
+    return FileChange(
+        path=parse_path(path),
+        data=data,
+        visibility=file.visibility,
+        mime=file.mime,
+        executable=file.executable or None,
+    )
 
 
 def file_bodies(
@@ -284,7 +328,11 @@ def file_bodies(
         count = versions.get(change.path) or tree.version(
             number, change.path.area, change.path.path
         )
-        added = file_added(change, change.data, count + 1, call_id)
+        stays = before is not None and before.executable
+        executable = stays if change.executable is None else change.executable
+        added = structs.replace(
+            file_added(change, change.data, count + 1, call_id), executable=executable
+        )
         if before is not None and _is_same(before, added):
             continue
         versions[change.path] = added.version
@@ -295,7 +343,11 @@ def file_bodies(
 
 
 def _is_same(before: FileAdded, added: FileAdded) -> bool:
-    return (before.sha256, before.visibility) == (added.sha256, added.visibility)
+    return (before.sha256, before.visibility, before.executable) == (
+        added.sha256,
+        added.visibility,
+        added.executable,
+    )
 
 
 def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:

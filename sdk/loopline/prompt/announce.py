@@ -98,14 +98,17 @@ def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
     return for_plans, for_feedback, room - for_plans - for_feedback
 
 
-def workspace_line(paths: Sequence[str], size: int) -> str:
-    """Return the line of the tail that counts the files of the turn and names those changed last, which come last."""
+def workspace_line(paths: Sequence[str], count: int, size: int) -> str:
+    """Return the line of the tail that counts the files of the turn and names those changed last, which come last.
+
+    Only the last `PATHS_SHOWN` paths are needed.
+    """
     if not paths:
         return "[WORKSPACE] empty"
     named = ", ".join(one_line(path, PATH_LIMIT) for path in reversed(paths[-PATHS_SHOWN:]))
-    hidden = f" and {len(paths) - PATHS_SHOWN} more" if len(paths) > PATHS_SHOWN else ""
-    noun = "file" if len(paths) == 1 else "files"
-    return f"[WORKSPACE] {len(paths):,} {noun}, {size:,} bytes: {named}{hidden}"
+    hidden = f" and {count - PATHS_SHOWN} more" if count > PATHS_SHOWN else ""
+    noun = "file" if count == 1 else "files"
+    return f"[WORKSPACE] {count:,} {noun}, {size:,} bytes: {named}{hidden}"
 
 
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:

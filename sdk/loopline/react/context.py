@@ -28,6 +28,7 @@ from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
     NATIVE,
+    PATHS_SHOWN,
     RENDERER,
     TRACE_TAIL,
     TRIGGER,
@@ -64,7 +65,6 @@ from loopline.timeline import (
     RoundStart,
     checkpoint,
     checkpoint_seq,
-    workspace,
 )
 from loopline.timeline.tasks import compute
 from loopline.tools import DELEGATE, ToolSet
@@ -524,11 +524,11 @@ class Context:
 
     def _workspace_line(self) -> str:
         """Return the line of the tail that says which files the turn has."""
-        tree = self._recorder.timeline.files
-        blocks = [*tree.files.values(), *tree.outputs_of(self._recorder.number).values()]
-        versions = [file for _, file in _VERSIONS.among(sorted(blocks, key=attrgetter("seq")))]
-        paths = [f"{file.area}/{file.path}" for file in versions]
-        return workspace_line(paths, workspace.total_size(versions))
+        tree, turn = self._recorder.timeline.files, self._recorder.number
+        blocks = sorted(tree.newest_at(turn, PATHS_SHOWN), key=attrgetter("seq"))
+        paths = [f"{file.area}/{file.path}" for _, file in _VERSIONS.among(blocks)]
+        count = len(tree.files) + len(tree.outputs_of(turn))
+        return workspace_line(paths, count, tree.size_at(turn))
 
     def _local_time(self, *, stays: bool) -> datetime:
         """Return the time in the user's zone; a kept tail has that of the turn's beginning."""

@@ -456,7 +456,9 @@ class ToolExecutor:
         def bodies(timeline: Timeline) -> list[Body]:
             numbered = number_sources(shown, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
-            files = file_bodies(timeline, turn, outcome.files, call.call_id)
+            files = file_bodies(
+                timeline, turn, outcome.files, call.call_id, self._runtime.workspace_limits
+            )
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
@@ -520,7 +522,12 @@ class ToolExecutor:
             on_progress=children.outbox.progress,
             on_spawn=spawn,
             on_emit=children.outbox.emit,
-            workspace=Workspace(recorder.timeline, recorder.number, beside=beside),
+            workspace=Workspace(
+                recorder.timeline,
+                recorder.number,
+                beside=beside,
+                limits=runtime.workspace_limits,
+            ),
             deps=runtime.deps,
         )
         return ToolInvocation(

@@ -262,7 +262,9 @@ class ProxiedCalls:
             cited = [section.source for section in given.sections if section.source]
             sids, added = timeline.pool.assign_numbers([*cited, *given.sources])
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
-            files = file_bodies(timeline, turn, given.files, call.call_id)
+            files = file_bodies(
+                timeline, turn, given.files, call.call_id, self._runtime.workspace_limits
+            )
             text = render_outcome(given, sids, artifact_ref, file_lines(files, turn))
             texts[:] = [text]
             result = ProxiedResult(

@@ -16,6 +16,7 @@ from msgspec import structs
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
+from loopline.files import WorkspaceLimits
 from loopline.models import Json, OutputType, well_formed
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions, check_limits
@@ -98,6 +99,7 @@ class ToolRuntime:
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
     deps: object = field(default=None, repr=False)
+    workspace_limits: WorkspaceLimits = field(default_factory=WorkspaceLimits)
 
     @property
     def state(self) -> ReactStateV2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -17,8 +18,8 @@ class FileAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version of a file: `files` are the project, `outputs` what a turn produced.
 
     `version` counts from 1 for each path in each turn. `size` is in bytes, `sha256` in hexadecimal. A file in UTF-8
-    has its `text`, any other its bytes in base64 as `data`. `width` and `height` are an image's pixels. An "internal"
-    output is for the agent alone. `call_id` names the call that made it, empty if a workflow did.
+    has its `text`, any other its bytes in base64 as `data`. `width` and `height` are an image's pixels. An `executable` one
+    is a program. An "internal" output is for the agent alone. `call_id` names the call that made it, empty if a workflow did.
     """
 
     area: WorkspaceArea
@@ -32,6 +33,7 @@ class FileAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     width: int = 0
     height: int = 0
     visibility: Visibility = "external"
+    executable: bool = False
     call_id: str = ""
     type: ClassVar[Literal["file.added"]] = "file.added"
 
@@ -64,7 +66,8 @@ def file_bytes(file: FileAdded) -> bytes:
 def describe_file(file: FileAdded) -> str:
     """Return one line with the version's type, its pixels, and its size."""
     pixels = f", {file.width}×{file.height} pixels" if file.width else ""
-    return f"{file.mime}{pixels}, {file.size:,} bytes"
+    program = ", executable" if file.executable else ""
+    return f"{file.mime}{pixels}, {file.size:,} bytes{program}"
 
 
 class FileBlock(Protocol):
@@ -82,7 +85,7 @@ B = TypeVar("B", bound=FileBlock)
 
 @dataclass(slots=True)
 class FileTree(Generic[B]):
-    """The newest versions by path: the project as the last turn left it, and the outputs of each turn.
+    """The newest versions by path, the last changed last: the project as the last turn left it, the outputs of each turn.
 
     `versions` are the numbers of the newest versions, by turn, area and path. `pulled` are the refs of older files that
     stand beside those of a turn.
@@ -95,20 +98,44 @@ class FileTree(Generic[B]):
     )
 
     pulled: dict[int, dict[str, None]] = field(default_factory=dict[int, dict[str, None]])
+    _sizes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    _totals: dict[int, int] = field(default_factory=dict[int, int])
 
     def take(self, block: B, body: FileBody) -> None:
         """Fold one more block."""
         match body:
-            case FileAdded(area=area, path=path, version=version):
+            case FileAdded(area=area, path=path, version=version, size=size):
+                self._remove(area, block.turn, path)
                 self._area(area, block.turn)[path] = block
                 self.versions[block.turn, area, path] = version
+                place = _PROJECT if area == "files" else block.turn
+                self._sizes[place, path] = size
+                self._totals[place] = self._totals.get(place, 0) + size
             case FileRemoved(area=area, path=path):
-                self._area(area, block.turn).pop(path, None)
+                self._remove(area, block.turn, path)
             case FilesPulled(refs=refs):
                 self.pulled.setdefault(block.turn, {}).update(dict.fromkeys(refs))
 
     def _area(self, area: WorkspaceArea, turn: int) -> dict[str, B]:
         return self.files if area == "files" else self.outputs.setdefault(turn, {})
+
+    def _remove(self, area: WorkspaceArea, turn: int, path: str) -> None:
+        if self._area(area, turn).pop(path, None) is not None:
+            place = _PROJECT if area == "files" else turn
+            self._totals[place] -= self._sizes.pop((place, path), 0)
+
+    def size_at(self, turn: int) -> int:
+        """Return the bytes of the project and of the turn's outputs together."""
+        return self._totals.get(_PROJECT, 0) + self._totals.get(turn, 0)
+
+    def newest_at(self, turn: int, count: int) -> list[B]:
+        """Return the files of the project and of the turn's outputs that were changed last, at least `count` of each area."""
+        outputs = self.outputs.get(turn, {})
+        return [
+            area[path]
+            for area in (self.files, outputs)
+            for path in list(islice(reversed(area), count))[::-1]
+        ]
 
     def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
         """Return the number of the newest version that the turn made of a file, 0 if it made none."""
@@ -116,13 +143,17 @@ class FileTree(Generic[B]):
 
     def start_empty(self, turn: int) -> None:
         """Leave out the files of earlier turns: this one begins with none."""
-        self.files = {path: block for path, block in self.files.items() if block.turn >= turn}
+        for path, block in list(self.files.items()):
+            if block.turn < turn:
+                self._remove("files", block.turn, path)
 
     def outputs_of(self, turn: int) -> Mapping[str, B]:
         """Return the outputs of that turn by path."""
         return self.outputs.get(turn, {})
 
 
+_PROJECT = 0
+"""The place of the project beside the turns, which count from 1."""
 EMPTY_START = "empty"
 """The value of the option `workspace` with which a turn begins without files."""
 

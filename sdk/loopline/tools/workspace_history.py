@@ -101,7 +101,7 @@ class CheckoutTool(RerunnableTool):
         for path in removed:
             files.remove(path)
         for path, version in tree.items():
-            files.write(path, workspace.file_bytes(version))
+            files.write(path, workspace.file_bytes(version), executable=version.executable)
         changed = counted(len(tree), "file")
         return Outcome(text=f"checked out {changed}", files=tuple(files.changes))
 

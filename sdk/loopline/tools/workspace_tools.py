@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from loopline.errors import ToolError
-from loopline.files import Workspace, apply_patch, parse_path
+from loopline.files import PatchedFile, Workspace, apply_patch, parse_path
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import Effect, Visibility
 from loopline.tools.arguments import check_names, object_schema, text_argument
@@ -115,18 +115,20 @@ class PatchTool(RerunnableTool):
         """Return the changes that Git makes of the diff."""
         files, patch = call.context.workspace, text_argument(arguments, "patch").encode()
         limit = files.limits.file_bytes
-        patched = await asyncio.to_thread(apply_patch, patch, files.find, limit, _path(arguments))
+        patched = await asyncio.to_thread(
+            apply_patch, patch, files.find, limit, _path(arguments), files.is_executable
+        )
         for file in patched:
-            _stage(files, str(file.path), file.after)
+            _stage(files, file)
         text = "" if patched else "the files are so already: nothing was changed"
         return Outcome(text=text, files=tuple(files.changes))
 
 
-def _stage(files: Workspace, path: str, data: bytes | None) -> None:
-    if data is None:
-        files.remove(path)
+def _stage(files: Workspace, file: PatchedFile) -> None:
+    if file.after is None:
+        files.remove(str(file.path))
     else:
-        files.write(path, data)
+        files.write(str(file.path), file.after, executable=file.executable)
 
 
 def _path(arguments: JsonObject) -> str:
