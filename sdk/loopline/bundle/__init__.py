@@ -29,6 +29,7 @@ from loopline.bundle.prepared_run import (
     commits_of,
 )
 from loopline.bundle.properties import (
+    EXECUTION,
     LoopSettings,
     Properties,
     Setting,
@@ -49,6 +50,7 @@ from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
+    "EXECUTION",
     "Available",
     "BaseWorkflow",
     "Bundle",

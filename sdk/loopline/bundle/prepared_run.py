@@ -78,8 +78,8 @@ class Services:
     servers that it lists. `models` gives the models of a run and
     holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
-    no other. `environment` holds the variables that presets know. `agents` are those that a loop may have work, and
-    the `pipeline` stands around each of their runs.
+    no other. `execution_tools` run programs. `environment` holds the variables that presets know. `agents` are those that
+    a loop may have work, and the `pipeline` stands around each of their runs.
     """
 
     source: str
@@ -102,6 +102,7 @@ class Services:
     web: WebPorts = field(default_factory=WebPorts)
     agents: Agents = field(default_factory=Agents)
     pipeline: QualityPipeline | None = None
+    execution_tools: Sequence[Tool] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,29 @@ from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
+from loopline.sandbox import ExecutionLimits
 from loopline.skills import YamlDocument, YamlError, read_yaml
 
 FILE = "loopline.yaml"
 KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
 """The keys of the section `knowledge`, which every bundle knows, with their defaults."""
+
+EXECUTION: JsonObject = {
+    "runtime": {
+        "mode": "",
+        "enabled": True,
+        "default_profile": "",
+        "profiles": {},
+    },
+    "python": "",
+    "shell": False,
+    "allow_local": False,
+    "effect": "exclusive",
+    "approval_wait_s": 60.0,
+    "tools": None,
+    "limits": dict[str, Json](asdict(ExecutionLimits())),
+}
+"""The section `execution`; programs run only in a bundle that writes it."""
 
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
@@ -39,6 +57,7 @@ LOOP: Mapping[str, Json] = {
     },
     "workspace": asdict(WorkspaceLimits()),
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
+    "execution": EXECUTION,
     "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }

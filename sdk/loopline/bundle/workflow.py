@@ -301,10 +301,13 @@ class BaseWorkflow(Generic[Deps]):
         bundle_tools = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
         of_servers = await self._run.services.mcp_tools(loop.tools_module)
         await self._note_problems(of_servers)
-        of_web = [
-            tool for tool in self._run.services.web.tools if tool.spec.name not in bundle_tools
+        services = self._run.services
+        of_properties = [
+            tool
+            for tool in (*services.web.tools, *services.execution_tools)
+            if tool.spec.name not in bundle_tools
         ]
-        bundle_tools = ToolSet([*bundle_tools.values(), *of_web, *of_servers.tools])
+        bundle_tools = ToolSet([*bundle_tools.values(), *of_properties, *of_servers.tools])
         children = [] if loop.child_tools is None else [loop.child_tools]
         for patterns in (*loop.allowed, *children):
             bundle_tools = bundle_tools.allow(of_servers.without_missing(patterns))

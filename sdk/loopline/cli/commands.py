@@ -204,6 +204,12 @@ COMMANDS = (
         "List the bundles that can be opened by name.",
         ("as_json",),
     ),
+    CommandEntry(
+        "doctor",
+        "doctor:doctor",
+        "Say what isolation of programs needs, and whether it is here.",
+        ("as_json",),
+    ),
 )
 BUILD = CommandEntry(
     "build",

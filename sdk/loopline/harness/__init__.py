@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loopline.harness.cassette import Cassette
     from loopline.harness.conversation_names import ConversationNames
+    from loopline.harness.executions import execution_features
     from loopline.harness.harness import Harness
     from loopline.harness.model_choice import ModelChoice
     from loopline.harness.provider_models import model
@@ -27,6 +28,7 @@ __all__ = [
     "ServedBundle",
     "StaleAnswer",
     "Store",
+    "execution_features",
     "find_stale_answers",
     "model",
     "model_or_call",
@@ -44,6 +46,7 @@ _MODULES = {
     "ServedBundle": "served_bundle",
     "StaleAnswer": "stale_answers",
     "Store": "store",
+    "execution_features": "executions",
     "find_stale_answers": "stale_answers",
     "model": "provider_models",
     "model_or_call": "served_bundle",

@@ -36,6 +36,7 @@ from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
+from loopline.harness.executions import open_executions
 from loopline.harness.mcp_servers import mcp_servers_of
 from loopline.harness.model_choice import (
     ModelChoice,
@@ -215,6 +216,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 skills=skills,
                 deps=deps,
                 mcp_tools=servers.tools,
+                execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
                 agents=agents,
                 pipeline=quality.pipeline(self._clock) if quality else None,

@@ -456,9 +456,8 @@ class ToolExecutor:
         def bodies(timeline: Timeline) -> list[Body]:
             numbered = number_sources(shown, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
-            files = file_bodies(
-                timeline, turn, outcome.files, call.call_id, self._runtime.workspace_limits
-            )
+            limits = outcome.file_limits or self._runtime.workspace_limits
+            files = file_bodies(timeline, turn, outcome.files, call.call_id, limits)
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
@@ -466,6 +465,7 @@ class ToolExecutor:
                     numbered.outcome, numbered.sids, artifact_ref, file_lines(files, turn)
                 )
                 or NO_OUTPUT,
+                status="error" if outcome.failed else "ok",
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
                 shows=numbered.shows,

@@ -14,7 +14,13 @@ from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, is_approval
-from loopline.react.result_text import artifact_bodies, file_lines, render_outcome, truncate_outcome
+from loopline.react.result_text import (
+    artifact_bodies,
+    file_lines,
+    number_sources,
+    render_outcome,
+    truncate_outcome,
+)
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.timeline import (
     Body,
@@ -25,13 +31,7 @@ from loopline.timeline import (
     Timeline,
     ToolCalled,
 )
-from loopline.tools import (
-    ApprovalRequired,
-    AskUser,
-    Outcome,
-    ProxiedAnswer,
-    ToolSet,
-)
+from loopline.tools import ApprovalRequired, AskUser, Outcome, ProxiedAnswer, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -146,7 +146,8 @@ class ProxiedCalls:
             )
         )
         try:
-            return await self._run_recorded(parsed, approval_seconds)
+            # Guards count what the turn has called until now, this call among it.
+            return await self._run_recorded(self._checker.parse(call), approval_seconds)
         except asyncio.CancelledError:
             await self._record_end(parsed, CUT_OFF, "interrupted", start)
             raise
@@ -256,17 +257,17 @@ class ProxiedCalls:
         call, turn = parsed.call, self._recorder.number
         given = truncate_outcome(outcome, RESULT_BYTES)
         ran_with = None if parsed.arguments is call.arguments else parsed.arguments
-        texts = list[str]()
+        texts, sections = list[str](), list[str]()
 
         def bodies(timeline: Timeline) -> list[Body]:
-            cited = [section.source for section in given.sections if section.source]
-            sids, added = timeline.pool.assign_numbers([*cited, *given.sources])
+            numbered = number_sources(given, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
-            files = file_bodies(
-                timeline, turn, given.files, call.call_id, self._runtime.workspace_limits
-            )
-            text = render_outcome(given, sids, artifact_ref, file_lines(files, turn))
+            limits = self._runtime.workspace_limits
+            files = file_bodies(timeline, turn, given.files, call.call_id, limits)
+            lines = file_lines(files, turn)
+            text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
             texts[:] = [text]
+            sections[:] = [section.text for section in numbered.outcome.sections]
             result = ProxiedResult(
                 call_id=call.call_id,
                 parent=self._parent.call_id,
@@ -276,13 +277,13 @@ class ProxiedCalls:
                 artifact=artifact_ref,
                 ran_with=ran_with,
             )
-            return [result, *added, *given.bodies, *kept, *files]
+            return [result, *numbered.added, *given.bodies, *numbered.kept, *kept, *files]
 
         await self._recorder.record_from(bodies)
         return ProxiedAnswer(
             call_id=call.call_id,
             ok=True,
             text=texts[0],
-            sections=tuple(section.text for section in given.sections),
+            sections=tuple(sections),
             artifact=given.artifact,
         )

@@ -1,6 +1,7 @@
 """Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
 
 from loopline.tools.builtin.calculator import Calculator
+from loopline.tools.builtin.execution import ExecutionSettings, ExecutionTool
 from loopline.tools.builtin.knowledge_search import (
     NO_ANSWER,
     FilteredSearch,
@@ -87,6 +88,8 @@ __all__ = [
     "ChildTask",
     "Deps",
     "Emission",
+    "ExecutionSettings",
+    "ExecutionTool",
     "FilteredSearch",
     "HideTool",
     "KnowledgeSearch",

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from loopline.errors import LooplineError, ToolError
-from loopline.files import FileChange, OutputFile
+from loopline.files import FileChange, OutputFile, WorkspaceLimits
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.timeline import Body, ShownImage, Source, TextKept
 
@@ -41,7 +41,8 @@ class Outcome:
     is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
     `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
     the result names the refs; `images` are given to the model with the text. If it `cites`, `[[S:@2]]` in its text stands for
-    the second of its sources, and becomes that source's number in the conversation.
+    the second of its sources, and becomes that source's number in the conversation. `files` are held to `file_limits` if
+    there are any. A call that `failed` has a result with the status "error", and what else it gives is recorded all the same.
     """
 
     text: str
@@ -55,6 +56,8 @@ class Outcome:
     artifact: Json = None
     answer: object = None
     cites: bool = False
+    failed: bool = False
+    file_limits: WorkspaceLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

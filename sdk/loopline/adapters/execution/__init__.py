@@ -1,0 +1,1 @@
+"""Backends that run programs: on this machine without isolation, in bubblewrap, and in docker."""

@@ -1,0 +1,70 @@
+"""Programs without isolation, with the rights of this process: what the isolated backends are compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from loopline.adapters.execution.call_server import CallServer
+from loopline.adapters.execution.process import EXECUTOR
+from loopline.adapters.execution.program_process import Launch, ProgramProcess
+from loopline.adapters.execution.run_folder import PROGRAM, RunFolder, environment, remove_tree
+from loopline.sandbox import Execution, Feature, ProgramEnd, Session
+
+
+class LocalSandbox:
+    """Runs each program as a plain child process. It protects nothing; limits of time, disk and output hold."""
+
+    name: str = "local"
+
+    def __init__(self, python: str = sys.executable, *, folder: Path | None = None) -> None:
+        self._python = python
+        self._parent = folder
+        self._numbers = count(1)
+        self._folder: Path | None = None
+
+    async def features(self) -> Sequence[Feature]:
+        """Return that there is no isolation."""
+        return [Feature("isolation", False, "programs have the rights of this process", False)]
+
+    async def run(self, execution: Execution, session: Session) -> ProgramEnd:
+        """Run the program."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="loopline-exec-", dir=self._parent))
+        folder = RunFolder(self._folder / str(next(self._numbers)), None)
+        work, out = str(folder.work), str(folder.out)
+        try:
+            attachments = f"{work}/{execution.turn_id}/attachments"
+            await asyncio.to_thread(folder.fill, execution, attachments)
+            async with CallServer(
+                folder.socket, execution, session, user=os.getuid(), features=()
+            ) as server:
+                start = {
+                    "isolated": False,
+                    "socket": str(folder.socket),
+                    "token": server.token,
+                    "folder": f"{out}/{execution.turn_id}",
+                    "file": f"{work}/{PROGRAM[execution.language]}",
+                    "language": execution.language,
+                    "tools": list(execution.tools),
+                }
+                launch = Launch(
+                    argv=[self._python, "-I", "-B", "-u", str(EXECUTOR)],
+                    variables=environment(execution, work, out, str(folder.socket)),
+                    start=start,
+                    isolation="none",
+                )
+                return await ProgramProcess(launch, execution, session, folder, server).run()
+        finally:
+            await asyncio.to_thread(folder.remove)
+
+    async def close(self) -> None:
+        """Remove the folder of this sandbox."""
+        if self._folder is not None:
+            await asyncio.to_thread(remove_tree, self._folder)
+            self._folder = None

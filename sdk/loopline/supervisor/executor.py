@@ -1,0 +1,371 @@
+"""The executor: puts the limits of a sandbox in force on itself, and then runs the program of an execution.
+
+It is started as a script of its own by the Python of the sandbox, and imports little, because its start is time that
+every program waits.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType, TracebackType
+    from typing import Any, NoReturn
+
+START_FD = 0
+SOCKET_FD = 19
+"""The descriptor of the connection to the supervisor."""
+
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
+_READS = 0b1101
+_WRITES_BY_VERSION = {1: 0b1_0001_1011_0010, 2: 1 << 13, 3: 1 << 14}
+"""The rights of writing files and folders in each version of Landlock: no device, socket or pipe is made."""
+
+
+class IsolationError(Exception):
+    """A part of the isolation cannot be put in force, so the program does not run."""
+
+
+def read_start(descriptor: int) -> dict[str, Any]:
+    """Return what the sandbox says of the execution, and leave an empty standard input."""
+    parts = list[bytes]()
+    while part := os.read(descriptor, 1 << 16):
+        parts.append(part)
+    start: dict[str, Any] = marshal.loads(b"".join(parts))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return start
+
+
+def drop_rights(user: int) -> None:
+    """Become a user without any right, if this process has rights."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    if 0 in (os.getuid(), os.geteuid()):
+        raise IsolationError("uid: the program would run as root")
+
+
+def limit_resources(limits: Mapping[str, int]) -> None:
+    """Set each limit of this process and of those it begins; none can be raised again."""
+    import resource
+
+    for name, value in limits.items():
+        kind: int = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # A soft limit of time gives a signal of its own, a second before the hard one kills.
+        hardest = lowest + 1 if name == "RLIMIT_CPU" and lowest != hard else lowest
+        resource.setrlimit(kind, (lowest, hardest))
+
+
+def connect(path: str) -> None:
+    """Connect to the supervisor."""
+    import _socket
+
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.connect(path)
+    os.dup2(connection.detach(), SOCKET_FD)
+
+
+class _Kernel:
+    """Calls of the system that Python has no function for."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._ctypes = ctypes
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def call(self, number: int, *arguments: object) -> int:
+        """Return what a system call gives, -1 if it fails."""
+        longs = [self._argument(argument) for argument in arguments]
+        self._library.syscall.restype = self._ctypes.c_long
+        return int(self._library.syscall(self._ctypes.c_long(number), *longs))
+
+    def _argument(self, argument: object) -> object:
+        match argument:
+            case int():
+                return self._ctypes.c_long(argument)
+            case bytes():
+                return self._ctypes.c_char_p(argument)
+            case _:
+                return argument
+
+    def control(self, option: int, value: int, pointer: object = 0) -> int:
+        """Return what `prctl` gives, -1 if it fails."""
+        long = self._ctypes.c_ulong
+        last = long(pointer) if isinstance(pointer, int) else pointer
+        return int(self._library.prctl(option, long(value), last, long(0), long(0)))
+
+    @property
+    def error(self) -> str:
+        """Return the text of the last error."""
+        return os.strerror(self._ctypes.get_errno())
+
+    def filter_calls(self, program: bytes) -> None:
+        """Let this process make only the system calls that the filter allows."""
+        ctypes = self._ctypes
+        size = len(program) // 8
+        code = ctypes.create_string_buffer(program, len(program))
+        header = (ctypes.c_uint64 * 2)(size, ctypes.addressof(code))
+        if self.control(_SET_NO_NEW_PRIVS, 1) or self.control(_SET_SECCOMP, _FILTER_MODE, header):
+            raise IsolationError(f"seccomp: {self.error}")
+
+
+def restrict_files(kernel: _Kernel, writable: list[str], *, required: bool) -> bool:
+    """Let this process write only below these folders; return whether Landlock is here."""
+    version = kernel.call(_LANDLOCK_CREATE, 0, 0, 1)
+    if version < 1:
+        if required:
+            raise IsolationError(f"landlock: {kernel.error}")
+        return False
+    writes = sum(bits for since, bits in _WRITES_BY_VERSION.items() if since <= version)
+    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    attributes = handled.to_bytes(8, "little")
+    if version >= 4:
+        attributes += (3).to_bytes(8, "little")  # TCP: bind and connect
+    if version >= 6:
+        attributes += (3).to_bytes(8, "little")  # abstract sockets and signals
+    ruleset = kernel.call(_LANDLOCK_CREATE, attributes, len(attributes), 0)
+    rules = [("/", _READS), *((path, writes | _READS) for path in writable)]
+    rules += [(path, 0b110) for path in ("/dev/null", "/dev/zero", "/dev/full")]
+    for path, rights in rules:
+        _allow(kernel, ruleset, path, rights & handled)
+    if kernel.control(_SET_NO_NEW_PRIVS, 1) or kernel.call(_LANDLOCK_RESTRICT, ruleset, 0):
+        raise IsolationError(f"landlock: {kernel.error}")
+    os.close(ruleset)
+    return True
+
+
+def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    rule = rights.to_bytes(8, "little") + descriptor.to_bytes(4, "little")
+    failed = kernel.call(_LANDLOCK_ADD, ruleset, 1, rule, 0)
+    os.close(descriptor)
+    if failed:
+        raise IsolationError(f"landlock: {path}: {kernel.error}")
+
+
+def isolate(start: Mapping[str, Any]) -> None:
+    """Put in force all that the execution asks for, tell the supervisor, and wait until it lets the program begin."""
+    features = list[str]()
+    if start["isolated"]:
+        os.umask(0o027)
+        drop_rights(start["user"])
+        features.append("uid")
+        limit_resources(start["limits"])
+        features.append("rlimits")
+    os.chdir(start["folder"])
+    connect(start["socket"])
+    if start["isolated"]:
+        kernel = _Kernel()
+        if restrict_files(kernel, start["writable"], required=start["landlock"]):
+            features.append("landlock")
+        kernel.filter_calls(start["seccomp"])
+        features.append("seccomp")
+    named = ", ".join(f'"{feature}"' for feature in features)
+    os.write(SOCKET_FD, f'{{"hello": "{start["token"]}", "features": [{named}]}}\n'.encode())
+    if os.read(SOCKET_FD, 3) != b"go\n":
+        raise IsolationError("the supervisor did not let the program begin")
+
+
+class ToolFailed(Exception):
+    """A call of a tool failed; `code` is the status of the call."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Supervisor:
+    """The connection to the supervisor: calls of tools, each answered by its number."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._received = b""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> Any:
+        """Call a tool, such as `shop.find`, and return its result: its text or, if that is JSON, its value.
+
+        Raises:
+            ToolFailed: the tool failed, or the call was refused.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            loop.add_reader(SOCKET_FD, self._receive)
+        self._number += 1
+        number = self._number
+        waiting = self._waiting[number] = loop.create_future()
+        self._send({"id": number, "tool": name, "arguments": {**(arguments or {}), **named}})
+        answer = await waiting
+        if not answer["ok"]:
+            raise ToolFailed(answer["error"], answer["code"])
+        return answer["value"]
+
+    def emit(self, name: str, data: Any = None) -> None:
+        """Emit an event to whoever follows the turn."""
+        self._send({"emit": name, "data": data})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        import json
+
+        line = json.dumps(message, allow_nan=False).encode() + b"\n"
+        sent = 0
+        while sent < len(line):
+            sent += os.write(SOCKET_FD, line[sent:])
+
+    def _receive(self) -> None:
+        import json
+
+        received = os.read(SOCKET_FD, 1 << 18)
+        if not received:
+            os._exit(70)  # nobody is there to use what the program makes
+        *lines, self._received = (self._received + received).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            waiting = self._waiting.pop(answer["id"], None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+
+class ToolModules:
+    """Makes a module of each alias: `import shop_tools`, or `import shop` where nothing else has the name."""
+
+    def __init__(self, supervisor: Supervisor, names: list[str]) -> None:
+        self._supervisor = supervisor
+        self._names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return how to load the module of an alias; None if there is no such alias."""
+        from importlib.machinery import ModuleSpec
+
+        del path, target
+        alias = name.removesuffix("_tools")
+        known = {tool.split(".")[0] for tool in self._names}
+        if name == "io_tools" or alias in known or name in known:
+            loader: Any = self
+            return ModuleSpec(name, loader)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
+        del spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module a function for each tool of its alias."""
+        alias = module.__name__
+        if not any(tool.startswith(f"{alias}.") for tool in self._names):
+            alias = alias.removesuffix("_tools")
+        for tool in self._names:
+            if tool.startswith(f"{alias}."):
+                setattr(module, tool.rpartition(".")[2], self._function(tool))
+        if alias in ("io", "io_tools"):
+            vars(module)["tool_call"] = self._tool_call
+
+    def _function(self, tool: str) -> Callable[..., Any]:
+        async def function(**arguments: Any) -> Any:
+            return await self._supervisor.call(tool, arguments)
+
+        return function
+
+    async def _tool_call(
+        self, fn: str, params: Mapping[str, Any] | None = None, **described: Any
+    ) -> Any:
+        """Call a tool by its name; why it is called is not looked at."""
+        del described
+        return await self._supervisor.call(fn, params)
+
+
+def run_python(file: str, names: list[str]) -> None:
+    """Run the program; it may await at the top level."""
+    supervisor = Supervisor()
+    finder: Any = ToolModules(supervisor, names)
+    sys.meta_path.append(finder)
+
+    async def fetch_ctx(ref: str) -> Any:
+        """Read a ref of the conversation."""
+        return await supervisor.call("react.read", {"paths": [ref]})
+
+    program: dict[str, Any] = {
+        "__name__": "__main__",
+        "__file__": file,
+        "tools": supervisor,
+        "ToolFailed": ToolFailed,
+        "fetch_ctx": fetch_ctx,
+        "emit": supervisor.emit,
+        "WORKDIR": os.environ["WORKDIR"],
+        "OUTPUT_DIR": os.environ["OUTPUT_DIR"],
+    }
+    descriptor = os.open(file, os.O_RDONLY)
+    text = os.read(descriptor, os.fstat(descriptor).st_size)
+    os.close(descriptor)
+    top_level_await, coroutine = 0x2000, 0x80
+    code = compile(text, file, "exec", flags=top_level_await, dont_inherit=True)
+    if code.co_flags & coroutine:
+        import asyncio
+
+        coroutine_of_program: Any = eval(code, program)
+        asyncio.run(coroutine_of_program)
+    else:
+        exec(code, program)
+
+
+def run_shell(file: str) -> NoReturn:
+    """Become a shell that runs the program, without a connection to the supervisor."""
+    os.close(SOCKET_FD)
+    shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+    os.execv(shell, [shell, file])
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write where the program failed, from its own first line on."""
+    import traceback
+
+    frames = list(traceback.extract_tb(trace))
+    program = [number for number, frame in enumerate(frames) if frame.filename == sys.argv[0]]
+    frames = frames[program[0] if program else len(frames) :]
+    sys.stderr.write("Traceback (most recent call last):\n" if frames else "")
+    sys.stderr.writelines(traceback.format_list(frames))
+    sys.stderr.writelines(traceback.format_exception_only(kind, error))
+
+
+def main() -> int:
+    """Isolate this process, and run the program; return its exit code."""
+    start = read_start(START_FD)
+    try:
+        isolate(start)
+    except (IsolationError, OSError, ValueError) as error:
+        sys.stderr.write(f"isolation: {error}\n")
+        return 71
+    file = start["file"]
+    if start["language"] == "shell":
+        run_shell(file)
+    sys.argv = [file]
+    sys.path[:0] = [os.environ["WORKDIR"]]
+    sys.excepthook = report
+    run_python(file, start["tools"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

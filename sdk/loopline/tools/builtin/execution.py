@@ -1,0 +1,265 @@
+"""The tools that run programs: `exec.python` and `exec.shell`, over the port of a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import cast
+
+from loopline.errors import LooplineError, ToolError
+from loopline.files import FileChange, Workspace, parse_path
+from loopline.models import (
+    Json,
+    JsonObject,
+    ToolSpec,
+    well_formed,
+    well_formed_json,
+    well_formed_object,
+)
+from loopline.sandbox import (
+    Execution,
+    ExecutionLimits,
+    ExecutionResult,
+    Language,
+    Sandbox,
+    ServedCall,
+    Session,
+    StopProgram,
+    parse_contract,
+    result_of,
+)
+from loopline.timeline import Effect, Timeline, turn_number
+from loopline.timeline.workspace_paths import is_beside
+from loopline.tools.arguments import check_names, object_schema, text_argument
+from loopline.tools.invocation import ApprovalRequired, ToolInvocation
+from loopline.tools.outcome import Outcome
+
+READ = "react.read"
+APPROVAL_REQUIRED = "approval_required"
+_CONTRACT: JsonObject = {
+    "type": "array",
+    "description": "The files that the program must make, in outputs/ or files/.",
+    "items": object_schema(
+        {
+            "filename": {"type": "string", "description": "Such as outputs/chart.png."},
+            "description": {"type": "string", "description": "What the file holds."},
+            "visibility": {"type": "string", "enum": ["external", "internal"]},
+        },
+        "filename",
+    ),
+}
+_ABOUT: dict[Language, str] = {
+    "python": (
+        "Run a program of Python 3 in isolation, without a network. The current folder has outputs/, files/ and "
+        "attachments/ (the user's files); the files of the turn are below WORKDIR. The program may await at the top "
+        'level: await tools.call("alias.tool", {…}) calls a tool, await fetch_ctx("fi:…") reads a ref. What it prints '
+        "is returned; files count only if the contract names them."
+    ),
+    "shell": (
+        "Run a shell script in isolation, without a network and without tools. The current folder has outputs/, "
+        "files/ and attachments/ (the user's files). Files count only if the contract names them."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSettings:
+    """How programs run: their limits, what a call of one declares, and which tools they may call."""
+
+    limits: ExecutionLimits = field(default_factory=ExecutionLimits)
+    effect: Effect = "exclusive"
+    approval_seconds: float = 60.0
+    patterns: tuple[str, ...] = ("*",)
+    bundle_id: str = ""
+    bundle_root: str = ""
+
+
+class ExecutionTool:
+    """The tool that runs programs of one language."""
+
+    def __init__(self, sandbox: Sandbox, language: Language, settings: ExecutionSettings) -> None:
+        self._sandbox = sandbox
+        self._language: Language = language
+        self._settings = settings
+        self.effect: Effect = settings.effect
+        most = settings.limits.wall_seconds
+        self.spec: ToolSpec = ToolSpec(
+            name=f"exec.{language}",
+            description=_ABOUT[language],
+            parameters=object_schema(
+                {
+                    "contract": _CONTRACT,
+                    "program": {"type": "string", "description": "The code."},
+                    "timeout_s": {
+                        "type": "number",
+                        "exclusiveMinimum": 0,
+                        "maximum": most,
+                        "default": most,
+                    },
+                },
+                "contract",
+                "program",
+            ),
+        )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse a contract, a program or a time that is none."""
+        check_names(self.spec, arguments)
+        text_argument(arguments, "program")
+        parse_contract(_contract(arguments), "")
+        self._seconds(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return the key of all programs: they run one after the other."""
+        del arguments
+        return "exec"
+
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+        """Say what a program that was cut off had called; it is not run again.
+
+        Raises:
+            ToolError: always, for nobody knows the program's result.
+        """
+        del arguments
+        calls = _calls_of(call.timeline, call.context.turn_id, call.context.call_id)
+        raise ToolError(
+            "\n".join(
+                ["The program was cut off when its process ended, and is not run again.", *calls]
+            )
+        )
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Run the program and return its report, with the files that it made.
+
+        Raises:
+            ToolError: an argument is wrong, or a file of the turn cannot be given to the program.
+        """
+        context, settings = call.context, self._settings
+        limits = replace(settings.limits, wall_seconds=self._seconds(arguments))
+        names = call.proxy.names if self._language == "python" else ()
+        execution = Execution(
+            execution_id=f"{context.turn_id}-{context.call_id}",
+            turn_id=context.turn_id,
+            program=text_argument(arguments, "program"),
+            language=self._language,
+            contract=parse_contract(_contract(arguments), context.turn_id),
+            inputs=_inputs(context.workspace, context.turn_id),
+            tools=[
+                name
+                for name in names
+                if any(fnmatchcase(name, pattern) for pattern in settings.patterns)
+            ],
+            bundle_id=settings.bundle_id,
+            bundle_root=settings.bundle_root,
+            limits=limits,
+        )
+        end = await self._sandbox.run(execution, self._session(call))
+        result = result_of(execution, end)
+        files, problems = _changes(result, context.workspace)
+        calls = _calls_of(call.timeline, context.turn_id, context.call_id)
+        text = "\n".join([result.report_text, *problems, *(calls if not result.ok else ())])
+        return Outcome(
+            text=text,
+            files=tuple(files),
+            artifact=result.document(),
+            failed=not result.ok,
+            file_limits=replace(context.workspace.limits, file_bytes=limits.file_bytes),
+        )
+
+    def _session(self, call: ToolInvocation) -> Session:
+        """Return what the program talks to: the tools of the turn, and whoever follows it."""
+        context = call.context
+
+        async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+            seconds = self._settings.approval_seconds
+            try:
+                sound = well_formed_object(arguments)
+                answer = await call.proxy.call(tool, sound, approval_seconds=seconds)
+            except ApprovalRequired as error:
+                raise StopProgram(APPROVAL_REQUIRED, str(error)) from error
+            except LooplineError as error:
+                return ServedCall(False, None, str(error), "error")
+            if not answer.ok:
+                return ServedCall(False, None, answer.text, answer.code)
+            text = "\n\n".join(answer.sections) if tool == READ else answer.text
+            return ServedCall(True, value_of(text))
+
+        def emit(name: str, data: Json) -> None:
+            try:
+                context.emit(name, well_formed_json(data))
+            except LooplineError as error:
+                context.progress(f"an event was not sent: {error}")
+
+        return Session(
+            serve=serve,
+            on_output=lambda text: context.progress(well_formed(text)),
+            on_event=emit,
+        )
+
+    def _seconds(self, arguments: JsonObject) -> float:
+        most = self._settings.limits.wall_seconds
+        value = arguments.get("timeout_s", most)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            raise ToolError(f"timeout_s: seconds, more than 0 and at most {most:g}")
+        return float(value)
+
+
+def value_of(text: str) -> Json:
+    """Return the object or list that a text is the JSON of, else the text."""
+    if text[:1] not in ("{", "["):
+        return text
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return cast("Json", value)
+
+
+def _contract(arguments: JsonObject) -> Json:
+    return arguments.get("contract")
+
+
+def _inputs(workspace: Workspace, turn_id: str) -> dict[str, bytes]:
+    """Return the files of the turn by the path at which a program finds them."""
+    return {
+        path if is_beside(path) else f"{turn_id}/{path}": workspace.read(path)
+        for path in workspace.paths()
+    }
+
+
+def _changes(result: ExecutionResult, workspace: Workspace) -> tuple[list[FileChange], list[str]]:
+    """Return the files that were made as changes of the workspace, and why some of them are none."""
+    changes, problems = list[FileChange](), list[str]()
+    room = workspace.limits.tree_bytes - sum(
+        len(workspace.read(path))
+        for path in workspace.paths()
+        if path.startswith(("files/", "outputs/"))
+    )
+    for item in result.made:
+        data, name = item.data or b"", item.file.name
+        room -= len(data)
+        try:
+            if room < 0:
+                raise ToolError("the workspace has no room for it")
+            path = parse_path(name)
+        except LooplineError as error:
+            problems.append(f"Not recorded: {name}: {error}")
+            continue
+        changes.append(FileChange(path=path, data=data, visibility=item.file.visibility))
+    return changes, problems
+
+
+def _calls_of(timeline: Timeline, turn_id: str, call_id: str) -> Sequence[str]:
+    """Return lines that name the calls of the program."""
+    turn = timeline.turn(turn_number(turn_id))
+    calls = [call for call in turn.proxied.values() if call.parent == call_id]
+    if not calls:
+        return []
+    named = (
+        f"- tc:{turn_id}.{call.call_id}.result {call.tool}"
+        + (" (its outcome is unknown)" if call.call_id in turn.open_proxied else "")
+        for call in calls
+    )
+    return ["It had called:", *named]

@@ -1,0 +1,220 @@
+"""What a program calls is a call of the turn: judged, counted, recorded and finished like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Delta, Harness, ToolContext, tool
+from loopline.conversations import Conversation
+from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
+from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.timeline import Block, ProxiedCall, ProxiedResult, ToolResult
+from tests.support.programs import bundle, lines, python
+from tests.support.scripted_conversation import talking
+
+CALLED: list[str] = []
+
+
+@tool(effect="read")
+def find(name: str) -> dict[str, str]:
+    """Find a kind of tea."""
+    return {"found": name}
+
+
+@tool(effect="write")
+async def order(name: str) -> str:
+    """Order a kind of tea."""
+    CALLED.append(f"{name} begins")
+    await asyncio.sleep(0.01)
+    CALLED.append(f"{name} ends")
+    return f"ordered {name}"
+
+
+@tool(effect="read")
+def fail() -> str:
+    """Fail."""
+    raise ValueError("no tea")
+
+
+@tool(effect="meta")
+async def delegate(context: ToolContext) -> str:
+    """Start a child run."""
+    return (await context.spawn("look")).answer
+
+
+def proxied(blocks: Sequence[Block]) -> list[ProxiedCall | ProxiedResult]:
+    return [block.body for block in blocks if isinstance(block.body, ProxiedCall | ProxiedResult)]
+
+
+async def report(talk: Conversation) -> str:
+    (item,) = await talk.read(["tc:turn_1.c1.result"])
+    return item.text
+
+
+async def test_each_call_has_a_block_before_its_tool_and_one_after_it() -> None:
+    program = 'print(await tools.call("shop.find", {"name": "tea"}))\nimport shop_tools\nprint(await shop_tools.find(name="cup"))'
+    async with talking([python(program), "Done."], bundle=bundle(find)) as talk:
+        await talk.say("go")
+        blocks = await talk.blocks()
+        read = await talk.read(["tc:turn_1.c1-1.call", "tc:turn_1.c1-2.result"])
+        text = await report(talk)
+    assert [(body.type, body.call_id, body.parent) for body in proxied(blocks)] == [
+        ("react.proxied.call", "c1-1", "c1"),
+        ("react.proxied.result", "c1-1", "c1"),
+        ("react.proxied.call", "c1-2", "c1"),
+        ("react.proxied.result", "c1-2", "c1"),
+    ]
+    assert [item.text for item in read] == [
+        '{"tool":"shop.find","arguments":{"name":"tea"}}',
+        '{"found":"cup"}',
+    ]
+    assert lines(text) == ["{'found': 'tea'}", "{'found': 'cup'}"]
+
+
+async def test_no_prompt_shows_them_and_their_ids_are_those_of_no_round() -> None:
+    model = ScriptedModel(
+        [python('await tools.call("shop.find", name="oolong")'), Call("shop.find", name="x"), "."]
+    )
+    async with talking(model, bundle=bundle(find)) as talk:
+        await talk.say("go")
+        blocks = await talk.blocks()
+    results = [block.body.call_id for block in blocks if isinstance(block.body, ToolResult)]
+    assert results == ["c1", "c2"]
+    assert "c1-1" not in str(model.requests[-1].messages)
+
+
+async def test_writing_calls_of_one_key_keep_their_order() -> None:
+    CALLED.clear()
+    program = (
+        'import asyncio\nawait asyncio.gather(*[tools.call("shop.order", name=n) for n in "abc"])'
+    )
+    async with talking([python(program), "Done."], bundle=bundle(order)) as talk:
+        await talk.say("go")
+    assert [f"{name} {step}" for name in "abc" for step in ("begins", "ends")] == CALLED
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ('"shop.delegate"', "not_allowed: no tool 'shop.delegate' here"),
+        ('"exec.python", program="1", contract=[]', "not_allowed: no tool 'exec.python' here"),
+        ('"shop.find", nme="tea"', "error: shop.find: 'name' is missing"),
+        ('"shop.fail"', "error: ValueError: no tea"),
+        ('"nothing"', "not_allowed: no tool 'nothing' here"),
+    ],
+)
+async def test_a_call_that_cannot_run_is_an_error_of_the_program(call: str, problem: str) -> None:
+    program = f'try:\n    await tools.call({call})\nexcept ToolFailed as error:\n    print(f"{{error.code}}: {{error}}")'
+    async with talking([python(program), "Done."], bundle=bundle(find, fail, delegate)) as talk:
+        await talk.say("go")
+        assert lines(await report(talk))[0].startswith(problem)
+
+
+async def test_below_a_call_that_only_reads_a_program_only_reads() -> None:
+    program = 'print(await tools.call("shop.find", name="tea"))\nawait tools.call("shop.order", name="tea")'
+    async with talking(
+        [python(program), "Done."], bundle=bundle(find, order, effect="read")
+    ) as talk:
+        await talk.say("go")
+        text = await report(talk)
+    assert "{'found': 'tea'}" in text
+    assert "no tool 'shop.order' here" in text
+
+
+class Guarded(BaseWorkflow):
+    """A workflow whose guards count, and ask before an order."""
+
+    guards = (rate_limit(2, "shop.find"), block_repeated_failures(1), ask_before("shop.order"))
+
+
+def guarded() -> Bundle:
+    plain = bundle(find, order, fail)
+    return Bundle(
+        id="shop", workflow=Guarded, tools=[find, order, fail], configuration=plain.defaults
+    )
+
+
+async def test_guards_count_the_calls_of_programs() -> None:
+    program = """
+for name in ("shop.find", "shop.find", "shop.find", "shop.fail", "shop.fail"):
+    try:
+        await tools.call(name, **({"name": "tea"} if "find" in name else {}))
+        print("ok")
+    except ToolFailed as error:
+        print(error.code)
+"""
+    async with talking(
+        [python(program), Call("shop.find", name="tea"), "Done."], bundle=guarded()
+    ) as talk:
+        await talk.say("go")
+        text = await report(talk)
+        (later,) = await talk.read(["tc:turn_1.c2.result"])
+    assert lines(text) == ["ok", "ok", "denied", "error", "denied"]
+    assert "at most 2, 3 were made" in later.text
+
+
+ORDER = 'print("before")\nprint(await tools.call("shop.order", name="tea"))'
+
+
+@pytest.mark.parametrize(("answer", "printed"), [(True, "ordered tea"), (False, "did not approve")])
+async def test_a_program_waits_while_its_user_is_asked(answer: bool, printed: str) -> None:
+    CALLED.clear()
+    async with talking([python(ORDER), "Done."], bundle=guarded()) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.type == "pending":
+                assert CALLED == []
+                assert talk.answer(event.call_id, answer)
+        assert printed in await report(talk)
+    assert len(CALLED) == (2 if answer else 0)
+
+
+async def test_a_program_is_stopped_when_nobody_approves_in_time() -> None:
+    CALLED.clear()
+    clock = FakeClock()
+    model = ScriptedModel([python(f'await tools.call("shop.find", name="a")\n{ORDER}'), "Done."])
+    async with Harness.open(guarded(), store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.type == "pending":
+                clock.advance(60)
+        text = await report(talk)
+        results = [body for body in proxied(await talk.blocks()) if body.type.endswith("result")]
+    assert CALLED == []
+    assert "Failure: approval_required (supervisor)" in text
+    assert "- tc:turn_1.c1-1.result shop.find" in text
+    assert [body.status for body in results if isinstance(body, ProxiedResult)] == ["ok", "denied"]
+
+
+async def test_a_call_that_its_program_does_not_await_has_a_result_too() -> None:
+    program = (
+        'import asyncio\nasyncio.ensure_future(tools.call("shop.slow"))\nawait asyncio.sleep(0.3)'
+    )
+
+    @tool(effect="read")
+    async def slow() -> str:
+        """Take long."""
+        await asyncio.sleep(3600)
+        return "late"
+
+    async with talking([python(program), "Done."], bundle=bundle(slow)) as talk:
+        await talk.say("go")
+        bodies = proxied(await talk.blocks())
+    assert [body.type for body in bodies] == ["react.proxied.call", "react.proxied.result"]
+    assert isinstance(bodies[1], ProxiedResult)
+    assert bodies[1].status == "interrupted"
+
+
+async def test_a_document_with_calls_of_programs_is_read_again() -> None:
+    program = 'await tools.call("shop.find", name="tea")'
+    async with talking([python(program), "Done."], bundle=bundle(find)) as talk:
+        await talk.say("go")
+        document = await talk.export()
+    async with Harness.open(
+        bundle(find), store="memory:", model=ScriptedModel([]), clock=FakeClock()
+    ) as harness:
+        other = await harness.load(document)
+        (item,) = await other.read(["tc:turn_1.c1-1.result"])
+    assert item.text == '{"found":"tea"}'
