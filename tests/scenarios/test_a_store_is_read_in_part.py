@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -9,9 +10,22 @@ import pytest
 
 from loopline import LooplineError, Store
 from loopline.adapters.sql import SqlLog
+from loopline.models import dumps
+from loopline.reader import ConversationReader, Reader, view_conversation
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import ConversationKey, Entry, Unknown
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Body,
+    ConversationKey,
+    Entry,
+    MemoryLog,
+    Notes,
+    RunChild,
+    Unknown,
+    UserPrompt,
+)
 from tests.support.scripted_conversation import talking
 
 NO_ZONE = datetime.fromisoformat("2026-01-01")
@@ -112,3 +126,48 @@ async def test_conversations_are_listed_page_by_page_and_by_owner(tmp_path: Path
     assert everything == {"a", "b", "c", "d"}
     assert anns == {"a", "d"}
     assert len(few) == 3
+
+
+class WidestRead(MemoryLog):
+    """A log that counts the blocks of the widest read."""
+
+    widest: int = 0
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Read."""
+        blocks = await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+        self.widest = max(self.widest, len(blocks))
+        return blocks
+
+
+async def test_a_document_is_written_without_reading_all_blocks_at_once() -> None:
+    key, log = ConversationKey(name="c"), WidestRead()
+    async with log.lease(key) as term:
+        for number in (1, 2):
+            child = RunChild(call_id=f"c{number}", conversation=f"c~c{3 - number}")
+            bodies: list[Body] = [child, *(Notes(text=f"{at}") for at in range(1_500)), child]
+            prompt = Entry(body=UserPrompt(text="go"), turn=NEW_TURN)
+            await log.append(key, [prompt], seen=0)
+            entries = [Entry(body=body, turn=number) for body in bodies]
+            await log.append(key, entries, seen=0, term=term)
+
+    async def reader(conversation: ConversationKey) -> Reader:
+        return Reader(conversation=await view_conversation(log, conversation))
+
+    conversation = ConversationReader(log, key, reader)
+    pieces = [piece async for piece in conversation.export_text()]
+    widest = log.widest
+    assert "".join(pieces) == dumps(await conversation.export())
+    assert widest <= 1_000 < log.widest

@@ -14,7 +14,7 @@ from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, FAILED
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.models import Json, JsonObject
-from loopline.reader import Item, Reading
+from loopline.reader import ConversationReader, Item, Reading
 
 
 async def read(
@@ -76,5 +76,12 @@ async def export(choices: Choices, screen: Screen) -> int:
     """Print a conversation as a JSON document."""
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
-        screen.write_json(await conversation.export())
+        await write_document(conversation, screen)
     return ANSWERED
+
+
+async def write_document(conversation: ConversationReader, screen: Screen) -> None:
+    """Write a conversation as JSON to stdout, without holding all of it."""
+    async for piece in conversation.export_text():
+        screen.write_part(piece)
+    screen.write("")

@@ -157,6 +157,10 @@ class Screen:
         self._out.file.write(text if text.endswith("\n") else f"{text}\n")
         self._out.file.flush()
 
+    def write_part(self, text: str) -> None:
+        """Write exactly this text to stdout."""
+        self._out.file.write(text)
+
     def write_json(self, value: Json) -> None:
         """Write a JSON value to stdout."""
         self.write(dumps(value))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -15,6 +14,7 @@ from rich.text import Text
 from loopline.cli.access import chosen_conversation, key_document, no_such_conversation, open_store
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
+from loopline.cli.reader import write_document
 from loopline.cli.terminal import (
     QUIET,
     Columns,
@@ -69,7 +69,6 @@ from loopline.timeline import (
     workspace,
 )
 
-DOCUMENT = "artifact:conv.timeline.v1"
 KILO, MEGA = 1_000, 1_000_000
 SHORT_COMMIT = 7
 STYLES: Mapping[str, str] = {
@@ -201,7 +200,11 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
         if summary is None:
             raise no_such_conversation(name, choices)
         if choices.as_json:
-            screen.write_json(await _document(selection, conversation, summary))
+            if selection == BlockSelection():
+                await write_document(conversation, screen)
+            else:
+                page, more_after = await selection.page(conversation)
+                screen.write_json(page_document(page, summary, more_after))
             return ANSWERED
         page, more_after = await selection.page(conversation)
         if not page:
@@ -217,17 +220,6 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
         rated = quantity(satisfaction.judged, "judged turn")
         screen.note(f"satisfaction: {satisfaction.rate:.0%} ({satisfaction.ok} of {rated})")
     return ANSWERED
-
-
-async def _document(
-    selection: BlockSelection, conversation: ConversationReader, summary: ConversationSummary
-) -> JsonObject:
-    """Return the complete document, or the requested page with the seq after which there are more."""
-    if selection == BlockSelection():
-        (item,) = await conversation.read([DOCUMENT])
-        return cast("JsonObject", json.loads(item.text))
-    page, more_after = await selection.page(conversation)
-    return page_document(page, summary, more_after)
 
 
 def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:

@@ -10,8 +10,10 @@ from loopline.models import Json, JsonObject
 from loopline.models.base64_runs import without_base64
 from loopline.timeline import (
     Block,
+    BodyUnion,
     ConversationSummary,
     Plan,
+    RunChild,
     SourceAdded,
     Timeline,
     block_document,
@@ -25,22 +27,38 @@ from loopline.timeline import (
 from loopline.timeline.chain import digests
 
 VERSION = 1
+_CHILDREN = BodyUnion[RunChild](RunChild)
 
 
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Return every block in order, with the name of the conversation; child runs are only named."""
-    blocks: list[Json] = [
-        {**block_document(block), "digest": digest.hex()}
-        for block, digest in zip(timeline, digests(timeline), strict=True)
-    ]
+    rows: list[Json] = list(map(block_row, timeline, digests(timeline)))
     turns = timeline.turns.values()
-    children: list[Json] = list(dict.fromkeys(name for turn in turns for name in turn.children))
+    children = dict.fromkeys(name for turn in turns for name in turn.children)
     times = [iso_time(block.ts) for block in (*timeline.blocks[:1], *timeline.blocks[-1:])]
-    return {
-        **_heading(summary, times or ["", ""], timeline.turns),
-        **({"children_not_included": children} if children else {}),
-        "blocks": blocks,
-    }
+    heading = _heading(summary, times or ["", ""], timeline.turns)
+    return {**heading, **_children_not_included(children), "blocks": rows}
+
+
+def block_row(block: Block, digest: bytes) -> JsonObject:
+    """Return a block as it stands in the document."""
+    return {**block_document(block), "digest": digest.hex()}
+
+
+def document_heading(summary: ConversationSummary, child_runs: Iterable[Block]) -> JsonObject:
+    """Return the document of a conversation without its blocks, which follow."""
+    children = dict.fromkeys(
+        child.conversation
+        for _, child in _CHILDREN.among(sorted(child_runs, key=lambda block: block.turn))
+    )
+    times = [iso_time(summary.started_at), iso_time(summary.last_activity_at)]
+    heading = _heading(summary, times, range(1, summary.turns + 1))
+    return {**heading, **_children_not_included(children)}
+
+
+def _children_not_included(names: Iterable[str]) -> JsonObject:
+    children: list[Json] = [*names]
+    return {"children_not_included": children} if children else {}
 
 
 def page_document(

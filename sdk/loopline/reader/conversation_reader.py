@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from msgspec import structs
 
 from loopline.errors import LooplineError
-from loopline.models import JsonObject, well_formed
-from loopline.reader.conversation_documents import timeline_document
+from loopline.models import JsonObject, dumps, well_formed
+from loopline.reader.conversation_documents import (
+    block_row,
+    document_heading,
+    timeline_document,
+)
 from loopline.reader.items import Reading
 from loopline.reader.reader import Reader
 from loopline.timeline import (
@@ -25,7 +29,9 @@ from loopline.timeline import (
     nearest_type,
     turn_number,
 )
+from loopline.timeline.chain import START, digests
 
+_PAGE_BLOCKS = 1_000
 _CHILDREN = BodyUnion[RunChild](RunChild)
 
 
@@ -103,6 +109,29 @@ class ConversationReader:
         """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
         timeline = Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
+
+    async def export_text(self) -> AsyncIterator[str]:
+        """Yield the JSON text of what `export` returns, piece by piece: not all blocks are held at once.
+
+        Raises:
+            LooplineError: the conversation was forgotten meanwhile.
+        """
+        summary = await self._log.find(self.conversation)
+        if summary is None:
+            yield dumps(await self.export())
+            return
+        child_runs = await self._log.read(self.conversation, types=["run.child"])
+        yield dumps(document_heading(summary, child_runs)).removesuffix("}") + ',"blocks":['
+        seq, last_digest = 0, START
+        while seq < summary.head:
+            page = min(_PAGE_BLOCKS, summary.head - seq)
+            blocks = await self._log.read(self.conversation, after=seq, limit=page)
+            if not blocks:
+                raise LooplineError(f"{self.conversation.name!r} was forgotten while it was read")
+            for block, digest in zip(blocks, digests(blocks, last_digest), strict=True):
+                yield ("," if seq else "") + dumps(block_row(block, digest))
+                seq, last_digest = block.seq, digest
+        yield "]}"
 
 
 def check_name(kind: str, name: str) -> None:

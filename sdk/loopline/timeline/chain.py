@@ -126,9 +126,8 @@ def block_link(block: Block, digest: bytes = START) -> Link:
     return Link(seq=block.seq, position=position, body=body, digest=digest)
 
 
-def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
-    """Yield the digest of each block of a conversation, from its first on."""
-    before = START
+def digests(blocks: Iterable[Block], before: bytes = START) -> Iterator[bytes]:
+    """Yield the digest of each block of a conversation, from its first on or from the one after `before`."""
     for block in blocks:
         before = block_link(block).after(before, block.seq)
         yield before
