@@ -288,12 +288,12 @@ class Timeline:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
-        last = self.seq
+        last, turns = self.seq, self.turns
         for block in blocks:
             if block.seq > last:
                 last = block.seq
                 self.blocks.append(block)
-                self.turn(block.turn).take(block)
+                (turns.get(block.turn) or self.turn(block.turn)).take(block)
                 self._fold(block)
 
     def _fold(self, block: Block) -> None:

@@ -120,10 +120,10 @@ class Turn:
         body = block.body
         if _ACT.has(body):
             self._take_act(body)
-        elif _PROXIED.has(body):
-            self._take_proxied(body)
         elif _COURSE.has(body):
             self._take_course(block, body)
+        elif _PROXIED.has(body):
+            self._take_proxied(body)
         elif _SPENT.has(body):
             self._take_spent(body)
         elif _END.has(body):
@@ -151,12 +151,11 @@ class Turn:
         if not block.term:  # whoever runs nothing takes no time
             return
         body, latest = block.body, self.latest_block
-        noted = body.elapsed_ms if isinstance(body, (RoundStart, ToolPending)) else 0.0
-        if noted:
-            self.elapsed_seconds = noted / 1000
-        elif latest is not None and latest.term == block.term:
-            self.elapsed_seconds += max((block.ts - latest.ts).total_seconds(), 0.0)
         self.latest_block = block
+        if isinstance(body, (RoundStart, ToolPending)) and body.elapsed_ms:
+            self.elapsed_seconds = body.elapsed_ms / 1000
+        elif latest is not None and block.ts > latest.ts and latest.term == block.term:
+            self.elapsed_seconds += (block.ts - latest.ts).total_seconds()
 
     def _decide(self, decision: Decision) -> None:
         self.open_round = None
