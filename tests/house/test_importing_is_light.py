@@ -24,7 +24,7 @@ ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__
 LIST_WHAT_LOADS = f"import sys; before = set(sys.modules); {ASK_FOR_ALL}; print('loaded', *set(sys.modules) - before)"
 
 
-MODULES_OF_READ = 112
+MODULES_OF_READ = 120
 """How many modules of the package a process has loaded that reads a ref from a store."""
 
 RUN_COMMAND = """
