@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import socket
 import sys
 from base64 import b64decode
@@ -11,8 +13,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     BlobResourceContents,
     CallToolResult,
@@ -24,6 +28,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from loopline import LooplineError
+from loopline.harness import http_address
 from tests.authoring.bundle_files import write
 
 BUNDLE = '''
@@ -203,13 +209,19 @@ async def test_skills_are_prompts(bundle: Path) -> None:
 
 
 @asynccontextmanager
-async def over_http(bundle: Path, store: Path | None = None) -> AsyncGenerator[str]:
+async def over_http(bundle: Path, store: Path | None = None, key: str = "") -> AsyncGenerator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     code = "from loopline.cli import main; main()"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, *command(bundle, store), "--port", str(port)
+        sys.executable,
+        "-c",
+        code,
+        *command(bundle, store),
+        "--port",
+        str(port),
+        env={**os.environ, "LOOPLINE_MCP_KEY": key},
     )
     try:
         for _ in range(300):
@@ -234,3 +246,59 @@ async def test_a_bundle_is_served_over_http_to_several_clients(bundle: Path) -> 
         ]
         results = await asyncio.gather(*calls)
     assert [text_of(result) for result in results] == ["green: 3 minutes", "black: 3 minutes"] * 2
+
+
+async def status(url: str, **headers: str) -> int:
+    """Return what a request with these headers gets."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    sent = {"Accept": "application/json, text/event-stream", **headers}
+    async with httpx2.AsyncClient() as client:
+        return (await client.post(url, json=body, headers=sent)).status_code
+
+
+async def test_over_http_a_key_a_host_and_an_origin_are_checked(bundle: Path) -> None:
+    key = "a-key-of-many-letters"
+    async with over_http(bundle, key=key) as url:
+        right = {"Authorization": f"Bearer {key}"}
+        missing = await status(url)
+        wrong = [
+            await status(url, Authorization=value)
+            for value in ("Bearer", "Bearer wrong", f"Basic {key}", key, f"Bearer {key}x")
+        ]
+        foreign_host = await status(url, Host="evil.example:80", **right)
+        foreign_page = await status(url, Origin="http://evil.example", **right)
+        own_page = await status(url, Origin="http://localhost:3000", **right)
+        async with (
+            httpx2.AsyncClient(headers=right) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            steeped = await client.call_tool("tea.steep", {"kind": "green"})
+    assert (missing, wrong) == (401, [401] * 5)
+    assert (foreign_host, foreign_page) == (421, 403)
+    assert own_page not in (401, 403, 421)
+    assert text_of(steeped) == "green: 3 minutes"
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "refusal"),
+    [
+        ("0.0.0.0", "", "0.0.0.0 is reached by other machines: set LOOPLINE_MCP_KEY"),
+        ("::", "", "reached by other machines"),
+        ("tea.example", "", "reached by other machines"),
+        ("127.0.0.1", "short", "must have 16 characters or more"),
+        ("127.0.0.1", "", ""),
+        ("127.1.2.3", "", ""),
+        ("localhost", "", ""),
+        ("::1", "", ""),
+        ("0.0.0.0", "a-key-of-many-letters", ""),
+    ],
+)
+def test_who_is_reached_by_other_machines_needs_a_key(host: str, key: str, refusal: str) -> None:
+    environment = {"LOOPLINE_MCP_KEY": key}
+    if refusal:
+        with pytest.raises(LooplineError, match=re.escape(refusal)):
+            http_address(host, 8_000, (), environment)
+        return
+    address = http_address(host, 8_000, (), environment)
+    assert key == "" or key not in repr(address)
+    assert bool(address.key_sha256) == bool(key)

@@ -1,10 +1,14 @@
-"""The protocol's own conformance suite, run against a bundle as a server."""
+"""The protocol's own conformance suite: all of it for a bundle as a server, some of it for the client.
+
+`python -m tests.bench.mcp_conformance` runs all scenarios of the client.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +21,16 @@ SUITE = "@modelcontextprotocol/conformance"
 VERSION = "0.2.0-alpha.12"
 """The first one with the scenarios of the protocol of 2026-07-28."""
 FOLDER = Path(__file__).parent / "conformance"
+ROOT = Path(__file__).parents[2]
+SAMPLE = {
+    "tools_call": 1,
+    "elicitation-sep1034-client-defaults": 5,
+    "http-standard-headers": 4,
+    "auth/metadata-default": 20,
+    "auth/iss-wrong-issuer": 8,
+    "auth/pre-registration": 15,
+}
+"""Scenarios of the client, and how many checks of each pass at least."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +53,7 @@ async def run(suite: Path, results: Path, *arguments: str) -> tuple[str, Counter
         str(suite),
         *arguments,
         *options,
+        cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -61,3 +76,14 @@ async def test_a_bundle_serves_as_the_suite_expects(suite: Path, tmp_path: Path)
     passed = re.findall(r"^\S+ (\S+): \d+ passed, 0 failed", printed, re.MULTILINE)
     assert len(passed) >= 30, printed
     assert checks["SUCCESS"] >= 110
+
+
+@pytest.mark.parametrize("scenario", SAMPLE)
+async def test_a_harness_is_a_client_as_the_suite_expects(
+    scenario: str, suite: Path, tmp_path: Path
+) -> None:
+    client = f"{sys.executable} -m tests.mcp.conformance.client"
+    arguments = ("--command", client, "--scenario", scenario, "--timeout", "90000")
+    printed, checks = await run(suite, tmp_path, "client", *arguments)
+    assert checks["SUCCESS"] >= SAMPLE[scenario], printed
+    assert checks["FAILURE"] == 0

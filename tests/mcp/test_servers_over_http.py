@@ -26,9 +26,12 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def listening(port: int) -> AsyncGenerator[dict[str, Json]]:
-    """Run the server that is written with the SDK, and yield its entry."""
-    process = await asyncio.create_subprocess_exec(sys.executable, str(SDK), str(port))
+async def listening(
+    port: int, program: Path = SDK, *arguments: str
+) -> AsyncGenerator[dict[str, Json]]:
+    """Run a server, that which is written with the SDK unless another is given, and yield its entry."""
+    command = [str(program), str(port), *arguments]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:
         while True:
             try:

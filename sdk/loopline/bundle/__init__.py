@@ -15,6 +15,7 @@ from loopline.bundle.descriptors import (
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.mcp_config import (
     McpConnectionSettings,
+    McpOAuthSettings,
     McpSelection,
     McpServerEntry,
     read_mcp_file,
@@ -41,6 +42,7 @@ from loopline.bundle.properties import (
 )
 from loopline.bundle.served import (
     BundleService,
+    HttpAddress,
     ServedFile,
     ServedQuestion,
     ServedResource,
@@ -58,10 +60,12 @@ __all__ = [
     "ChatCommunicator",
     "ContextRAGClient",
     "ConversationStore",
+    "HttpAddress",
     "Installation",
     "LoadedBundle",
     "LoopSettings",
     "McpConnectionSettings",
+    "McpOAuthSettings",
     "McpSelection",
     "McpServerEntry",
     "McpTools",

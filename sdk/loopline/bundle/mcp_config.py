@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +17,7 @@ MCP_FILE = ".mcp.json"
 START_SECONDS = 20.0
 """Seconds that a server has to start and to list its tools."""
 EVERYTHING = ("*",)
+PORTS = 65_536
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*+)(?::-(?P<default>[^{}]*+))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|password|auth|cookie|credential", re.IGNORECASE)
@@ -37,6 +38,19 @@ class McpSelection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpOAuthSettings:
+    """What a server over HTTP is signed in to with, where it does not register clients: a client that it knows.
+
+    `callback_port` is the port of this machine that the browser is sent to, 0 for any.
+    """
+
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    callback_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class McpConnectionSettings:
     """How a server is reached, with every variable filled in: a command, or an URL.
 
@@ -49,6 +63,12 @@ class McpConnectionSettings:
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
+
+    @property
+    def signs_in(self) -> bool:
+        """Return whether the server may ask for a sign-in: it is one over HTTP, and no header has a key for it."""
+        return bool(self.url) and not any(name.lower() == "authorization" for name in self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +82,7 @@ class McpServerFields:
     cwd: str = ""
     url: str = field(default="", repr=False)
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    oauth: dict[str, str | int] = field(default_factory=dict[str, str | int], repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +92,7 @@ class McpServerEntry:
     name: str
     file: Path
     fields: McpServerFields
+    oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
 
     @property
     def digest(self) -> str:
@@ -93,6 +115,11 @@ class McpServerEntry:
         headers = {name: filled.value(name, text) for name, text in fields.headers.items()}
         url = filled.text(fields.url)
         filled.secrets.update(secrets_in(url))
+        oauth = replace(
+            self.oauth,
+            client_id=filled.text(self.oauth.client_id),
+            client_secret=filled.value("secret", self.oauth.client_secret),
+        )
         return McpConnectionSettings(
             command=command if fields.command else (),
             env=env,
@@ -100,6 +127,7 @@ class McpServerEntry:
             url=url,
             headers=headers,
             secrets=tuple(sorted(filled.secrets, key=len, reverse=True)),
+            oauth=oauth,
         )
 
 
@@ -177,4 +205,23 @@ def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
     key, value = ("command", fields.command) if kind == "stdio" else ("url", fields.url)
     if not value:
         raise BundleError(f"{file}: the server {name!r} has no {key!r}")
-    return McpServerEntry(name=name, file=file, fields=fields)
+    return McpServerEntry(name=name, file=file, fields=fields, oauth=_oauth(name, file, fields))
+
+
+def _oauth(name: str, file: Path, fields: McpServerFields) -> McpOAuthSettings:
+    match {"clientId": "", "clientSecret": "", "scope": "", "callbackPort": 0, **fields.oauth}:
+        case {
+            "clientId": str(client_id),
+            "clientSecret": str(secret),
+            "scope": str(scope),
+            "callbackPort": int(port),
+            **others,
+        } if not others and 0 <= port < PORTS:
+            return McpOAuthSettings(
+                client_id=client_id, client_secret=secret, scope=scope, callback_port=port
+            )
+        case _:
+            raise BundleError(
+                f"{file}: oauth of the server {name!r} has other fields than clientId, clientSecret, scope "
+                "and callbackPort, a number"
+            )

@@ -48,6 +48,16 @@ class ServedResource:
     mime: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAddress:
+    """Where a bundle is served over HTTP, by which other `names` it is reached there, and the sha256 of its key, if any."""
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+    key_sha256: bytes = field(default=b"", repr=False)
+
+
 class BundleService(Protocol):
     """A bundle that is called from outside. Its errors are LooplineErrors."""
 

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from loopline.harness.model_choice import ModelChoice
     from loopline.harness.provider_models import model
     from loopline.harness.read_only_store import ReadOnlyStore
-    from loopline.harness.served_bundle import ServedBundle, model_or_call, serve_mcp
+    from loopline.harness.served_bundle import (
+        ServedBundle,
+        http_address,
+        model_or_call,
+        serve_mcp,
+    )
     from loopline.harness.skill_search import skill_places
     from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
     from loopline.harness.store import Store
@@ -30,6 +35,7 @@ __all__ = [
     "Store",
     "execution_features",
     "find_stale_answers",
+    "http_address",
     "model",
     "model_or_call",
     "run_sync",
@@ -49,6 +55,7 @@ _MODULES = {
     "execution_features": "executions",
     "find_stale_answers": "stale_answers",
     "model": "provider_models",
+    "http_address": "served_bundle",
     "model_or_call": "served_bundle",
     "run_sync": "sync",
     "serve_mcp": "served_bundle",

@@ -37,7 +37,7 @@ from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.executions import open_executions
-from loopline.harness.mcp_servers import mcp_servers_of
+from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.model_choice import (
     ModelChoice,
     ModelsInUse,
@@ -77,6 +77,7 @@ class _OpenHarness:
     services: Services
     log: TimelineLog
     turns: Turns
+    servers: McpServers
     readable_skills: Callable[[], Skills]
 
 
@@ -228,6 +229,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 services=services,
                 log=log,
                 turns=turns,
+                servers=servers,
                 readable_skills=cache(partial(_readable_skills, loaded, skills)),
             )
             if tape is not None:
@@ -297,6 +299,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             tools |= {tool.spec.name: tool for tool in of_servers.tools}
         of_web = {tool.spec.name: tool for tool in opened.services.web.tools}
         return list({**of_web, **tools}.values())
+
+    async def sign_in(self, server: str, show: Callable[[str], None]) -> None:
+        """Sign in to an MCP server over HTTP; `show` gets the address that the user has to open in a browser.
+
+        The tokens are kept beside the store, in a file that only its owner can read.
+
+        Raises:
+            BundleError: the bundle declares no such server.
+            ToolError: the sign-in failed, or nobody signed in.
+        """
+        await self._open_now.servers.sign_in(server, show)
 
     async def bundle_skills(self) -> Sequence[Skill]:
         """Return the skills that the bundle's loop sees."""

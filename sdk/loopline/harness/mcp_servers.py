@@ -105,6 +105,20 @@ class McpServers:
             problems += missing
         return McpTools(tuple(tools), tuple(problem for problem in problems if problem))
 
+    async def sign_in(self, name: str, show: Callable[[str], None]) -> None:
+        """Sign in to a server over HTTP: `show` gets the address that the user has to open.
+
+        Raises:
+            BundleError: no such server is declared, or its file is wrong.
+            ToolError: it cannot be signed in to.
+        """
+        async with self._reading:
+            if self._entries is None:
+                self._entries = await asyncio.to_thread(self._read_file)
+        location = "" if self._setup.file is None else str(self._setup.file)
+        server = self._server(McpSelection(server_id=name, alias=name, location=location))
+        await server.sign_in(show)
+
     async def close(self) -> None:
         """Stop every server that runs."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
@@ -187,6 +201,24 @@ class _SharedServer:
         """
         return await (await self._connected()).call(tool, arguments, on_progress, on_question)
 
+    async def sign_in(self, show: Callable[[str], None]) -> None:
+        """Have the user sign in, and list the tools then; a server that runs is started again with its next call.
+
+        Raises:
+            ToolError: it is no server over HTTP, or the sign-in failed.
+        """
+        if not self._entry.fields.url:
+            raise ToolError(f"{self._entry.name!r} is started by a command: it asks for no sign-in")
+        connection = await asyncio.to_thread(self._connect, show)
+        try:
+            await connection.start()
+        finally:
+            await connection.close()
+        async with self._connecting:
+            if self._connection is not None:
+                await self._connection.close()
+            self._connection = None
+
     async def close(self) -> None:
         """Stop the server, and finish keeping its tools."""
         if self._connection is not None:
@@ -204,16 +236,20 @@ class _SharedServer:
                 self._connection = await asyncio.to_thread(self._connect)
             return self._connection
 
-    def _connect(self) -> McpConnection:
+    def _connect(self, show: Callable[[str], None] | None = None) -> McpConnection:
         """Import the SDK, which takes a while: not on the event loop."""
         from loopline.adapters.mcp.connection import McpConnection
+        from loopline.adapters.mcp.oauth import SIGN_IN_SECONDS, authorization
 
+        name, setup = self._entry.name, self._setup
+        path = None if setup.folder is None else setup.folder / f"{self._digest}.oauth"
         return McpConnection(
-            self._entry.name,
-            lambda: self._entry.resolve(self._setup.environment),
-            clock=self._setup.clock,
-            start_seconds=self._setup.start_seconds,
+            name,
+            lambda: self._entry.resolve(setup.environment),
+            clock=setup.clock,
+            start_seconds=setup.start_seconds + (0.0 if show is None else SIGN_IN_SECONDS),
             on_tools=self._keep,
+            authorize=authorization(name, path, setup.clock, show),
         )
 
     def _choose(self, selection: McpSelection, kept: KeptTools) -> tuple[list[McpTool], list[str]]:

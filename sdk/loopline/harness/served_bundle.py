@@ -7,11 +7,13 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from hashlib import sha256
 from importlib.util import find_spec
+from ipaddress import ip_address
 from secrets import token_hex
 
 import loopline
-from loopline.bundle import ServedFile, ServedQuestion, ServedResource, ServedResult
+from loopline.bundle import HttpAddress, ServedFile, ServedQuestion, ServedResource, ServedResult
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import Delta
@@ -47,6 +49,9 @@ from loopline.tools import Tool
 
 CONVERSATIONS = 100
 """Conversations that are listed, the last active ones."""
+KEY_VARIABLE = "LOOPLINE_MCP_KEY"
+KEY_CHARACTERS = 16
+"""The fewest characters of a key."""
 TIMELINE = "timeline:"
 DRAIN_SECONDS = 1.0
 """How long the events of a turn that has ended are waited for; they are there already."""
@@ -298,8 +303,35 @@ def _waiting(
     return ServedResult(text=text, ok=False, conversation=name, questions=questions)
 
 
-async def serve_mcp(served: ServedBundle, host: str, port: int | None) -> None:
-    """Serve MCP clients: one over the standard input and output or, with a port, any number over HTTP.
+def http_address(
+    host: str, port: int, names: Sequence[str], environment: Mapping[str, str]
+) -> HttpAddress:
+    """Return where to serve over HTTP; the variable LOOPLINE_MCP_KEY has the key that callers must send.
+
+    Raises:
+        LooplineError: other machines could call, and there is no key, or it is too short.
+    """
+    key = environment.get(KEY_VARIABLE, "")
+    if not key and not is_loopback(host):
+        raise LooplineError(
+            f"{host} is reached by other machines: set {KEY_VARIABLE} to a key that callers must send"
+        )
+    if key and len(key) < KEY_CHARACTERS:
+        raise LooplineError(f"{KEY_VARIABLE} must have {KEY_CHARACTERS} characters or more")
+    digest = sha256(key.encode()).digest() if key else b""
+    return HttpAddress(host=host, port=port, names=tuple(names), key_sha256=digest)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches that address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def serve_mcp(served: ServedBundle, address: HttpAddress | None = None) -> None:
+    """Serve MCP clients: one over the standard input and output or, at an address, any number over HTTP.
 
     Raises:
         LooplineError: the extra is not installed.
@@ -309,4 +341,4 @@ async def serve_mcp(served: ServedBundle, host: str, port: int | None) -> None:
     from loopline.adapters.mcp.server import BundleServer
 
     server = BundleServer(served, loopline.__version__)
-    await (server.serve_stdio() if port is None else server.serve_http(host, port))
+    await (server.serve_stdio() if address is None else server.serve_http(address))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 import httpx2
 from mcp import Client, MCPError
+from mcp.client.auth import OAuthFlowError
 from mcp_types import CONNECTION_CLOSED, Implementation, Tool, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -21,8 +22,9 @@ from loopline.adapters.mcp.results import MAX_TOOLS, call_result, tool_specs
 from loopline.adapters.mcp.stdio import ServerProcess
 from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
-from loopline.errors import ToolError
+from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, one_line
+from loopline.models.safe_text import MIN_SECRET_CHARACTERS
 from loopline.timeline.tasks import wait_until_done
 from loopline.tools import AskPerson, McpFile, McpResult
 
@@ -37,8 +39,22 @@ RELIST_SECONDS = 1.0
 MAX_PAGES = 100
 TEXT_CHARACTERS = 2_000
 _HIDDEN = "[secret]"
-_FAILURES = (MCPError, ValueError, OSError, RuntimeError, httpx2.HTTPError, ExceptionGroup)
+_FAILURES = (
+    MCPError,
+    OAuthFlowError,
+    ValueError,
+    OSError,
+    RuntimeError,
+    httpx2.HTTPError,
+    ExceptionGroup,
+)
 """What a server that cannot be reached, or breaks the protocol, makes the SDK raise."""
+
+
+Authorize = Callable[
+    [McpConnectionSettings, Callable[[str], None]], AbstractAsyncContextManager[httpx2.Auth]
+]
+"""Signs in to a server over HTTP, and tells of every secret that no text may show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +85,14 @@ class McpConnection:
         clock: Clock,
         start_seconds: float,
         on_tools: Callable[[KeptTools], None],
+        authorize: Authorize | None = None,
     ) -> None:
         self._name = name
         self._settings = settings
         self._clock = clock
         self._start_seconds = start_seconds
         self._on_tools = on_tools
+        self._authorize = authorize
         self._secrets: tuple[str, ...] = ()
         self._session: _Session | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -212,8 +230,9 @@ class McpConnection:
         try:
             settings = self._settings()
             self._secrets = settings.secrets
-            link = HttpEndpoint(settings) if settings.url else ServerProcess(settings)
-            async with self._client(link) as client:
+            async with AsyncExitStack() as stack:
+                link = await self._link(settings, stack)
+                client = await stack.enter_async_context(self._client(link))
                 await self._list_tools(client)
                 if not opened.done():
                     opened.set_result(_Session(client, link, over))
@@ -226,6 +245,21 @@ class McpConnection:
         finally:
             over.set()
             _refuse(opened, ToolError("it was stopped"))
+
+    async def _link(
+        self, settings: McpConnectionSettings, stack: AsyncExitStack
+    ) -> ServerProcess | HttpEndpoint:
+        """Return what connects to the server, signed in where it is to be."""
+        if not settings.url:
+            return ServerProcess(settings)
+        if self._authorize is None or not settings.signs_in:
+            return HttpEndpoint(settings)
+        auth = await stack.enter_async_context(self._authorize(settings, self._hide))
+        return HttpEndpoint(settings, auth)
+
+    def _hide(self, secret: str) -> None:
+        if len(secret) >= MIN_SECRET_CHARACTERS and secret not in self._secrets:
+            self._secrets = (secret, *self._secrets)
 
     def _client(self, link: ServerProcess | HttpEndpoint) -> Client:
         async def on_message(message: object) -> None:
@@ -345,6 +379,8 @@ def _reason(error: BaseException) -> str:
     match error:
         case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
             return _reason(first)
+        case LooplineError():
+            return str(error)
         case _:
             return f"{type(error).__name__}: {error}".removesuffix(": ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -103,7 +103,22 @@ def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
     if isinstance(params, ElicitRequestURLParams):
         return ElicitResult(action="accept")
     try:
-        validator_of_schema(dict(params.requested_schema))(answer)
-        return ElicitResult(action="accept", content=_CONTENT.validate_python(answer))
+        filled = _with_defaults(answer, params.requested_schema)
+        validator_of_schema(dict(params.requested_schema))(filled)
+        return ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
     except (LooplineError, ValidationError):
         return ElicitResult(action="cancel")
+
+
+def _with_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
+    """Return the answer with the default of every field that it leaves out."""
+    match answer, schema:
+        case dict(), {"properties": dict(properties)}:
+            defaults = {
+                name: described["default"]
+                for name, described in properties.items()
+                if isinstance(described, dict) and "default" in described
+            }
+            return {**defaults, **answer}
+        case _:
+            return answer

@@ -15,8 +15,16 @@ from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.types import ASGIApp
 
-from loopline.bundle import BundleService, ServedFile, ServedQuestion, ServedResult
+from loopline.adapters.mcp.http_access import KeyCheck, known_addresses
+from loopline.bundle import (
+    BundleService,
+    HttpAddress,
+    ServedFile,
+    ServedQuestion,
+    ServedResult,
+)
 from loopline.errors import LooplineError
 from loopline.files import decoded_text
 from loopline.models import Json, JsonObject
@@ -73,10 +81,15 @@ class BundleServer:
         async with stdio_server() as (received, sent):
             await self._server.run(received, sent, self._server.create_initialization_options())
 
-    async def serve_http(self, host: str, port: int) -> None:
+    async def serve_http(self, address: HttpAddress) -> None:
         """Serve any number of clients at `/mcp` of that address, until the process gets a signal."""
-        app = self._server.streamable_http_app(host=host)
-        config = uvicorn.Config(app, host=host, port=port, log_level="warning")
+        security = known_addresses(address.host, address.names)
+        app: ASGIApp = self._server.streamable_http_app(
+            host=address.host, transport_security=security
+        )
+        if address.key_sha256:
+            app = KeyCheck(app, address.key_sha256)
+        config = uvicorn.Config(app, host=address.host, port=address.port, log_level="warning")
         await uvicorn.Server(config).serve()
 
     async def _list_tools(

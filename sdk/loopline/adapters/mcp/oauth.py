@@ -1,0 +1,286 @@
+"""Signing in to servers over HTTP: the SDK's OAuth flow, its tokens in a file, and the redirect to this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import NoReturn
+from urllib.parse import parse_qs, urlsplit
+
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from loopline.bundle import McpConnectionSettings
+from loopline.clock import Clock
+from loopline.errors import ToolError
+
+LOOPBACK = "127.0.0.1"
+REQUEST_BYTES = 16_384
+SIGN_IN_SECONDS = 300.0
+"""How long a sign-in waits for its user."""
+NO_REDIRECT = f"http://{LOOPBACK}/callback"
+"""What stands for the redirect where nobody can be asked to sign in."""
+_PAGE = "You are signed in, and can close this page.\n"
+_REFUSED = "The sign-in was refused. You can close this page.\n"
+
+
+class _FlowErrors(logging.Filter):
+    """Leaves out what the SDK logs of a failed sign-in: whoever asked gets the error, and its traceback may have tokens."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is shown."""
+        return not record.exc_info
+
+
+_FLOW_ERRORS = _FlowErrors()
+
+
+class _StoredSignIn(BaseModel):
+    """What the file of a server has: times are in seconds since 1970."""
+
+    tokens: OAuthToken | None = None
+    expires_at: float | None = None
+    client: OAuthClientInformationFull | None = None
+    server: OAuthMetadata | None = None
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """The tokens of one server, in a file that only its owner can read; without a path in memory.
+
+    `on_secret` hears of every secret that is read or written, so that no text shows it.
+    """
+
+    path: Path | None
+    clock: Clock
+    on_secret: Callable[[str], None]
+    _stored: _StoredSignIn = field(default_factory=_StoredSignIn, repr=False)
+
+    async def load(self) -> _StoredSignIn:
+        """Return what is stored now; another process may have written it."""
+        if self.path is not None:
+            self._stored = await asyncio.to_thread(_read, self.path)
+            self._tell()
+        return self._stored
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the tokens."""
+        return (await self.load()).tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Store new tokens, and when they expire."""
+        expires_at = None
+        if tokens.expires_in is not None:
+            expires_at = self.clock.now().timestamp() + tokens.expires_in
+        await self._store({"tokens": tokens, "expires_at": expires_at})
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client as the authorization server knows it."""
+        return (await self.load()).client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store the client."""
+        await self._store({"client": client_info})
+
+    async def set_server(self, server: OAuthMetadata | None) -> None:
+        """Store where tokens are renewed."""
+        await self._store({"server": server})
+
+    async def clear(self) -> None:
+        """Forget the sign-in, and the client with it: its redirect was another one."""
+        self._stored = _StoredSignIn()
+        await self._store({})
+
+    async def _store(self, changes: Mapping[str, object]) -> None:
+        self._stored = self._stored.model_copy(update=dict(changes))
+        self._tell()
+        if self.path is not None:
+            await asyncio.to_thread(_write, self.path, self._stored)
+
+    def _tell(self) -> None:
+        tokens, client = self._stored.tokens, self._stored.client
+        for secret in (
+            tokens and tokens.access_token,
+            tokens and tokens.refresh_token,
+            client and client.client_secret,
+        ):
+            if secret:
+                self.on_secret(secret)
+
+
+def _read(path: Path) -> _StoredSignIn:
+    try:
+        return _StoredSignIn.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return _StoredSignIn()
+
+
+def _write(path: Path, stored: _StoredSignIn) -> None:
+    """Replace the file by one of mode 0600."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
+    with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(stored.model_dump_json(exclude_none=True).encode())
+    partial.replace(path)
+
+
+def authorization(
+    name: str, path: Path | None, clock: Clock, show: Callable[[str], None] | None
+) -> Callable[
+    [McpConnectionSettings, Callable[[str], None]], AbstractAsyncContextManager[OAuthClientProvider]
+]:
+    """Return what signs in to the server of that name, if there is somebody to `show` an address to.
+
+    Else it uses the tokens in the file, and says how to sign in where they will not do.
+    """
+
+    def authorize(
+        settings: McpConnectionSettings, on_secret: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[OAuthClientProvider]:
+        tokens = TokenFile(path, clock, on_secret)
+        if show is not None:
+            return signing_in(settings, tokens, show)
+        hint = f"{name!r} wants you to sign in: loopline mcp BUNDLE --login {name}"
+        return signed_in(settings, tokens, hint)
+
+    return authorize
+
+
+@asynccontextmanager
+async def signed_in(
+    settings: McpConnectionSettings, tokens: TokenFile, sign_in_hint: str
+) -> AsyncGenerator[OAuthClientProvider]:
+    """Yield what adds the stored token to each request, and renews it.
+
+    Where a person has to sign in, a request raises a ToolError with the hint.
+    """
+
+    async def refuse(_address: str = "") -> NoReturn:
+        raise ToolError(sign_in_hint)
+
+    yield await _provider(settings, tokens, NO_REDIRECT, refuse, refuse)
+
+
+@asynccontextmanager
+async def signing_in(
+    settings: McpConnectionSettings, tokens: TokenFile, show: Callable[[str], None]
+) -> AsyncGenerator[OAuthClientProvider]:
+    """Yield what signs in at the first request: `show` gets the address that the user has to open.
+
+    Raises:
+        OSError: no port of this machine can be listened on.
+    """
+    redirect = _Redirect()
+    listener = await asyncio.start_server(redirect.serve, LOOPBACK, settings.oauth.callback_port)
+    port: int = listener.sockets[0].getsockname()[1]
+
+    async def open_address(address: str) -> None:
+        show(address)
+
+    try:
+        await tokens.clear()
+        address = f"http://{LOOPBACK}:{port}/callback"
+        provider = await _provider(settings, tokens, address, open_address, redirect.wait)
+        yield provider
+        await tokens.set_server(provider.context.oauth_metadata)
+    finally:
+        listener.close()
+
+
+async def _provider(
+    settings: McpConnectionSettings,
+    tokens: TokenFile,
+    redirect: str,
+    open_address: Callable[[str], Awaitable[None]],
+    wait: Callable[[], Awaitable[AuthorizationCodeResult]],
+) -> OAuthClientProvider:
+    logging.getLogger("mcp.client.auth.oauth2").addFilter(_FLOW_ERRORS)
+    stored, oauth = await tokens.load(), settings.oauth
+    if stored.client is None and oauth.client_id:
+        await tokens.set_client_info(
+            OAuthClientInformationFull(
+                client_id=oauth.client_id,
+                client_secret=oauth.client_secret or None,
+                redirect_uris=[AnyUrl(redirect)],
+                token_endpoint_auth_method="client_secret_basic" if oauth.client_secret else "none",
+            )
+        )
+    provider = OAuthClientProvider(
+        settings.url,
+        OAuthClientMetadata(
+            client_name="Loopline",
+            redirect_uris=[AnyUrl(redirect)],
+            scope=oauth.scope or None,
+        ),
+        tokens,
+        open_address,
+        wait,
+    )
+    provider.context.token_expiry_time = stored.expires_at
+    provider.context.oauth_metadata = stored.server
+    return provider
+
+
+class _Redirect:
+    """The page to which the authorization server sends the user's browser, with a code."""
+
+    def __init__(self) -> None:
+        self._code: asyncio.Future[AuthorizationCodeResult] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    async def wait(self) -> AuthorizationCodeResult:
+        """Return the code once the user has signed in.
+
+        Raises:
+            ToolError: the user did not, or the sign-in was refused.
+        """
+        try:
+            async with asyncio.timeout(SIGN_IN_SECONDS):
+                result = await asyncio.shield(self._code)
+        except TimeoutError:
+            raise ToolError(f"nobody signed in within {SIGN_IN_SECONDS:g} s") from None
+        self._code = asyncio.get_running_loop().create_future()
+        return result
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of the browser."""
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+            status, page = self._page(request[:REQUEST_BYTES].decode("latin-1"))
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            rest = f"Content-Length: {len(page)}\r\nConnection: close\r\n\r\n{page}"
+            writer.write((head + rest).encode())
+            await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _page(self, request: str) -> tuple[str, str]:
+        """Return the status and the page for a request; one of the redirect has a code or an error."""
+        address = urlsplit(request.partition(" ")[2].partition(" ")[0])
+        values = {name: texts[0] for name, texts in parse_qs(address.query).items()}
+        if address.path != "/callback" or self._code.done():
+            return "404 Not Found", "There is nothing here.\n"
+        match values:
+            case {"code": _}:
+                self._code.set_result(AuthorizationCodeResult.model_validate(values))
+                return "200 OK", _PAGE
+            case {"error": error}:
+                self._code.set_exception(ToolError(f"the sign-in was refused: {error[:200]}"))
+                return "200 OK", _REFUSED
+            case _:
+                return "404 Not Found", "There is nothing here.\n"
