@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from loopline.cli.access import open_store, stored_blocks
+from loopline.cli.file_lines import diff_line
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
@@ -28,8 +29,6 @@ from loopline.timeline import (
     workspace,
 )
 
-ADDED, REMOVED, PLACE = "green", "red", "cyan"
-_DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", PLACE), ("+", ADDED), ("-", REMOVED))
 TurnOption = Annotated[
     str, typer.Option("--turn", metavar="TURN", help="The turn, as turn_2 or 2; else the last.")
 ]
@@ -90,7 +89,7 @@ async def diff(
     else:
         for path in changed:
             for line in diff_lines(path, older.get(path), newer.get(path)):
-                screen.print(_coloured(line))
+                screen.print(diff_line(line))
         screen.note(f"{quantity(len(changed), 'file')} changed")
     return ANSWERED
 
@@ -210,8 +209,3 @@ def diff_lines(path: str, before: Block | None, after: Block | None) -> Iterator
         for side, version in zip("ab", versions, strict=True)
     ]
     yield from unified_diff(old, new, old_name, new_name, lineterm="")
-
-
-def _coloured(line: str) -> Text:
-    style = next((style for start, style in _DIFF_STYLES if line.startswith(start)), "")
-    return Text(escape(line), style)

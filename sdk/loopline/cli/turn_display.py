@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
 
+from loopline.cli.file_lines import FileLines
 from loopline.cli.steps import Step, Steps
 from loopline.cli.terminal import QUIET, Cell, Columns, Screen, escape, format_duration
 from loopline.conversations import QUEUE_CHANNEL
@@ -50,6 +51,7 @@ class TurnDisplay:
         self._queue = QueueLines(busy_hint)
         self._is_animated = animated and screen.is_live
         self._steps = Steps()
+        self._files = FileLines()
         self._written = 0
         self.turn: int = 0
         self.has_ended: bool = False
@@ -63,6 +65,8 @@ class TurnDisplay:
             self.turn, self.has_ended = event.turn, isinstance(event.body, Exit)
         if custom := custom_event_line(event):
             self._screen.note_step(custom)
+        for line in self._files.take(event):
+            self._screen.note(line)
         steps = self._steps.steps
         if self._is_animated:
             self._screen.animate(_animation(steps, self._steps.progress, self._steps.preview))
@@ -77,6 +81,8 @@ class TurnDisplay:
             self._write(steps)
         if steps:
             self._screen.note_layout(_step_columns(steps), only_pictured=not self._is_animated)
+        for line in self._files.end():
+            self._screen.note(line)
 
     def _write(self, steps: Sequence[Step]) -> None:
         for step in steps[self._written :]:
@@ -178,6 +184,7 @@ class Transcript:
         self._queue = QueueLines(busy_hint)
         self._width = max(width, WIDEST_CHARACTER)
         self._steps = Steps()
+        self._files = FileLines()
         self._shown_steps = 0
         self._channel = ""
         self._line = ""
@@ -207,11 +214,20 @@ class Transcript:
                 pass
             case Block():
                 yield from self._finished_steps(complete=False)
+                yield from self._cut(self._files.take(event))
 
     def end(self) -> Iterator[Text]:
         """Yield the remaining lines once the turn has ended."""
         yield from self._flush()
         yield from self._finished_steps(complete=True)
+        yield from self._cut(self._files.end())
+
+    def _cut(self, lines: Iterator[Text]) -> Iterator[Text]:
+        """Yield lines about files, each on one row, below what is being written."""
+        for line in lines:
+            yield from self._flush()
+            line.truncate(self._width, overflow="ellipsis")
+            yield line
 
     def _write(self, channel: str, text: str) -> Iterator[Text]:
         if channel != self._channel:

@@ -272,7 +272,12 @@ class TurnEventFold:
             ) as body:
                 yield from self._note(block, body)
             case (
-                RangeSummary() | ToolsSelected() | ModelSwitched() | Draft() | CustomEvent()
+                RangeSummary()
+                | ToolsSelected()
+                | ModelSwitched()
+                | Draft()
+                | CustomEvent()
+                | FileAdded()
             ) as body:
                 yield body
             case (
@@ -293,7 +298,6 @@ class TurnEventFold:
                 | Imported()
                 | TextKept()
                 | ArtifactKept()
-                | FileAdded()
                 | FileRemoved()
                 | FilesPulled()
                 | ProxiedCall()

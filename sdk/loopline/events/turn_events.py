@@ -13,6 +13,7 @@ from loopline.timeline import (
     Decision,
     Draft,
     ExitReason,
+    FileAdded,
     ModelSwitched,
     RangeSummary,
     RunChild,
@@ -258,5 +259,6 @@ TurnEvent = (
     | RangeSummary
     | Draft
     | CustomEvent
+    | FileAdded
 )
 """What happens in a turn; the bodies among them say all of it themselves."""

@@ -35,6 +35,7 @@ from loopline.timeline import (
     ConversationKey,
     CustomEvent,
     Decision,
+    FileAdded,
     RangeSummary,
     ResultStatus,
     iso_time,
@@ -374,6 +375,8 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
         case CustomEvent():
             yield _custom(event)
+        case FileAdded(area="outputs", visibility="external"):
+            yield _file(event)
         case InputAccepted(kind=kind, text=text):
             accepted: JsonObject = {"status": f"{kind}_accepted", "kind": kind, "text": text}
             yield _service("queue.continuation.accepted", "continuation", "completed", accepted)
@@ -389,6 +392,28 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
             yield _step(channel, "running", text, {"text": text, **call})
         case _:
             pass
+
+
+def _file(file: FileAdded) -> KdCubeEvent:
+    """Return a file that the user is offered; its ref follows from the turn of the envelope."""
+    name = file.path.rpartition("/")[2]
+    item: JsonObject = {
+        "filename": name,
+        "path": f"outputs/{file.path}",
+        "version": file.version,
+        "mime": file.mime,
+        "size_bytes": file.size,
+        "visibility": file.visibility,
+        "tool_call_id": file.call_id,
+    }
+    return KdCubeEvent(
+        type="chat.files",
+        route="chat_step",
+        step="files",
+        status="completed",
+        title=name,
+        data={"count": 1, "items": [item]},
+    )
 
 
 def _custom(event: CustomEvent) -> KdCubeEvent:
