@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.vectors import fast_cosines
+from loopline.adapters.vectors import vector_rows
 from loopline.memory import (
     IndexedConversation,
     MemoryTurnIndex,
@@ -24,7 +24,7 @@ from loopline.memory import (
     TurnQuery,
     TurnText,
 )
-from loopline.search import Vector, VectorState, cosines
+from loopline.search import CosineFunction, Vector, VectorState, loaded_vectors
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [
@@ -40,7 +40,9 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     file = tmp_path / "talk.db-memory"
     memory_turn_index: TurnIndex = MemoryTurnIndex()
     if request.param != "memory":
-        memory_turn_index = MemoryFile(file, fast_cosines if request.param == "numpy" else cosines)
+        memory_turn_index = MemoryFile(
+            file, vector_rows if request.param == "numpy" else loaded_vectors
+        )
     yield memory_turn_index
     await memory_turn_index.close()
 
@@ -368,6 +370,45 @@ async def test_a_file_has_what_another_opening_of_it_wrote(tmp_path: Path) -> No
     assert len(await found(second, TurnQuery(owner=ANN, text="tea"))) == 1
     await first.close()
     await second.close()
+
+
+async def test_vectors_in_memory_follow_what_another_opening_of_the_file_adds_and_removes(
+    tmp_path: Path,
+) -> None:
+    first, second = MemoryFile(tmp_path / "m"), MemoryFile(tmp_path / "m")
+    query = TurnQuery(owner=ANN, text="beverage")
+    await fill_with_vectors(first, {"oolong": EAST})
+    assert await near(second, query) == {"oolong": 1.0}
+    await fill(first, said("assam", conversation="other"))
+    assert await near(second, query) == {"oolong": 1.0}
+    await first.add_vectors(ANN, MODEL, {digest("assam"): NEAR_EAST})
+    assert await near(second, query) == {"oolong": 1.0, "assam": 0.8}
+    assert await near(second, query, NORTH) == {"oolong": 0.0, "assam": 0.6}
+    await first.remove(ANN.key("tea"))
+    assert await near(second, query) == {"assam": 0.8}
+    await first.close()
+    await second.close()
+
+
+class CountedLoads:
+    """Loads vectors, and counts how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, data: bytes, count: int) -> CosineFunction:
+        self.counts.append(count)
+        return loaded_vectors(data, count)
+
+
+async def test_the_vectors_of_an_owner_are_read_once(tmp_path: Path) -> None:
+    loads = CountedLoads()
+    index = MemoryFile(tmp_path / "m", loads)
+    await fill_with_vectors(index, {"oolong": EAST, "assam": NORTH})
+    for _ in range(3):
+        assert len(await near(index, TurnQuery(owner=ANN, text="beverage"))) == 2
+    assert loads.counts == [0, 2]
+    await index.close()
 
 
 async def test_a_file_is_its_users_alone(tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ from array import array
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from loopline import BaseWorkflow, Bundle, Harness
 from loopline.adapters.embedding.http_embeddings import HttpEmbedder
-from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
+from loopline.harness.embedders import Embedders
 from loopline.search import EmbeddingError
+from loopline.testing import ScriptedModel
+
+from .conftest import GitFolder
 
 
 class EmbeddingServer:
@@ -23,12 +28,14 @@ class EmbeddingServer:
         self.statuses: list[int] = []
         self.lost = 0
         self.authorizations: list[str] = []
+        self.inputs: list[list[str]] = []
         owner = self
 
         class Answering(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 owner.authorizations.append(self.headers["authorization"] or "")
+                owner.inputs.append(body["input"])
                 status = owner.statuses.pop(0) if owner.statuses else 200
                 answer = owner.answer(body["input"]) if status == 200 else "busy"
                 self.send_response(status)
@@ -86,25 +93,41 @@ def test_vectors_have_length_1_and_the_order_of_the_texts(server: EmbeddingServe
     assert set(server.authorizations) == {"Bearer k"}
 
 
-async def test_a_space_that_is_closed_closes_the_connection_and_opens_another_when_it_is_used_again(
+async def test_whoever_names_an_embedder_shares_it_until_all_are_closed(
     server: EmbeddingServer,
 ) -> None:
-    repository = MemoryRepository()
-    repository.commit({"tea.md": "# Tea\n\nGreen.\n"})
-    made: list[HttpEmbedder] = []
-
-    def load() -> HttpEmbedder:
-        made.append(embedder(server))
-        return made[-1]
-
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=load)
-    await space.ready()
-    await space.close()
+    embedders = Embedders(None, {"OPENAI_BASE_URL": server.url})
+    shared = embedders.named("openai:m", setting="knowledge.embedder")
+    assert embedders.named("openai:m", setting="memory.embedder") is shared
+    loaded = shared.get()
+    await embedders.close()
     with pytest.raises(RuntimeError, match="closed"):
-        made[0].embed_query("tea")
-    await space.ready()
-    assert len(made) == 2
-    await space.close()
+        loaded.embed_query("tea")
+    assert shared.get() is not loaded
+    await embedders.close()
+
+
+async def test_knowledge_and_memory_load_the_embedder_that_both_name_once(
+    server: EmbeddingServer, folder: GitFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    folder.commit({"tea.md": "# Tea\n\nGreen.\n"})
+    bundle = Bundle(
+        id="guide",
+        workflow=BaseWorkflow,
+        configuration={
+            "knowledge": {"repo": str(folder.path), "embedder": "openai:m"},
+            "memory": {"embedder": "openai:m"},
+        },
+    )
+    store = f"sqlite:///{tmp_path}/talk.db"
+    async with Harness.open(bundle, store=store, model=ScriptedModel(["Yes."])) as harness:
+        await harness.conversation("c1", user="ann").say("Is tea green?")
+        assert harness.knowledge is not None
+        await harness.knowledge.ready()
+        await harness.memory.ready(user="ann")
+        assert await harness.memory.search("tea", user="ann")
+    assert server.inputs.count(["dimensions"]) == 1
 
 
 def test_a_busy_server_is_asked_again(server: EmbeddingServer) -> None:

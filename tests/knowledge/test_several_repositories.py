@@ -20,7 +20,7 @@ from loopline.knowledge import (
 )
 from loopline.models import JsonObject, ToolMessage
 from loopline.refs import KnowledgeRef, parse
-from loopline.search import WordEmbedder
+from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import TurnHeader
 
@@ -46,7 +46,10 @@ async def space(
     web.commit(WEB)
     api.commit(files)
     made = KnowledgeSpace(
-        {"web": web, "api": api}, MemoryIndexes(), config, embedder=lambda: WordEmbedder(32)
+        {"web": web, "api": api},
+        MemoryIndexes(),
+        config,
+        embedder=SharedEmbedder(lambda: WordEmbedder(32)),
     )
     await made.ready()
     return made, api

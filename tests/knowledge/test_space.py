@@ -24,7 +24,7 @@ from loopline.knowledge import (
 )
 from loopline.knowledge.tree import Root, configured_roots, repository_path, space_path
 from loopline.refs import KnowledgeRef, Lines, parse
-from loopline.search import Embedder, EmbeddingError, Vector, WordEmbedder
+from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
 
 from .conftest import GitFolder, Writer
 
@@ -474,7 +474,7 @@ class AwayEmbedder(WordEmbedder):
 async def space_with(embedder: Embedder) -> KnowledgeSpace:
     repository = MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=lambda: embedder)
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ensure()
     return space
 
@@ -513,7 +513,7 @@ class CountingEmbedder(WordEmbedder):
 async def test_a_new_commit_embeds_only_the_passages_that_it_changed() -> None:
     embedder, repository = CountingEmbedder(), MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=lambda: embedder)
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ready()
     embedder.texts.clear()
     moved = {path: text for path, text in FILES.items() if path != "README.md"}

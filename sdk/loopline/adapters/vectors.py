@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from loopline.search import (
     PASSAGE_TEXT_VERSION,
+    CosineFunction,
     Embedder,
     EmbeddingError,
     Index,
@@ -72,11 +73,17 @@ class VectorMatrix:
         """Release nothing: the mapping ends when nobody searches it any more."""
 
 
-def fast_cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
-    """Return the cosine of the query and each vector."""
-    coordinates = np.frombuffer(query, dtype="<f4")
-    rows = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(-1, len(coordinates))
-    return [float(value) for value in rows @ coordinates]
+def vector_rows(data: bytes, count: int) -> CosineFunction:
+    """Return what compares queries with so many vectors, one behind the other."""
+    rows = np.frombuffer(data, dtype="<f4").reshape(count, len(data) // 4 // max(count, 1))
+
+    def compare(query: Vector) -> list[float]:
+        if not count:
+            return []
+        found: list[float] = (rows @ np.frombuffer(query, dtype="<f4")).tolist()
+        return found
+
+    return compare
 
 
 class VectorFiles:

@@ -227,6 +227,8 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
             f"    {agent.name}@{agent.digest}", (f"  {_first_line(agent.description)}", QUIET)
         )
     yield from _knowledge_lines(findings)
+    if findings.properties.at("react.memsearch", False) is True:
+        yield from _memory_lines(findings.properties)
     if findings.output is not None:
         yield _section(
             "output", f"{findings.output.name}({_parameters(findings.output.as_object)})"
@@ -259,6 +261,19 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
         yield Text.assemble(f"    ks:{name}/", (f"  {escape(state.location)}", QUIET))
     for skipped in findings.knowledge.skipped:
         yield Text(f"    left out: {escape(skipped.path)}: {skipped.reason}", QUIET)
+
+
+def _memory_lines(properties: Properties) -> Iterator[Text]:
+    embedder = str(properties.at("memory.embedder", "")).strip()
+    if embedder:
+        yield _section("memory", f"past turns, found by words and by {escape(embedder)}")
+        return
+    yield _section("memory", "past turns")
+    yield Text(
+        "    found by words only: to find turns in other words too, "
+        "pip install 'loopline[semantic-light]' and set memory.embedder",
+        style=QUIET,
+    )
 
 
 def _section(name: str, summary: str) -> Text:

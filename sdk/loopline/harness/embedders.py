@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from loopline.search import Embedder, EmbeddingError
+from loopline.search import Embedder, EmbeddingError, SharedEmbedder
 
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "local": (("numpy", "tokenizers", "safetensors"), "semantic-light"),
@@ -39,6 +41,34 @@ def check_embedder(
             f"{setting} is {name!r}, which needs {', '.join(missing)}: "
             f"pip install 'loopline[{extra}]'"
         )
+
+
+class Embedders:
+    """The embedders of a bundle by their names. Whoever names the same one shares it, so that it is loaded once."""
+
+    def __init__(self, folder: Path | None, environment: Mapping[str, str]) -> None:
+        """A relative path starts at `folder`. `environment` has the key and the address of a provider."""
+        self._folder = folder
+        self._environment = environment
+        self._shared: dict[str, SharedEmbedder] = {}
+
+    def named(self, name: str, *, setting: str) -> SharedEmbedder:
+        """Return the embedder of that name, which is loaded with its first use.
+
+        Raises:
+            EmbeddingError: there is no such embedder, or what it needs is not installed; the message names the setting.
+        """
+        check_embedder(name, setting=setting)
+        if name not in self._shared:
+            self._shared[name] = SharedEmbedder(
+                partial(load_embedder, name, folder=self._folder, environment=self._environment)
+            )
+        return self._shared[name]
+
+    async def close(self) -> None:
+        """Close those that were loaded."""
+        for shared in self._shared.values():
+            await asyncio.to_thread(shared.close)
 
 
 def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, str]) -> Embedder:

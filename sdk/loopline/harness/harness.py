@@ -37,6 +37,7 @@ from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.executions import open_executions
+from loopline.harness.embedders import Embedders
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.model_choice import (
     ModelChoice,
@@ -184,10 +185,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 )
                 stack.push_async_callback(log.close)
             store_file = None if self._callers_log is not None else self._store_place.file
+            embedders = Embedders(loaded.folder, os.environ)
+            stack.push_async_callback(embedders.close)
             named = str(properties.at("memory.embedder", "")).strip()
-            memory = open_memory(log, store_file, self._clock, named, loaded.folder)
+            memory_embedder = embedders.named(named, setting="memory.embedder") if named else None
+            memory = open_memory(log, store_file, self._clock, memory_embedder)
             stack.push_async_callback(memory.close)
-            space = await self._space(loaded, properties)
+            space = await self._space(loaded, properties, embedders)
             if space is not None:
                 stack.push_async_callback(space.close)
             await call_load_hook(loaded)
@@ -357,7 +361,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
         return await recoveries.carry_on(at_once)
 
-    async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
+    async def _space(
+        self, loaded: LoadedBundle, properties: Properties, embedders: Embedders
+    ) -> KnowledgeSpace | None:
         config = knowledge_config(properties)
         if config is None:
             return None
@@ -367,6 +373,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 folder=loaded.folder,
                 store_file=self._store_place.file,
                 clock=self._clock,
+                embedders=embedders,
             )
         )
         await space.ensure(self._on_build)

@@ -7,13 +7,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
-from loopline.harness.embedders import check_embedder, load_embedder
+from loopline.harness.embedders import Embedders
 from loopline.harness.past_knowledge import past_knowledge_reader, read_at, used_commit
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Repository
 from loopline.models import Json
@@ -83,7 +82,12 @@ def _repository_config(settings: Mapping[str, Json], validate_refs: bool) -> Kno
 
 
 def open_space(
-    config: KnowledgeConfig, *, folder: Path | None, store_file: Path | None, clock: Clock
+    config: KnowledgeConfig,
+    *,
+    folder: Path | None,
+    store_file: Path | None,
+    clock: Clock,
+    embedders: Embedders,
 ) -> KnowledgeSpace:
     """Return the space of a configuration; this blocks, and fetches URLs. `folder` is the bundle's.
 
@@ -102,7 +106,7 @@ def open_space(
     )
     if not config.embedder:
         return KnowledgeSpace(repositories, indexes, config, clock=clock)
-    check_embedder(config.embedder, setting="knowledge.embedder")
+    embedder = embedders.named(config.embedder, setting="knowledge.embedder")
     from loopline.adapters.vectors import VectorFiles
 
     return KnowledgeSpace(
@@ -110,7 +114,7 @@ def open_space(
         indexes,
         config,
         clock=clock,
-        embedder=partial(load_embedder, config.embedder, folder=folder, environment=os.environ),
+        embedder=embedder,
         vectors=VectorFiles(_kept_beside(store_file, "vectors")),
     )
 

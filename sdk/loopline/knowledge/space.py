@@ -18,7 +18,7 @@ from loopline.knowledge.repository import Repository
 from loopline.knowledge.repository_space import KnowledgeState, RepositorySpace
 from loopline.knowledge.tree import KnowledgeConfig
 from loopline.refs import KnowledgeRef
-from loopline.search import Embedder, MemoryVectors, SharedEmbedder, VectorState, VectorStore
+from loopline.search import MemoryVectors, SharedEmbedder, VectorState, VectorStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +56,22 @@ class KnowledgeSpace:
         config: KnowledgeConfig | None = None,
         *,
         clock: Clock | None = None,
-        embedder: Callable[[], Embedder] | None = None,
+        embedder: SharedEmbedder | None = None,
         vectors: VectorStore | None = None,
     ) -> None:
         """Several repositories are given by the names that `config.repositories` has.
 
-        `embedder` loads one, which blocks; without it only words are searched. Vectors are kept in `vectors`.
+        Without an `embedder`, which stays open, only words are searched. Vectors are kept in `vectors`.
         """
         self._config = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
-        self._embedder = None if embedder is None else SharedEmbedder(embedder)
         self._spaces: dict[str, RepositorySpace] = {
             name: RepositorySpace(
                 each,
                 indexes,
                 self._config.repositories[name] if name else self._config,
                 clock=clock or SystemClock(),
-                embedder=self._embedder,
+                embedder=embedder,
                 vectors=vectors or MemoryVectors(),
                 name=name,
             )
@@ -168,10 +167,8 @@ class KnowledgeSpace:
         return await asyncio.to_thread(self._read, parse_knowledge_ref(ref))
 
     async def close(self) -> None:
-        """Close the indexes and the embedder; a later call opens them again."""
+        """Close the indexes; a later call opens them again."""
         await asyncio.gather(*(asyncio.to_thread(space.close) for space in self._spaces.values()))
-        if self._embedder is not None:
-            await asyncio.to_thread(self._embedder.close)
 
     async def _of_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
         """Return the joined state after a step of each repository, one after another."""

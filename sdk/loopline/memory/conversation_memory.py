@@ -159,7 +159,10 @@ class ConversationMemory:
         clock: Clock,
         embedder: SharedEmbedder | None = None,
     ) -> None:
-        """Call `open_index`, which may block, with the first use. Without an `embedder` only words are searched."""
+        """Call `open_index`, which may block, with the first use.
+
+        Without an `embedder`, which stays open, only words are searched.
+        """
         self._log = log
         self.facts: UserFacts = UserFacts(log)
         self._vectors = None if embedder is None else TurnVectors(embedder, self._index)

@@ -74,12 +74,11 @@ class TurnVectors:
         return replace(made, problem=self._problem)
 
     async def close(self) -> None:
-        """Stop after the texts that are being embedded, and close the embedder; what is done is kept."""
+        """Stop after the texts that are being embedded; what is done is kept."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
-        await asyncio.to_thread(self._embedder.close)
 
     async def _catch_up(self, owner: Owner, embedder: Embedder) -> None:
         index = await self._index()

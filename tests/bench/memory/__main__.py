@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.vectors import fast_cosines
+from loopline.adapters.vectors import vector_rows
 from loopline.harness.embedders import load_embedder
 from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
 from loopline.search import Embedder, SharedEmbedder, Vector
@@ -152,7 +152,9 @@ async def found_by_vectors(generated: Generated, embedder: Embedder) -> float:
     vectors = {owner: [vector_of[text.text] for text in said] for owner, said in texts.items()}
     flags = list[bool]()
     for fact in generated.facts:
-        compared = fast_cosines(embedder.embed_query(fact.asks), vectors[fact.owner])
+        compared = vector_rows(b"".join(vectors[fact.owner]), len(vectors[fact.owner]))(
+            embedder.embed_query(fact.asks)
+        )
         order = sorted(range(len(compared)), key=lambda n: compared[n], reverse=True)
         ranked = [texts[fact.owner][number] for number in order]
         turns = dict.fromkeys((text.conversation, text.turn) for text in ranked)
@@ -165,7 +167,7 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
     log, facts, clock = generated.log, generated.facts, FakeClock(NOW)
     by_words = ConversationMemory(log, partial(MemoryFile, folder / "words"), clock)
     shared = SharedEmbedder(lambda: embedder)
-    open_file = partial(MemoryFile, folder / "both", fast_cosines)
+    open_file = partial(MemoryFile, folder / "both", vector_rows)
     by_both = ConversationMemory(log, open_file, clock, shared)
     began = time.perf_counter()
     for owner in OWNERS:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from loopline.adapters.memory_files.turn_statements import (
     CONVERSATIONS,
     CREATE_WORDS,
+    PARAMETERS,
     PURGE_WORDS,
     TABLES,
     TEXTS,
@@ -33,6 +35,7 @@ from loopline.adapters.memory_files.turn_statements import (
     WORDS,
     TextRow,
     counted_terms,
+    digests_of,
     embedder_digest,
     find_conversation,
     has_vector,
@@ -61,23 +64,35 @@ from loopline.memory import (
     TurnQuery,
     TurnText,
 )
-from loopline.search import CosineFunction, Vector, VectorState, cosines
+from loopline.search import CosineFunction, Vector, VectorLoader, VectorState, loaded_vectors
 from loopline.timeline import ConversationKey
 
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
 BUSY_SECONDS = 5.0
+KEPT_OWNERS = 8
+"""The owners whose vectors stay in memory: 15 MB for 10,000 texts of 384 dimensions."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SIDECARS = ("", "-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedVectors:
+    """The vectors of an owner, one behind the other, and the digests of their texts in the same order."""
+
+    digests: Sequence[bytes]
+    data: bytes
+    compare: CosineFunction
 
 
 class MemoryFile:
     """An index of turns in a file. It is opened with the first use, and belongs to one event loop."""
 
-    def __init__(self, path: Path, compare: CosineFunction = cosines) -> None:
-        """`compare` makes the cosines of vectors; `fast_cosines` does it with NumPy."""
+    def __init__(self, path: Path, load: VectorLoader = loaded_vectors) -> None:
+        """`load` takes vectors to compare; `vector_rows` does it with NumPy."""
         self._path = path
-        self._compare = compare
+        self._load = load
+        self._vectors: dict[tuple[Owner, str], _LoadedVectors] = {}
         self._engine: AsyncEngine | None = None
         self._opening = asyncio.Lock()
 
@@ -115,6 +130,8 @@ class MemoryFile:
             await insert_texts(connection, number, Owner.of(conversation), remaining)
             if recalled:
                 await remove_texts(connection, number, TEXTS.c.input_seq.in_(recalled))
+        if recalled:
+            self._forget_vectors(Owner.of(conversation))
         return True
 
     async def candidates(
@@ -150,9 +167,34 @@ class MemoryFile:
         self, connection: AsyncConnection, query: TurnQuery, vector: QueryVector
     ) -> dict[int, float]:
         """Return the cosine of each text that the query may find, by its number."""
-        rows = (await connection.execute(vectors_of(query, vector.embedder))).all()
-        found = await asyncio.to_thread(self._compare, vector.vector, [row.data for row in rows])
-        return {row.id: cosine for row, cosine in zip(rows, found, strict=True)}
+        texts = (await connection.execute(digests_of(query))).all()
+        digests = {row.digest for row in texts}
+        loaded = await self._loaded(connection, query.owner, vector.embedder, digests)
+        found = await asyncio.to_thread(loaded.compare, vector.vector)
+        by_digest = dict(zip(loaded.digests, found, strict=True))
+        return {row.id: by_digest[row.digest] for row in texts if row.digest in by_digest}
+
+    async def _loaded(
+        self, connection: AsyncConnection, owner: Owner, embedder: str, digests: set[bytes]
+    ) -> _LoadedVectors:
+        """Return the vectors of an owner: those in memory, and from the file those of other digests."""
+        kept = self._vectors.pop((owner, embedder), None)
+        missing = digests if kept is None else digests.difference(kept.digests)
+        if kept is None or missing:
+            # A digest is that of a text, so its vector never changes.
+            statement = vectors_of(owner, embedder)
+            if kept is None or len(missing) > PARAMETERS:
+                kept = _LoadedVectors([], b"", self._load(b"", 0))
+            else:
+                statement = statement.where(VECTORS.c.digest.in_(missing))
+            rows = (await connection.execute(statement)).all()
+            data = b"".join([kept.data, *(row.data for row in rows)])
+            known = [*kept.digests, *(row.digest for row in rows)]
+            kept = _LoadedVectors(known, data, self._load(data, len(known)))
+        self._vectors[owner, embedder] = kept
+        while len(self._vectors) > KEPT_OWNERS:
+            del self._vectors[next(iter(self._vectors))]
+        return kept
 
     async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return texts without a vector, the newest first."""
@@ -201,6 +243,7 @@ class MemoryFile:
 
     async def remove(self, conversation: ConversationKey) -> None:
         """Remove everything of a conversation, also from the pages of the file."""
+        self._forget_vectors(Owner.of(conversation))
         async with self._writing() as connection:
             row = (await connection.execute(find_conversation(conversation))).one_or_none()
             if row is None:
@@ -210,6 +253,10 @@ class MemoryFile:
         async with self._reading() as connection:
             await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def _forget_vectors(self, owner: Owner) -> None:
+        for key in [key for key in self._vectors if key[0] == owner]:
+            del self._vectors[key]
+
     async def clear(self) -> None:
         """Remove the file; the next use makes a new one."""
         await self.close()
@@ -218,6 +265,7 @@ class MemoryFile:
     async def close(self) -> None:
         """Close the file."""
         engine, self._engine = self._engine, None
+        self._vectors.clear()
         if engine is not None:
             await engine.dispose()
 

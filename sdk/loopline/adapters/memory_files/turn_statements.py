@@ -43,7 +43,7 @@ from loopline.timeline import ConversationKey
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_PARAMETERS = 500
+PARAMETERS = 500
 """How many values a statement lists at most."""
 
 TABLES = MetaData()
@@ -204,8 +204,8 @@ async def remove_texts(
     await connection.execute(delete(WORDS).where(WORDS.c.rowid.in_(numbers)))
     await connection.execute(delete(TEXTS).where(chosen))
     used = exists().where(TEXTS.c.digest == VECTORS.c.digest)
-    for first in range(0, len(digests), _PARAMETERS):
-        removed = VECTORS.c.digest.in_(digests[first : first + _PARAMETERS])
+    for first in range(0, len(digests), PARAMETERS):
+        removed = VECTORS.c.digest.in_(digests[first : first + PARAMETERS])
         await connection.execute(delete(VECTORS).where(removed, not_(used)))
 
 
@@ -272,10 +272,18 @@ def select_texts() -> Select[int, str, int, int, int, int, Target, int, str, str
     )
 
 
-def vectors_of(query: TurnQuery, embedder: str) -> Select[int, bytes]:
-    """Return the vectors of the texts that the query may find."""
-    texts = TEXTS.join(CONVERSATIONS).join(VECTORS, has_vector(embedder))
-    return select(TEXTS.c.id, VECTORS.c.data).select_from(texts).where(limits_of(query))
+def vectors_of(owner: Owner, embedder: str) -> Select[bytes, bytes]:
+    """Return the vector of each different text of the owner, by its digest."""
+    of_texts = select(TEXTS.c.digest).join(CONVERSATIONS).where(is_owned_by(owner))
+    vector = VECTORS.c
+    return select(vector.digest, vector.data).where(
+        vector.embedder == embedder_digest(embedder), vector.digest.in_(of_texts)
+    )
+
+
+def digests_of(query: TurnQuery) -> Select[int, bytes]:
+    """Return the number and the digest of each text that the query may find."""
+    return select(TEXTS.c.id, TEXTS.c.digest).join(CONVERSATIONS).where(limits_of(query))
 
 
 def matching_texts(
