@@ -108,3 +108,12 @@ def test_any_query_has_falling_scores_from_0_to_1(query: str, limit: int) -> Non
     assert len(hits) <= limit
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
+
+
+def test_the_best_passage_by_words_is_among_the_first_five_whatever_vectors_say() -> None:
+    near = [chunk(f"docs/car{n}.md", f"Car {n}", f"mend a car with a defect {n}") for n in range(9)]
+    hits = found("repair broken automobile", [*near, PARKS, *OTHERS], limit=9)
+    assert hits[0].why.vector_weight == 1
+    assert [hit.chunk == PARKS for hit in hits[:5]] == [False, False, False, False, True]
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from loopline.bundle import Properties
 from loopline.search import Embedder, EmbeddingError, SharedEmbedder
 
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -64,6 +65,15 @@ class Embedders:
                 partial(load_embedder, name, folder=self._folder, environment=self._environment)
             )
         return self._shared[name]
+
+    def of_memory(self, properties: Properties) -> SharedEmbedder | None:
+        """Return the embedder that `memory.embedder` names, or None if it names none.
+
+        Raises:
+            EmbeddingError: there is no such embedder, or what it needs is not installed.
+        """
+        name = str(properties.at("memory.embedder", "")).strip()
+        return self.named(name, setting="memory.embedder") if name else None
 
     async def close(self) -> None:
         """Close those that were loaded."""

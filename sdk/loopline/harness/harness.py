@@ -187,9 +187,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             store_file = None if self._callers_log is not None else self._store_place.file
             embedders = Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
-            named = str(properties.at("memory.embedder", "")).strip()
-            memory_embedder = embedders.named(named, setting="memory.embedder") if named else None
-            memory = open_memory(log, store_file, self._clock, memory_embedder)
+            memory = open_memory(log, store_file, self._clock, embedders.of_memory(properties))
             stack.push_async_callback(memory.close)
             space = await self._space(loaded, properties, embedders)
             if space is not None:

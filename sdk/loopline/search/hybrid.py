@@ -117,7 +117,10 @@ def _fused(
         if score > 0:
             hits.append(Hit(chunk=chunk, score=score, why=why))
     hits.sort(key=lambda hit: hit.score, reverse=True)
-    return _calibrated(_diverse(hits)[:limit], coverage)
+    ranked = _diverse(hits)
+    if cosines:
+        ranked = _with_best_by_words(ranked)
+    return _calibrated(ranked[:limit], coverage)
 
 
 def _chunk_nearness(chunk: Chunk, cosine: float | None) -> float:
@@ -137,6 +140,18 @@ def vector_weight(coverage: float) -> float:
 def nearness(cosine: float) -> float:
     """Return a cosine as a number from 0 to 1, where 1 counts as much as every word of the query."""
     return min(max(cosine / CERTAIN_COSINE, 0.0), 1.0)
+
+
+def _with_best_by_words(hits: list[Hit]) -> list[Hit]:
+    """Return the hits with the best by words among the first five, however little words count for this query.
+
+    Words decide nothing of a question in other words, and yet the passage that has the most of them is often the one.
+    """
+    best = max(hits, key=lambda hit: hit.why.words, default=None)
+    if best is None or best in hits[:TOP_HITS]:
+        return hits
+    others = [hit for hit in hits if hit is not best]
+    return [*others[: TOP_HITS - 1], best, *others[TOP_HITS - 1 :]]
 
 
 def _diverse(hits: list[Hit]) -> list[Hit]:
