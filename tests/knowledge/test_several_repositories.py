@@ -11,6 +11,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, KnowledgeError, Store
 from loopline.errors import RefError
+from loopline.harness import find_stale_answers
 from loopline.knowledge import (
     KnowledgeConfig,
     KnowledgeSpace,
@@ -184,9 +185,43 @@ async def test_a_conversation_reads_other_lines_of_a_named_repository_without_th
     store = f"sqlite:///{tmp_path}/talk.db"
     async with Harness.open(bundle, store=store, model=ScriptedModel(["Hi."])) as harness:
         await harness.conversation("c").say("Hi")
+    shutil.rmtree(tmp_path / "api")  # what was given by URL is read from its mirror
     async with Store.open(store, read_only=True) as kept:
-        (item,) = await kept.conversation("c").read("ks:web/docs/login.md#L1")
-    assert (item.status, item.text) == ("ok", "# Login\n")
+        items = await kept.conversation("c").read(
+            ["ks:web/docs/login.md#L1", "ks:api/README.md#L1"]
+        )
+    assert [(item.status, item.text) for item in items] == [("ok", "# Login\n"), ("ok", "# API\n")]
+
+
+async def test_an_answer_is_stale_when_lines_of_any_of_its_repositories_have_changed(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/talk.db"
+    script = ScriptedModel([Call("react.search_knowledge", query="password"), "So. [[S:1,2]]"])
+    async with Harness.open(bundle, store=store, model=script) as harness:
+        await harness.conversation("c").say("How?")
+    assert await changes(store) == []
+    readme = API["README.md"]
+    moved = GitFolder(tmp_path / "api").commit({"README.md": readme.replace("signed", "sealed")})
+    [(ref, diff, problem)] = await changes(store)
+    assert (ref.partition("@")[0], problem) == ("ks:api/README.md", "")
+    assert "+Tokens are sealed, so that no password is sent twice." in diff
+    assert await changes(store, since=moved) == []
+    GitFolder(tmp_path / "web").commit({"guide/login.md": "# Login\n"})
+    assert [ref.partition("@")[0] for ref, _, _ in await changes(store, since=moved)] == [
+        "ks:web/docs/login.md"
+    ]
+
+
+async def changes(store: str, since: str = "") -> list[tuple[str, tuple[str, ...], str]]:
+    """The cited sources that have changed, with the difference."""
+    async with Store.open(store, read_only=True) as opened:
+        answers = find_stale_answers(opened, user=None, project=None, tenant=None, since=since)
+        return [
+            (source.ref, source.diff, source.problem)
+            async for answer in answers
+            for source in answer.sources
+        ]
 
 
 @pytest.mark.parametrize(

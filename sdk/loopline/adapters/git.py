@@ -96,12 +96,13 @@ class GitRepository:
         bundle_folder: Path | None = None,
         mirrors: Path | None = None,
         timeout_seconds: float = FETCH_SECONDS,
+        fetch: bool = True,
     ) -> GitRepository:
         """Open the repository of a `knowledge.repo` setting; blocks, and for a URL uses the network.
 
         An empty setting means the work tree that holds the bundle's folder, else the current folder.
         A URL is mirrored below `mirrors` and fetched; when it cannot be reached, an older mirror that
-        has `ref` is used, with a warning.
+        has `ref` is used, with a warning. Without `fetch` a mirror that is there is used as it is.
 
         Raises:
             KnowledgeError: there is no such repository, or it cannot be read.
@@ -112,7 +113,7 @@ class GitRepository:
                 f"knowledge.repo is {_without_password(setting)!r}: no such name exists"
             )
         if _REMOTE.match(setting):
-            return _mirror(setting, ref, mirrors, timeout_seconds)
+            return _mirror(setting, ref, mirrors, timeout_seconds, fetch=fetch)
         if "://" in setting:
             raise KnowledgeError(
                 f"knowledge.repo is {_without_password(setting)!r}: a URL begins with "
@@ -354,17 +355,23 @@ def _access_error(folder: Path, error: str) -> KnowledgeError:
     return KnowledgeError(f"knowledge.repo: git cannot read {folder}: {error.strip()}")
 
 
-def _mirror(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) -> GitRepository:
-    """Return the mirror of a remote repository, fetched now, or an older copy when it cannot be fetched."""
+def _mirror(
+    url: str, ref: str, mirrors: Path | None, timeout_seconds: float, *, fetch: bool
+) -> GitRepository:
+    """Return the mirror of a remote repository, fetched now, or an older copy when it cannot be fetched.
+
+    It is named by the URL without a password, as past turns record it.
+    """
     public = _without_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
     name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
-    digest = sha256(url.encode()).hexdigest()[:16]
+    digest = sha256(public.encode()).hexdigest()[:16]
     folder = mirrors / f"{_UNSAFE_CHARACTER.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
-        failure = _update_mirror(folder, url, timeout_seconds)
+        is_there = (folder / "HEAD").exists()
+        failure = _update_mirror(folder, url, timeout_seconds) if fetch or not is_there else ""
     mirror = GitRepository(
         folder,
         name=name,

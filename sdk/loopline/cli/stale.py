@@ -29,7 +29,7 @@ async def stale(
     found = list[StaleAnswer]()
     async with open_store(choices) as store:
         async for answer in find_stale_answers(
-            store.log,
+            store,
             user=choices.user,
             project=choices.project,
             tenant=choices.tenant,

@@ -48,7 +48,7 @@ class Embedders:
     """The embedders of a bundle by their names. Whoever names the same one shares it, so that it is loaded once."""
 
     def __init__(self, folder: Path | None, environment: Mapping[str, str]) -> None:
-        """A relative path starts at `folder`. `environment` has the key and the address of a provider."""
+        """Take the folder at which relative paths start, and an environment with the key and address of a provider."""
         self._folder = folder
         self._environment = environment
         self._shared: dict[str, SharedEmbedder] = {}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypedDict, Unpack
 
@@ -36,8 +36,8 @@ from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
-from loopline.harness.executions import open_executions
 from loopline.harness.embedders import Embedders
+from loopline.harness.executions import open_executions
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.model_choice import (
     ModelChoice,
@@ -45,6 +45,7 @@ from loopline.harness.model_choice import (
     resolve_models,
     with_agent_models,
 )
+from loopline.harness.past_knowledge import PastRepositories, mirrors_beside
 from loopline.harness.past_turns import open_memory
 from loopline.harness.skill_search import skill_finder
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
@@ -213,7 +214,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 knowledge=space,
                 memory=memory,
                 on_build=self._on_build,
-                read_knowledge=partial(knowledge_reader, space),
+                read_knowledge=partial(knowledge_reader, space, self._past_repositories),
                 models=partial(self._models.of_run, self._choose, self._clock),
                 toolset=cache(partial(load_tools, bundle=loaded)),
                 skills=skills,
@@ -377,13 +378,19 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         await space.ensure(self._on_build)
         return space
 
+    @cached_property
+    def _past_repositories(self) -> PastRepositories:
+        return PastRepositories(mirrors_beside(self._store_place.file))
+
     async def _reader(self, conversation: ConversationKey) -> Reader:
         opened = self._open_now
         view = await view_conversation(opened.log, conversation)
         return Reader(
             conversation=view,
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=knowledge_reader(opened.services.knowledge, view.timeline, view.history),
+            knowledge=knowledge_reader(
+                opened.services.knowledge, self._past_repositories, view.timeline, view.history
+            ),
             lookup=conversation_lookup(opened.log, conversation),
         )
 

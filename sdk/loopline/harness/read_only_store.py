@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, StoreError
 from loopline.harness.conversation_names import ConversationNames
-from loopline.harness.past_knowledge import past_knowledge_reader
+from loopline.harness.past_knowledge import PastRepositories, mirrors_beside, past_knowledge_reader
 from loopline.harness.store_place import disk_adapters, open_log, store_place
 from loopline.reader import ConversationReader, Reader, conversation_lookup, view_conversation
 from loopline.timeline import (
@@ -81,6 +82,11 @@ class OpenedStore:
         for summary in summaries:
             yield summary
 
+    @cached_property
+    def past_repositories(self) -> PastRepositories:
+        """The repositories that past turns used."""
+        return PastRepositories(mirrors_beside(self._store_place.file))
+
     async def audit(
         self,
         heads: Mapping[ConversationKey, Head] | None = None,
@@ -102,7 +108,7 @@ class OpenedStore:
         view = await view_conversation(log, conversation)
         return Reader(
             conversation=view,
-            knowledge=past_knowledge_reader(view.timeline, view.history),
+            knowledge=past_knowledge_reader(self.past_repositories, view.timeline, view.history),
             lookup=conversation_lookup(log, conversation),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,13 @@ from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.harness.embedders import Embedders
-from loopline.harness.past_knowledge import past_knowledge_reader, read_at, used_commit
+from loopline.harness.past_knowledge import (
+    PastRepositories,
+    kept_beside,
+    mirrors_beside,
+    past_knowledge_reader,
+    used_commit,
+)
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Repository
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
@@ -96,7 +101,7 @@ def open_space(
     """
     from loopline.adapters.fts import FtsIndexes
 
-    mirrors = _kept_beside(store_file, "repositories")
+    mirrors = mirrors_beside(store_file)
     repositories = {
         name: _open_repository(each, f".repositories.{name}" if name else "", folder, mirrors)
         for name, each in (config.repositories or {"": config}).items()
@@ -115,7 +120,7 @@ def open_space(
         config,
         clock=clock,
         embedder=embedder,
-        vectors=VectorFiles(_kept_beside(store_file, "vectors")),
+        vectors=VectorFiles(kept_beside(store_file, "vectors")),
     )
 
 
@@ -134,29 +139,24 @@ def _open_repository(
         raise KnowledgeError(f"knowledge{setting}: {error}") from error
 
 
-def _kept_beside(store_file: Path | None, name: str) -> Path:
-    """Return the folder beside a store for what can be made again, or one in the user's cache."""
-    if store_file is not None:
-        return store_file.with_name(f"{store_file.name}-{name}")
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "loopline" / name
-
-
 def knowledge_reader(
-    space: KnowledgeSpace | None, timeline: Timeline, past: History | None = None
+    space: KnowledgeSpace | None,
+    repositories: PastRepositories,
+    timeline: Timeline,
+    past: History | None = None,
 ) -> KnowledgeRead | None:
     """Return what reads from the space; a ref pinned to a commit is read as the turn that used it did.
 
     Without a space what moves is read as the newest turn did that had one; None when no turn had.
     """
     if space is None:
-        return past_knowledge_reader(timeline, past)
+        return past_knowledge_reader(repositories, timeline, past)
 
     async def read(ref: str) -> Passage:
         commit = await used_commit(ref, timeline, past)
         if commit is None or any(_same_space(commit, own) for own in commits_of(space)):
             return await space.read(ref)
-        return await asyncio.to_thread(read_at, commit, ref)
+        return await asyncio.to_thread(repositories.read, commit, ref)
 
     return read
 

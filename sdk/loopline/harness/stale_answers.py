@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.harness.changed_lines import has_lines, lines_diff
-from loopline.harness.past_knowledge import read_at, used_commit
+from loopline.harness.past_knowledge import PastRepositories, used_commit
+from loopline.harness.read_only_store import OpenedStore
 from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import (
     Block,
@@ -18,7 +19,6 @@ from loopline.timeline import (
     KnowledgeCommit,
     Source,
     Timeline,
-    TimelineLog,
     UserPrompt,
 )
 
@@ -47,12 +47,19 @@ class StaleAnswer:
 
 
 async def find_stale_answers(
-    log: TimelineLog, *, user: str | None, project: str | None, tenant: str | None, since: str = ""
+    store: OpenedStore,
+    *,
+    user: str | None,
+    project: str | None,
+    tenant: str | None,
+    since: str = "",
 ) -> AsyncIterator[StaleAnswer]:
     """Yield the answers of these users whose cited lines differ from those of the repository's `HEAD`.
 
-    With `since` only those whose lines still stood at that commit.
+    With `since` only those whose lines still stood at that commit; in a space of several repositories, of the one that
+    has it.
     """
+    log, repositories = store.log, store.past_repositories
     for summary in await log.conversations(user=user, project=project, tenant=tenant):
         key = summary.conversation
         if await log.read(key, types=["source.added"], limit=1):
@@ -63,14 +70,17 @@ async def find_stale_answers(
                     change
                     for sid in completion.sources_used
                     if (source := timeline.pool.sources.get(sid)) is not None
-                    and (change := await _changed(source, timeline, since)) is not None
+                    and (change := await _changed(source, timeline, since, repositories))
+                    is not None
                 ]
                 if changed:
                     question = questions.get(answer.turn, "")
                     yield StaleAnswer(key, answer, question, tuple(changed))
 
 
-async def _changed(source: Source, timeline: Timeline, since: str) -> ChangedSource | None:
+async def _changed(
+    source: Source, timeline: Timeline, since: str, repositories: PastRepositories
+) -> ChangedSource | None:
     """Return how the lines of a source have changed, None if they have not, or are in no repository."""
     try:
         ref = parse(source.url)
@@ -82,26 +92,34 @@ async def _changed(source: Source, timeline: Timeline, since: str) -> ChangedSou
     if used is None:
         return ChangedSource(source.url, problem="no turn of this conversation used that commit")
     try:
-        return await asyncio.to_thread(_compared, source, ref.path, used, since)
+        return await asyncio.to_thread(_compared, source, ref.path, used, since, repositories)
     except LooplineError as error:
         return ChangedSource(source.url, problem=str(error))
 
 
-def _compared(source: Source, path: str, used: KnowledgeCommit, since: str) -> ChangedSource | None:
-    if since and not has_lines(_text_at(used, path, since), source.text):
-        return None  # it was stale before
-    diff = lines_diff(source.text, _text_at(used, path, NOW), f"ks:{path}")
+def _compared(
+    source: Source,
+    path: str,
+    used: KnowledgeCommit,
+    since: str,
+    repositories: PastRepositories,
+) -> ChangedSource | None:
+    if since and (not used.name or repositories.has(used, since)):
+        before = _text_at(repositories, used, path, since)
+        if not has_lines(before, source.text):
+            return None  # it was stale before
+    diff = lines_diff(source.text, _text_at(repositories, used, path, NOW), f"ks:{path}")
     return ChangedSource(source.url, diff=tuple(diff)) if diff else None
 
 
-def _text_at(used: KnowledgeCommit, path: str, commit: str) -> str:
+def _text_at(repositories: PastRepositories, used: KnowledgeCommit, path: str, commit: str) -> str:
     """Return the text of a file at a commit, empty if the commit has no such file.
 
     Raises:
         KnowledgeError: there is no such repository or commit.
     """
     try:
-        return read_at(used, f"ks:{path}", commit).text
+        return repositories.read(used, f"ks:{path}", commit).text
     except KnowledgeError as error:
         raise KnowledgeError(f"{path} cannot be compared with {commit}: {error}") from error
     except RefError:
