@@ -11,7 +11,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.workflow import BaseWorkflow
-from loopline.crew import Agent, Quality
+from loopline.crew import Agent, GraphOptions, Quality
 from loopline.models import Json, JsonObject
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -27,7 +27,7 @@ class Bundle(Generic[T_co]):
     class and its descriptors; `instructions` replace those of the class.
 
     `agents` are those that its loop may have work; the `.md` files in the folder `agents` are added to them.
-    `quality` has the hooks around their runs.
+    `quality` has the hooks around their runs. With `graph` the model may have a goal planned and run as a graph of steps.
 
     `configuration` holds the defaults of the bundle's properties, nested. `deps` makes the dependencies if
     `Harness.open` gets none: a function without parameters, sync or async, that returns them or an async context
@@ -43,6 +43,7 @@ class Bundle(Generic[T_co]):
     knowledge: Mapping[str, Json] | None = None
     agents: Sequence[Agent] = ()
     quality: Quality | None = None
+    graph: GraphOptions | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))

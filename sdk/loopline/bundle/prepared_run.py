@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents, QualityPipeline
+from loopline.crew import Agents, GraphOptions, QualityPipeline
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns
@@ -79,7 +79,8 @@ class Services:
     holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
     no other. `execution_tools` run programs. `environment` holds the variables that presets know. `agents` are those that
-    a loop may have work, and the `pipeline` stands around each of their runs.
+    a loop may have work, and the `pipeline` stands around each of their runs; `graph` has the options of `crew.graph`, if
+    it is offered.
     """
 
     source: str
@@ -103,6 +104,7 @@ class Services:
     agents: Agents = field(default_factory=Agents)
     pipeline: QualityPipeline | None = None
     execution_tools: Sequence[Tool] = ()
+    graph: GraphOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

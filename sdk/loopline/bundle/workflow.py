@@ -22,7 +22,7 @@ from loopline.bundle.loop import (
 )
 from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.crew import Agent, Crew
+from loopline.crew import Agent, Crew, GraphTool
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
@@ -326,6 +326,9 @@ class BaseWorkflow(Generic[Deps]):
             built_in.append(MemorySearchTool(self._run.past_turns))
         if self._run.services.settings.memory and not below:
             built_in.append(MemoryTool(self._run.facts))
+        graph = self._run.services.graph
+        if graph is not None and not below and options.max_depth:
+            built_in.append(GraphTool(graph, self._run.services.clock))
         if crew is not None:
             built_in += loop.of_child_tools(crew.tools())
         return ToolSet([*built_in, *bundle_tools.values()])

@@ -12,6 +12,8 @@ from loopline.crew.delegates import CrewOptions as CrewOptions
 from loopline.crew.dispatcher import AgentCall as AgentCall
 from loopline.crew.dispatcher import AgentResult as AgentResult
 from loopline.crew.dispatcher import Dispatcher as Dispatcher
+from loopline.crew.graph import GraphOptions as GraphOptions
+from loopline.crew.graph import GraphTool as GraphTool
 from loopline.crew.handoff import Handoff as Handoff
 from loopline.crew.handoff import parse_handoff as parse_handoff
 from loopline.crew.pipeline import HookedRun as HookedRun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from loopline.models import Json, JsonObject, extract_json
@@ -61,17 +62,7 @@ class Handoff:
 
     def with_positions(self, total: int, offset: int) -> Handoff:
         """Return the handoff with `[[S:@n]]` for each mark `[n]` of its sources, which begin behind `offset` others."""
-
-        def shifted(text: str) -> str:
-            return _MARK.sub(
-                lambda match: (
-                    f"[[S:@{int(match[1]) + offset}]]"
-                    if 0 < int(match[1]) <= total
-                    else str(match[0])
-                ),
-                text,
-            )
-
+        shifted = partial(with_marks, total=total, offset=offset, form="[[S:@{}]]")
         return replace(
             self,
             summary=shifted(self.summary),
@@ -79,6 +70,16 @@ class Handoff:
             sources=tuple(map(shifted, self.sources)),
             gaps=tuple(map(shifted, self.gaps)),
         )
+
+
+def with_marks(text: str, *, total: int, offset: int, form: str) -> str:
+    """Return the text with each mark `[n]` of its sources in another form, behind `offset` other sources."""
+
+    def shifted(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return form.format(number + offset) if 0 < number <= total else match[0]
+
+    return _MARK.sub(shifted, text)
 
 
 def parse_handoff(answer: str) -> Handoff:

@@ -34,6 +34,7 @@ from loopline.timeline import (
     Block,
     Checkpoint,
     Completion,
+    CrewGraph,
     CustomEvent,
     Decision,
     Draft,
@@ -302,6 +303,7 @@ class TurnEventFold:
                 | FilesPulled()
                 | ProxiedCall()
                 | ProxiedResult()
+                | CrewGraph()
                 | MemoryFact()
                 | Feedback()
                 | Unknown()

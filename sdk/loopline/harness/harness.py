@@ -224,6 +224,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 web=await open_web(properties, os.environ, self._clock, stack),
                 agents=agents,
                 pipeline=quality.pipeline(self._clock) if quality else None,
+                graph=loaded.bundle.graph,
             )
             turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
             stack.push_async_callback(turns.close)

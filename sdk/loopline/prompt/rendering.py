@@ -36,6 +36,7 @@ from loopline.timeline import (
     Block,
     Checkpoint,
     Completion,
+    CrewGraph,
     CustomEvent,
     Decision,
     Draft,
@@ -214,6 +215,7 @@ class Rendering:
                 | FilesPulled()
                 | ProxiedCall()
                 | ProxiedResult()
+                | CrewGraph()
                 | CustomEvent()
                 | MemoryFact()
                 | Checkpoint()

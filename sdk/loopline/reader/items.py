@@ -161,6 +161,7 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Imported()
             | blocks.SourceAdded()
             | blocks.CustomEvent()
+            | blocks.CrewGraph()
             | blocks.MemoryFact()
             | blocks.FileRemoved()
             | blocks.FilesPulled()

@@ -77,6 +77,9 @@ from loopline.timeline.codec import is_known_type as is_known_type
 from loopline.timeline.codec import iso_time as iso_time
 from loopline.timeline.codec import nearest_type as nearest_type
 from loopline.timeline.codec import warm_codec as warm_codec
+from loopline.timeline.crew_graph import CrewGraph as CrewGraph
+from loopline.timeline.crew_graph import GraphStatus as GraphStatus
+from loopline.timeline.crew_graph import GraphStep as GraphStep
 from loopline.timeline.feedback import FeedbackEntry as FeedbackEntry
 from loopline.timeline.feedback import Reactions as Reactions
 from loopline.timeline.feedback import Satisfaction as Satisfaction

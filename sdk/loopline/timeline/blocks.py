@@ -25,6 +25,7 @@ from loopline.refs import (
     parse,
 )
 from loopline.timeline.attachments import UserAttachment as UserAttachment
+from loopline.timeline.crew_graph import CrewGraph as CrewGraph
 from loopline.timeline.plan import Plan as Plan
 from loopline.timeline.plan import PlanAck as PlanAck
 from loopline.timeline.plan import PlanHistory as PlanHistory
@@ -452,7 +453,7 @@ CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
 ProxiedBody = ProxiedCall | ProxiedResult
 PlanBody = Plan | PlanAck | PlanHistory
 ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
-KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | MemoryFact | FileBody
+KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | CrewGraph | MemoryFact | FileBody
 OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
 Body = (
     InputBody

@@ -1,0 +1,318 @@
+"""The graph: a goal is planned as steps with dependencies, run side by side, analysed, and planned again if need be.
+
+Planner, steps and analyst are child runs whose numbers depend on the plan alone, so that a call that is resumed
+finds what it had, and carries on with what it had not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loopline.clock import Clock
+from loopline.crew.graph_plan import (
+    ANALYSING,
+    MOST_STEPS,
+    PLANNING,
+    Analysis,
+    mirrored,
+    parse_analysis,
+    parse_graph,
+    ready_steps,
+    settled,
+)
+from loopline.crew.handoff import with_marks
+from loopline.errors import LooplineError, ToolError
+from loopline.models import JsonObject, ToolSpec
+from loopline.timeline import (
+    Body,
+    BodyUnion,
+    CrewGraph,
+    Effect,
+    GraphStatus,
+    GraphStep,
+    Moment,
+    RunChild,
+    Source,
+    Timeline,
+    TurnResult,
+    UserFollowup,
+    turn_number,
+)
+from loopline.tools import ChildTask, Outcome, RerunnableTool, ToolInvocation
+from loopline.tools.arguments import check_names, object_schema, text_argument
+
+STEP_EVENT = "crew.step"
+"""The name of the custom event that tells of a step."""
+CONTEXT_CHARACTERS = 50_000
+MOST_ATTEMPTS = 10
+_STRIDE = 30
+_PLANNERS = 2
+_ANALYST = 3
+_GRAPHS = BodyUnion[CrewGraph](CrewGraph)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphOptions:
+    """How a graph is run: how many steps at once, how long each, and how often it is planned again on its own."""
+
+    max_workers: int = 5
+    step_seconds: float = 600.0
+    max_replans: int = 2
+
+
+class GraphTool(RerunnableTool):
+    """The tool that plans a goal as a graph of steps and runs it."""
+
+    effect: Effect = "meta"
+    begins_children: bool = True
+    shared_key: str = "crew.graph"
+    spec: ToolSpec = ToolSpec(
+        name="crew.graph",
+        description=(
+            "Reach a goal that takes several steps: it is planned, steps that do not need each other run at "
+            "once, and it is planned again if something is missing. You read the result."
+        ),
+        parameters=object_schema(
+            {"goal": {"type": "string", "description": "What to reach, in full."}}, "goal"
+        ),
+    )
+
+    def __init__(self, options: GraphOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but a goal."""
+        check_names(self.spec, arguments)
+        text_argument(arguments, "goal")
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Return what came of the graph."""
+        goal = text_argument(arguments, "goal")
+        return await _GraphRun(
+            goal=goal, call=call, options=self._options, clock=self._clock
+        ).outcome()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _GraphRun:
+    """One run of a graph: its steps and the results of those that have ended."""
+
+    goal: str
+    call: ToolInvocation
+    options: GraphOptions
+    clock: Clock
+    attempt: int = 1
+    steps: dict[str, GraphStep] = field(default_factory=dict[str, GraphStep])
+    results: dict[str, TurnResult] = field(default_factory=dict[str, TurnResult])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+    inputs: tuple[int, ...] = ()
+
+    async def outcome(self) -> Outcome:
+        feedback, replans = "", 0
+        while True:
+            await self._plan(feedback)
+            await self._run_steps()
+            new_inputs = self._new_inputs()
+            analysis = await self._analyse(new_inputs)
+            if analysis.achieved or self.attempt >= MOST_ATTEMPTS:
+                break
+            if not new_inputs:  # what the user said costs no attempt
+                if replans >= self.options.max_replans:
+                    break
+                replans += 1
+            feedback = f"{self._report()}\n\nMissing: {analysis.feedback}"
+            self.attempt += 1
+        return self._result(analysis)
+
+    async def _plan(self, feedback: str) -> None:
+        """Have a planner write the steps, once more if they cannot be run.
+
+        Raises:
+            ToolError: they cannot.
+        """
+        problem = ""
+        for number in range(1, _PLANNERS + 1):
+            parts = [PLANNING.format(most=MOST_STEPS), f"Goal: {self.goal}", self._said(), feedback]
+            if problem:
+                parts.append(f"Your last plan cannot be run: {problem}.")
+            reply = await self._spawn(number, "planner", parts)
+            try:
+                steps = parse_graph(reply.answer)
+            except LooplineError as error:
+                problem = str(error)
+                continue
+            self.steps = {step.id: step for step in steps}
+            self.results.clear()
+            self.errors.clear()
+            return
+        raise ToolError(f"no plan that can be run: {problem}")
+
+    async def _run_steps(self) -> None:
+        """Run each step as soon as it can begin, at most so many at once."""
+        running = dict[asyncio.Task[TurnResult], str]()
+        try:
+            while True:
+                # A step counts as completed from the append of its end on, a little before its result is here.
+                ready = [
+                    step
+                    for step in ready_steps(self.steps)
+                    if self.results.keys() >= set(step.dependencies)
+                ]
+                for step in ready[: self.options.max_workers - len(running)]:
+                    self._set(step.id, "running")
+                    running[asyncio.ensure_future(self._run_step(step))] = step.id
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self._take(running.pop(task), task)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _take(self, id: str, task: asyncio.Task[TurnResult]) -> None:
+        """Take the result of a step that has ended.
+
+        Raises:
+            AskUser: it asks the user.
+        """
+        try:
+            self.results[id] = task.result()
+            self._set(id, "completed" if self.results[id].exit_reason == "complete" else "failed")
+        except ToolError as error:
+            self.errors[id] = str(error)
+            self._set(id, "failed")
+
+    async def _run_step(self, step: GraphStep) -> TurnResult:
+        number = list(self.steps).index(step.id) + _ANALYST + 1
+        parts = [f"Goal: {self.goal}", f"Your step: {step.task}"]
+        if step.tool_hint:
+            parts.append(f"Suggested tool: {step.tool_hint}")
+        if step.dependencies:
+            needed = "\n\n".join(self._handed(id) for id in step.dependencies)
+            parts.append(f"Results of the steps before:\n{needed[:CONTEXT_CHARACTERS]}")
+        return await self._spawn(number, "step", parts, step)
+
+    async def _analyse(self, inputs: tuple[int, ...]) -> Analysis:
+        self.inputs = (*self.inputs, *inputs)
+        reply = await self._spawn(
+            _ANALYST,
+            "analyst",
+            [ANALYSING, f"Goal: {self.goal}", self._said(), self._report()],
+            inputs=inputs,
+        )
+        return parse_analysis(reply.answer)
+
+    async def _spawn(
+        self,
+        number: int,
+        agent: str,
+        parts: Sequence[str],
+        step: GraphStep | None = None,
+        inputs: tuple[int, ...] | None = None,
+    ) -> TurnResult:
+        """Begin a child run, or come back to it; the graph is recorded with its beginning and its end."""
+
+        def bodies(timeline: Timeline, link: RunChild) -> Sequence[Body]:
+            if step is not None and link.reason:
+                self._set(step.id, "completed" if link.reason == "complete" else "failed")
+            return self._bodies(timeline, inputs)
+
+        task = ChildTask(
+            text="\n\n".join(part for part in parts if part),
+            instructions=None if agent == "step" else f"You are the {agent} of a graph of steps.",
+            tools=None if agent == "step" else (),
+            model=(step.model_hint or None) if step else None,
+            limits={"deadline_seconds": self.options.step_seconds},
+            agent=agent,
+            number=(self.attempt - 1) * _STRIDE + number,
+            bodies=bodies,
+        )
+        return await self.call.context.on_spawn(task)
+
+    def _bodies(self, timeline: Timeline, inputs: tuple[int, ...] | None) -> list[Body]:
+        """Return the graph as it stands, and the plan that mirrors it."""
+        graph = CrewGraph(
+            call_id=self.call.context.call_id,
+            goal=self.goal,
+            attempt=self.attempt,
+            steps=tuple(self.steps.values()),
+            inputs=inputs or (),
+            analysed=inputs is not None,
+        )
+        if not graph.steps:
+            return [graph]
+        moment = Moment(self.clock.now(), self.call.context.turn_id)
+        try:
+            return [graph, *mirrored(graph, timeline.plans, moment)]
+        except ToolError:  # the user's plans leave no room for it
+            return [graph]
+
+    def _set(self, id: str, status: GraphStatus) -> None:
+        """Put a step in its status, and tell of it."""
+        before, self.steps = self.steps, settled(self.steps, id, status)
+        for step in self.steps.values():
+            if step.status != before[step.id].status:
+                event = {"step": step.id, "task": step.task, "status": step.status}
+                self.call.context.emit(STEP_EVENT, {**event, "attempt": self.attempt})
+
+    def _new_inputs(self) -> tuple[int, ...]:
+        """Return what the user has said since the last analysis, or had said when this one was begun."""
+        call_id = self.call.context.call_id
+        for _, graph in _GRAPHS.among(reversed(self.call.timeline.blocks)):
+            if graph.analysed and (graph.call_id, graph.attempt) == (call_id, self.attempt):
+                return graph.inputs
+        waiting = self.call.timeline.inputs_for(turn_number(self.call.context.turn_id))
+        return tuple(block.seq for block in waiting if block.seq not in self.inputs)
+
+    def _said(self) -> str:
+        """Return what the user has said while the graph ran."""
+        texts = [
+            block.body.text
+            for block in self.call.timeline.blocks
+            if block.seq in self.inputs and isinstance(block.body, UserFollowup)
+        ]
+        return "\n".join(["The user said meanwhile:", *texts]) if texts else ""
+
+    def _handed(self, id: str) -> str:
+        """Return the result of a step, as those that need it read it."""
+        step = self.steps[id]
+        sources = self.results[id].sources if id in self.results else ()
+        listed = [f"[{n}] {source.title} {source.url}" for n, source in enumerate(sources, 1)]
+        return "\n".join([f"Step {id} ({step.status}): {step.task}", self._text(id), *listed])
+
+    def _text(self, id: str) -> str:
+        result = self.results.get(id)
+        if result is None:
+            return f"({self.errors[id]})" if id in self.errors else "(no result)"
+        return result.answer.strip() or f"(nothing: {result.error or result.exit_reason})"
+
+    def _report(self) -> str:
+        """Return all steps with their results; the marks of their sources count through all of them."""
+        offset, parts = 0, list[str]()
+        for id, step in self.steps.items():
+            sources = self.results[id].sources if id in self.results else ()
+            text = with_marks(self._text(id), total=len(sources), offset=offset, form="[{}]")
+            parts.append(f"Step {id} ({step.status}): {step.task}\n{text}")
+            offset += len(sources)
+        return "\n\n".join(parts)[:CONTEXT_CHARACTERS]
+
+    def _sources(self) -> tuple[Source, ...]:
+        ended: Mapping[str, TurnResult] = self.results
+        return tuple(source for id in self.steps if id in ended for source in ended[id].sources)
+
+    def _result(self, analysis: Analysis) -> Outcome:
+        sources = self._sources()
+        answer = analysis.answer.strip() or self._report()
+        text = with_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
+        lines = [f"{step.id}. {step.status}: {step.task}" for step in self.steps.values()]
+        reached = "reached" if analysis.achieved else f"not reached: {analysis.feedback}"
+        return Outcome(
+            text="\n".join([f"The goal is {reached}", text, "", "steps:", *lines]),
+            sources=sources,
+            cites=True,
+        )

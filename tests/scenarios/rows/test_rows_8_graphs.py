@@ -1,0 +1,235 @@
+"""Row 130 and the scenario F35: a goal is planned as steps, run, analysed, and planned again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from loopline import Bundle, Delta, Harness, LooplineError, Output, Source, ToolContext, tool
+from loopline.conversations import Conversation
+from loopline.crew import GraphOptions
+from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, settled
+from loopline.models import Model
+from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.timeline import CrewGraph, Plan, RunChild, ToolResult
+from tests.support.crews import Line, Scripts, find
+
+
+def step(id: str, *needed: str, **hints: str) -> dict[str, object]:
+    return {"id": id, "task": f"do {id}", "dependencies": [*needed], **hints}
+
+
+def plan_of(*steps: Mapping[str, object]) -> str:
+    return f"Here it is:\n```json\n{json.dumps({'steps': steps})}\n```"
+
+
+def analysis(achieved: bool, answer: str = "", feedback: str = "") -> str:
+    return json.dumps(
+        {"achieved": achieved, "confidence": 0.5, "answer": answer, "feedback": feedback}
+    )
+
+
+def graphs(**options: int) -> Bundle:
+    return Bundle(id="desk", tools=[find], graph=replace(GraphOptions(), **options))
+
+
+async def run(
+    lines: Mapping[str, Sequence[Line]], **options: int
+) -> tuple[Scripts, str, list[CrewGraph], list[Plan], list[RunChild]]:
+    """Run a graph; return the model, the result, and what was recorded."""
+    model = Scripts({"Begin": [Call("crew.graph", goal="the goal"), "Ok."], **lines})
+    async with Harness.open(
+        graphs(**options), store="memory:", model=model, clock=FakeClock()
+    ) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Begin")
+        bodies = [block.body for block in await talk.blocks()]
+    [text] = [body.text for body in bodies if isinstance(body, ToolResult)]
+    return (
+        model,
+        text,
+        [body for body in bodies if isinstance(body, CrewGraph)],
+        [body for body in bodies if isinstance(body, Plan)],
+        [body for body in bodies if isinstance(body, RunChild)],
+    )
+
+
+async def test_row_130_steps_run_as_soon_as_they_can_and_those_that_need_others_after_them() -> (
+    None
+):
+    model, text, recorded, plans, links = await run(
+        {
+            "Plan how": [plan_of(step("a"), step("b"), step("c", "a", "b"))],
+            "Your step: do a": [Call("desk.find", name="x"), "found [[S:1]]"],
+            "Your step: do b": ["b is done"],
+            "Your step: do c": ["c is done"],
+            "Say whether": [analysis(True, "All of it [1].")],
+        }
+    )
+    assert "The goal is reached\nAll of it [[S:1]]." in text
+    assert "found [1]" in model.prompt_of("Your step: do c")
+    assert "b is done" in model.prompt_of("Your step: do c")
+    begun = [link.conversation for link in links if not link.reason]
+    assert begun == ["c~c1", "c~c1.4", "c~c1.5", "c~c1.6", "c~c1.3"]
+    ended = [link.conversation for link in links if link.reason]
+    assert ended.index("c~c1.6") > ended.index("c~c1.4") > ended.index("c~c1.5")
+    assert {item.status for item in recorded[-1].steps} == {"completed"}
+    assert plans[-1].snapshot.status == "complete"
+    assert plans[-1].snapshot.steps == ("do a", "do b", "do c")
+
+
+async def test_row_130_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others() -> None:
+    _, text, recorded, plans, _ = await run(
+        {
+            "Plan how": [plan_of(step("a"), step("b", "a"), step("c", "b"), step("d"))],
+            "Your step: do a": [],
+            "Your step: do d": ["d is done"],
+            "Say whether": [analysis(True, "Half of it.")],
+        },
+    )
+    statuses = {item.id: item.status for item in recorded[-1].steps}
+    assert statuses == {"a": "failed", "b": "skipped", "c": "skipped", "d": "completed"}
+    assert plans[-1].snapshot.step_status == {
+        "1": "failed",
+        "2": "failed",
+        "3": "failed",
+        "4": "done",
+    }
+    assert "a. failed: do a" in text
+
+
+async def test_row_130_no_more_steps_run_at_once_than_may() -> None:
+    names = "abcdef"
+    _, _, _, _, links = await run(
+        {
+            "Plan how": [plan_of(*map(step, names))],
+            **{f"Your step: do {name}": ["done"] for name in names},
+            "Say whether": [analysis(True, "Done.")],
+        },
+        max_workers=2,
+    )
+    running, most = 0, 0
+    for link in links:
+        running += -1 if link.reason else 1
+        most = max(most, running)
+    assert most == 2
+
+
+async def test_what_is_missing_is_planned_again_as_often_as_may_be() -> None:
+    model, text, recorded, plans, _ = await run(
+        {
+            "Plan how": [plan_of(step("a"))],
+            "Your step: do a": ["done"],
+            "Say whether": [analysis(False, "", "the rest")],
+        }
+    )
+    assert [graph.attempt for graph in recorded if graph.analysed][::2] == [1, 2, 3]
+    assert "not reached: the rest" in text
+    assert "Missing: the rest" in model.prompt_of("Plan how")
+    assert len({plan.snapshot.plan_id for plan in plans}) == 3
+    assert len(model.requests["Plan how"]) == 3
+
+
+async def test_a_plan_that_cannot_be_run_is_asked_for_once_more_and_then_refused() -> None:
+    model, text, _, _, _ = await run({"Plan how": [plan_of(step("a", "b"), step("b", "a"))]})
+    assert "no plan that can be run: the steps a, b need each other in a circle" in text
+    assert len(model.requests["Plan how"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nothing", "no JSON object"),
+        ('{"steps": []}', "no JSON object"),
+        (plan_of(step("a"), step("a")), "same id"),
+        (plan_of(step("a", "a")), "circle"),
+        ('{"steps": [{"id": "a"}]}', "a step is such as"),
+    ],
+)
+def test_a_graph_that_is_none_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(LooplineError, match=problem):
+        parse_graph(text)
+
+
+def test_needs_that_no_step_meets_are_left_out() -> None:
+    [only] = parse_graph(plan_of(step("a", "z", model_hint="fast")))
+    assert (only.dependencies, only.model_hint) == ((), "fast")
+
+
+def test_steps_become_ready_and_are_lost_by_what_they_need() -> None:
+    steps = {item.id: item for item in parse_graph(plan_of(step("a"), step("b", "a"), step("c")))}
+    assert [item.id for item in ready_steps(steps)] == ["a", "c"]
+    assert [item.id for item in ready_steps(settled(steps, "a", "completed"))] == ["b", "c"]
+    lost = settled(steps, "a", "failed")
+    assert [item.status for item in lost.values()] == ["failed", "skipped", "pending"]
+    assert settled(lost, "a", "failed") == lost
+
+
+def test_an_analysis_that_cannot_be_read_is_the_answer() -> None:
+    assert parse_analysis("It is done.").answer == "It is done."
+
+
+async def test_f35_a_step_is_run_by_the_model_that_its_hint_names() -> None:
+    general = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a", model_hint="fast"), step("b", model_hint="odd"))],
+            "Your step: do b": ["done"],
+            "Say whether": [analysis(True, "Done.")],
+        }
+    )
+    fast = ScriptedModel(["done fast"])
+    models: Mapping[str, Model] = {"general": general, "fast": fast}
+    async with Harness.open(graphs(), store="memory:", model=models) as harness:
+        result = await harness.conversation("c").say("Begin")
+    assert result.answer == "Ok."
+    assert "do a" in str(fast.requests[0].messages)
+
+
+async def test_each_step_tells_when_it_begins_and_ends() -> None:
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a"))],
+            "Your step: do a": ["done"],
+            "Say whether": [analysis(True, "Done.")],
+        }
+    )
+    async with Harness.open(graphs(), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        events = [event async for event in talk.stream("Begin") if isinstance(event, Delta)]
+    told = [event.data for event in events if event.name == "crew.step"]
+    assert [data["status"] for data in told if isinstance(data, dict)] == ["running", "completed"]
+
+
+async def test_what_the_user_says_meanwhile_is_analysed_and_costs_no_attempt() -> None:
+    talks = list[Conversation]()
+
+    @tool(effect="exclusive")
+    async def speak(context: ToolContext) -> Output:
+        """Have the user say something."""
+        del context
+        await talks[0].followup("also in German")
+        return Output("said", sources=[Source(title="x", url="https://example.org")])
+
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a"))],
+            "Your step: do a": [Call("desk.speak"), "done"],
+            "Say whether": [analysis(False, "", "German")],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[speak], graph=GraphOptions(max_replans=0))
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        talks.append(talk)
+        await talk.say("Begin", max_iterations=3)
+        bodies = [block.body for block in await talk.blocks()]
+    taken = [body.inputs for body in bodies if isinstance(body, CrewGraph) and body.analysed]
+    assert len(taken) > 2
+    assert all(len(inputs) == 1 for inputs in taken[:2])
+    assert "also in German" in model.prompt_of("Plan how")
