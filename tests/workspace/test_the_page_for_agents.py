@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Bundle
+from loopline.models import JsonObject
 from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.git_repositories import commit
@@ -65,6 +66,33 @@ async def test_the_page_of_the_files_is_nearer(repo: Path) -> None:
         await talk.say("go on")
     assert "Be long." in model.requests[-1].system
     assert "Be brief." not in model.requests[-1].system
+
+
+async def test_each_of_several_repositories_gives_its_page(tmp_path: Path) -> None:
+    commit(tmp_path / "web", {"docs/AGENTS.md": "Web is brief.\n", "AGENTS.md": "Farther.\n"})
+    commit(tmp_path / "api", {"AGENTS.md": "Api is long.\n" + "x" * 30_000})
+    commit(tmp_path / "old", {"README.md": "# Old\n"})
+    repositories: JsonObject = {
+        name: {"repo": str(tmp_path / name)} for name in ("web", "api", "old")
+    }
+    configuration: JsonObject = {
+        "knowledge": {"repositories": repositories},
+        "react": {"agents_md": True, "workspace": "latest"},
+    }
+    model = ScriptedModel(["Yes."])
+    async with talking(model, bundle=Bundle(id="guide", configuration=configuration)) as talk:
+        await talk.say("go")
+        kept = [block.ref for block in await talk.blocks(types="text.kept")]
+        for name in repositories:
+            shutil.rmtree(tmp_path / name)
+        web, api = await talk.read(kept)
+    assert [ref.partition("@")[0] for ref in kept] == ["ks:web/docs/AGENTS.md", "ks:api/AGENTS.md"]
+    assert (web.text, len(api.text)) == ("Web is brief.\n", 30_013)
+    system = model.requests[0].system
+    assert f"{kept[0]}; what stands above counts more than it:\nWeb is brief." in system
+    assert f"[CUT] react.read gives all of {kept[1]}." in system
+    assert "Farther." not in system
+    assert system.count("x") < 20_000
 
 
 async def test_nothing_is_given_unless_the_property_says_so(repo: Path) -> None:

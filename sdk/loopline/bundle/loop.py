@@ -124,17 +124,16 @@ that begin ✓ [n], ✗ [n], … [n] or □ [n].
 
 
 def system_text(
-    instructions: str, source: str, tools: ToolSet, skills: Skills, page: AgentsPage | None = None
+    instructions: str, source: str, tools: ToolSet, skills: Skills, pages: Sequence[AgentsPage] = ()
 ) -> str:
-    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills, the page for agents."""
+    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills, the pages for agents."""
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
     gallery = skills.gallery(tools)
     if gallery:
         parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
-    if page is not None:
-        parts.append(str(page))
+    parts += map(str, pages)
     return "\n\n".join(part for part in parts if part)
 
 

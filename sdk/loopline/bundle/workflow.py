@@ -10,7 +10,7 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle.agents_page import nearest_page
+from loopline.bundle.agents_page import nearest_pages
 from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.conversation_store import ConversationStore
 from loopline.bundle.loop import (
@@ -250,7 +250,10 @@ class BaseWorkflow(Generic[Deps]):
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
         )
         knowledge = guarded_read(read) if read else None
-        page = await nearest_page(recorder, knowledge) if services.settings.agents_md else None
+        names = [commit.name for commit in run.commits]
+        pages = (
+            await nearest_pages(recorder, knowledge, names) if services.settings.agents_md else ()
+        )
 
         async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
             of_child = loop.of_child(child, run.models)
@@ -287,7 +290,7 @@ class BaseWorkflow(Generic[Deps]):
             model=loop.models[0],
             selector=run.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
-            system=system_text(loop.instructions, services.source, toolset, skills, page),
+            system=system_text(loop.instructions, services.source, toolset, skills, pages),
         )
         return React(runtime, models=loop.models, context=context, extensions=extensions)
 
