@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,11 @@ from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError
+from loopline.files import AttachmentCaps
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
 
 HOST, PORT = "127.0.0.1", 8_000
+SCAN = "APP_AV_SCAN"
 NEEDED = ("fastapi", "jwt", "uvicorn")
 
 BundlesArgument = Annotated[
@@ -34,6 +37,9 @@ async def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = HOST,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on.")] = PORT,
     keys: KeysOption = None,
+    production: Annotated[
+        bool, typer.Option("--production", help="Refuse to begin without keys and a virus scanner.")
+    ] = False,
     origin: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Pages of this origin may read answers in a browser."),
@@ -45,10 +51,13 @@ async def serve(
 
     settings = ServerSettings(
         origins=tuple(origin or ()),
+        caps=replace(AttachmentCaps.of_environment(os.environ), known_types=True),
         signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
     )
     if keys is not None and not keys.exists():
         raise UsageError(f"{keys}: there is no such file; loopline key {keys} makes one")
+    if production and (keys is None or os.environ.get(SCAN) != "1"):
+        raise UsageError(f"--production needs --keys FILE and {SCAN}=1")
     served = app(
         bundles,
         store=choices.store,

@@ -11,13 +11,20 @@ from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
-from loopline.conversations.submission import QUEUED, Message, Submission, WhenBusy
+from loopline.conversations.submission import (
+    QUEUED,
+    Message,
+    Submission,
+    WhenBusy,
+    turn_to_continue,
+)
 from loopline.conversations.turns import Request, StoppedInQueue, Turns, turn_to_resume
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, EventSink, Mailbox
 from loopline.files import (
     AttachmentCaps,
     AttachmentInput,
+    AttachmentScanner,
     check_text,
     check_values,
     read_attachments,
@@ -34,7 +41,6 @@ from loopline.react import (
     TurnResult,
     check_answer,
     check_limits,
-    pending_calls,
     stored_limits,
 )
 from loopline.reader import ConversationReader, Reader, check_name
@@ -57,6 +63,7 @@ from loopline.timeline import (
     turn_id,
     turn_number,
 )
+from loopline.timeline.attachments import content
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
@@ -82,9 +89,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         turns: Turns,
         reader: Callable[[ConversationKey], Awaitable[Reader]],
         caps: AttachmentCaps | None = None,
+        scanner: AttachmentScanner | None = None,
     ) -> None:
         super().__init__(log, conversation, reader)
         self._caps = caps or AttachmentCaps()
+        self._scanner = scanner
         self._turns = turns
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
         self.interrupts: InterruptQueue = InterruptQueue(
@@ -313,7 +322,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         if values:
             await self._answer(values)
         timeline = await open_timeline(self._log, self.conversation)
-        receipt = Receipt(timeline.seq, _turn_to_continue(timeline))
+        receipt = Receipt(timeline.seq, turn_to_continue(timeline))
         turn = asyncio.create_task(self._resume(None, limits, None, output))
         self._tasks.add(turn)
         turn.add_done_callback(self._discard_task)
@@ -401,7 +410,12 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
         return Conversation(
-            self._log, fork, turns=self._turns, reader=self._reader, caps=self._caps
+            self._log,
+            fork,
+            turns=self._turns,
+            reader=self._reader,
+            caps=self._caps,
+            scanner=self._scanner,
         )
 
     async def _fork_name(self) -> str:
@@ -418,7 +432,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         size = check_text(text, self._caps)
         if not attachments:
             return ()
-        return await asyncio.to_thread(read_attachments, attachments, self._caps, text_bytes=size)
+        files = await asyncio.to_thread(read_attachments, attachments, self._caps, text_bytes=size)
+        if self._scanner is not None:
+            for file in files:
+                await self._scanner.scan(file.name, content(file))
+        return files
 
     async def _say(self, message: Message) -> TurnResult[Any]:
         self._turns.check_bundle()
@@ -517,7 +535,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             await self._answer(values)
 
         async def choose(timeline: Timeline) -> int:
-            return _turn_to_continue(timeline)
+            return turn_to_continue(timeline)
 
         self._turns.check_bundle()
         request = Request(
@@ -571,20 +589,6 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # raised to whoever still iterates; else it is in the log
-
-
-def _turn_to_continue(timeline: Timeline) -> int:
-    """Return the turn that `resume` continues.
-
-    Raises:
-        LooplineError: there is none, or it waits for answers.
-    """
-    number = turn_to_resume(timeline)
-    turn = timeline.turn(number)
-    if turn.pending and not turn.answers:
-        questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
-        raise LooplineError(f"{turn_id(number)} waits for {', '.join(questions)}: give values")
-    return number
 
 
 def stopped_early(turn: str) -> TurnResult:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from loopline.conversations.interrupts import Receipt
+from loopline.conversations.turns import turn_to_resume
+from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.models import OutputType
-from loopline.react import Limits, TurnResult
-from loopline.timeline import UserAttachment
+from loopline.react import Limits, TurnResult, pending_calls
+from loopline.timeline import Timeline, UserAttachment, turn_id
 
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 QUEUED = "~queued"
@@ -51,3 +53,17 @@ class Submission:
             BundleError: the bundle's code failed; the turn is closed as an error.
         """
         return await asyncio.shield(self._turn)
+
+
+def turn_to_continue(timeline: Timeline) -> int:
+    """Return the turn that `resume` continues.
+
+    Raises:
+        LooplineError: there is none, or it waits for answers.
+    """
+    number = turn_to_resume(timeline)
+    turn = timeline.turn(number)
+    if turn.pending and not turn.answers:
+        questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
+        raise LooplineError(f"{turn_id(number)} waits for {', '.join(questions)}: give values")
+    return number

@@ -12,6 +12,7 @@ from loopline.files.attachment import with_unique_names as with_unique_names
 from loopline.files.folder import Folder as Folder
 from loopline.files.patch import PatchedFile as PatchedFile
 from loopline.files.patch import apply_patch as apply_patch
+from loopline.files.scanner import AttachmentScanner as AttachmentScanner
 from loopline.files.search import FileHits as FileHits
 from loopline.files.search import FileQuery as FileQuery
 from loopline.files.search import SearchReport as SearchReport

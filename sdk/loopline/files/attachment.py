@@ -12,7 +12,16 @@ from pathlib import Path, PurePath
 from msgspec import structs
 
 from loopline.errors import AttachmentError
-from loopline.files.formats import PDF_SIGNATURE, parse_image, parse_pdf
+from loopline.files.formats import (
+    PDF_SIGNATURE,
+    Image,
+    has_archive_at_end,
+    is_archive,
+    is_office,
+    parse_image,
+    parse_office,
+    parse_pdf,
+)
 from loopline.models import Json, dumps, one_line
 from loopline.timeline import UserAttachment, attachments
 
@@ -33,7 +42,8 @@ class AttachmentCaps:
     """The limits of a message, in bytes, in pixels a side and in pages of a PDF.
 
     `prompt_bytes` limits the text of a message in UTF-8, or the values that `resume` gives to pending calls.
-    `message_bytes` limits the text and all files together, `file_bytes` a file of any other type.
+    `message_bytes` limits the text and all files together, `file_bytes` a file of any other type, which `known_types`
+    refuses. Word, Excel and PowerPoint documents have the limit of PDFs.
     """
 
     image_bytes: int = 5 * MB
@@ -44,6 +54,29 @@ class AttachmentCaps:
     file_bytes: int = 10 * MB
     prompt_bytes: int = MB // 2
     message_bytes: int = 25 * MB
+    known_types: bool = False
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> AttachmentCaps:
+        """Return the limits with those that variables of the environment set.
+
+        Raises:
+            AttachmentError: a variable is no number of bytes.
+        """
+        usual = cls()
+        images = _bytes_of(environment, "MODALITY_MAX_IMAGE_BYTES", usual.image_bytes)
+        documents = _bytes_of(environment, "MODALITY_MAX_DOC_BYTES", usual.pdf_bytes)
+        message = _bytes_of(environment, "MESSAGE_MAX_BYTES", usual.message_bytes)
+        return cls(image_bytes=images, pdf_bytes=documents, message_bytes=message)
+
+
+def _bytes_of(environment: Mapping[str, str], variable: str, default: int) -> int:
+    stated = environment[variable].strip() if variable in environment else ""
+    if not stated:
+        return default
+    if not _BYTES.fullmatch(stated):
+        raise AttachmentError(f"{variable} is {stated!r}: it must be a number of bytes above 0")
+    return int(stated)
 
 
 _TEXT_SUFFIXES = {
@@ -61,6 +94,7 @@ _TEXT_SUFFIXES = {
 """The types of texts by the end of their names; any other text is plain."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
 _TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(?:; *[\w-]{1,30}=[\w.+-]{1,60})?", re.ASCII)
+_BYTES = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
 _BINARY = "application/octet-stream"
 AttachmentInput = str | Path | Attachment
 """A file to attach: its path, or its name and bytes."""
@@ -168,36 +202,58 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     file = UserAttachment(
         name=name, mime=_BINARY, size=len(data), sha256=sha256(data).hexdigest(), data=""
     )
+    if has_archive_at_end(data) and (parse_image(data) or data.startswith(PDF_SIGNATURE)):
+        raise AttachmentError(f"{name} has an archive behind it: attach what is meant alone")
     image = parse_image(data)
     if image is not None:
-        _check_size(name, "an image", len(data), caps.image_bytes)
-        if not (image.width and image.height):
-            raise AttachmentError(f"{name} cannot be read as {image.mime}: it has no size")
-        if max(image.width, image.height) > caps.image_pixels:
-            raise AttachmentError(
-                f"{name} has {image.width:,}×{image.height:,} pixels: an image may have "
-                f"{caps.image_pixels:,} a side"
-            )
-        return structs.replace(
-            file,
-            mime=image.mime,
-            data=_base64(data),
-            width=image.width,
-            height=image.height,
-            moves=image.animated,
-        )
+        return _image_file(file, image, data, caps)
     if data.startswith(PDF_SIGNATURE):
         _check_size(name, "a PDF", len(data), caps.pdf_bytes)
         pdf = parse_pdf(name, data, caps.pdf_pages)
         return structs.replace(
             file, mime=attachments.PDF, data=_base64(data), pages=pdf.pages, text=pdf.text
         )
+    if is_office(data):
+        _check_size(name, "a document", len(data), caps.pdf_bytes)
+        office = parse_office(name, data)
+        return structs.replace(file, mime=office.mime, data=_base64(data), text=office.text)
     text = decoded_text(data)
     if text is not None:
         _check_size(name, "a text", len(data), caps.text_bytes)
         return structs.replace(file, mime=text_type(name, attachment.mime), text=text)
+    if caps.known_types:
+        what = "an archive" if is_archive(data) else "a file of an unknown type"
+        raise AttachmentError(
+            f"{name} is {what}: images, PDFs, Word, Excel and PowerPoint documents and texts can be attached"
+        )
     _check_size(name, "a file", len(data), caps.file_bytes)
     return structs.replace(file, mime=stated_type(attachment.mime), data=_base64(data))
+
+
+def _image_file(
+    file: UserAttachment, image: Image, data: bytes, caps: AttachmentCaps
+) -> UserAttachment:
+    """Return the file as the image that it is.
+
+    Raises:
+        AttachmentError: it has no size, or is too large.
+    """
+    _check_size(file.name, "an image", len(data), caps.image_bytes)
+    if not (image.width and image.height):
+        raise AttachmentError(f"{file.name} cannot be read as {image.mime}: it has no size")
+    if max(image.width, image.height) > caps.image_pixels:
+        raise AttachmentError(
+            f"{file.name} has {image.width:,}×{image.height:,} pixels: an image may have "
+            f"{caps.image_pixels:,} a side"
+        )
+    return structs.replace(
+        file,
+        mime=image.mime,
+        data=_base64(data),
+        width=image.width,
+        height=image.height,
+        moves=image.animated,
+    )
 
 
 def decoded_text(data: bytes) -> str | None:

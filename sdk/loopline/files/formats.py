@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,9 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 """The JPEG markers that begin a frame and have its size."""
 _BARE = {0x01, *range(0xD0, 0xD9)}
 """The JPEG markers without a segment."""
+ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
+_ZIP_END, _ZIP_END_REACH = b"PK\x05\x06", 66_000
+"""An archive ends with this and at most 65,535 bytes of comment."""
 PDF_SIGNATURE = b"%PDF-"
 CPU_SECONDS = 20
 MEMORY_BYTES = 768 * 1024 * 1024
@@ -41,6 +45,14 @@ class Pdf:
     """The number of pages of a PDF, and its text as far as it was read."""
 
     pages: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeDocument:
+    """The type of a Word, PowerPoint or Excel document, and its text as far as it was read."""
+
+    mime: str
     text: str
 
 
@@ -95,6 +107,36 @@ def _little(data: bytes, offset: int, count: int) -> int:
     return int.from_bytes(data[offset : offset + count], "little")
 
 
+def is_archive(data: bytes) -> bool:
+    """Return whether the bytes begin like a ZIP archive."""
+    return data.startswith(ZIP_SIGNATURES)
+
+
+def is_office(data: bytes) -> bool:
+    """Return whether an archive names the part that every Office document has."""
+    return is_archive(data) and b"[Content_Types].xml" in data
+
+
+def has_archive_at_end(data: bytes) -> bool:
+    """Return whether programs that read archives from their end find one behind something else."""
+    return not is_archive(data) and _ZIP_END in data[-_ZIP_END_REACH:]
+
+
+def parse_office(name: str, data: bytes) -> OfficeDocument:
+    """Return the Office document that the bytes are; blocks while a process of its own reads it.
+
+    Raises:
+        AttachmentError: it is damaged, has a password, macros or active content, or unpacks to too much.
+    """
+    too_much = AttachmentError(
+        f"{name} takes too much time or memory to be read as an Office document: attach its text"
+    )
+    result = _run_worker("archive_worker.py", data, (CPU_SECONDS, MEMORY_BYTES), too_much)
+    if "problem" in result:
+        raise AttachmentError(f"{name} {result['problem']}")
+    return OfficeDocument(str(result["mime"]), str(result["text"]))
+
+
 def parse_pdf(
     name: str,
     data: bytes,
@@ -110,20 +152,31 @@ def parse_pdf(
     Raises:
         AttachmentError: the file is damaged, has a password or too many pages, or takes too much to read.
     """
-    # Without -P a package in the user's current folder would be imported in place of an installed one;
-    # by its path, and not as a module, for else it would import all of `loopline.files` first.
-    command = [sys.executable, "-P", str(Path(__file__).with_name("pdf_worker.py"))]
-    command += map(str, (page_limit, cpu_seconds, memory_bytes))
     too_much = AttachmentError(
         f"{name} takes too much time or memory to be read as a PDF: attach its text, or print it anew"
     )
+    limits = page_limit, cpu_seconds, memory_bytes
+    result = _run_worker("pdf_worker.py", data, limits, too_much)
+    if "problem" in result:
+        raise AttachmentError(f"{name} {result['problem']}")
+    return Pdf(int(result["pages"]), str(result["text"]))
+
+
+def _run_worker(
+    script: str, data: bytes, limits: Sequence[int], too_much: AttachmentError
+) -> dict[str, int | str]:
+    """Return what the worker of that name says about the file.
+
+    Raises:
+        AttachmentError: `too_much`, if it exceeds its limits.
+    """
+    # Without -P a package in the user's current folder would be imported in place of an installed one;
+    # by its path, and not as a module, for else it would import all of `loopline.files` first.
+    command = [sys.executable, "-P", str(Path(__file__).with_name(script)), *map(str, limits)]
     try:
         worker = subprocess.run(command, input=data, capture_output=True, timeout=WAIT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise too_much from error
     if worker.returncode != 0:
         raise too_much
-    result = cast("dict[str, int | str]", json.loads(worker.stdout))
-    if "problem" in result:
-        raise AttachmentError(f"{name} {result['problem']}")
-    return Pdf(int(result["pages"]), str(result["text"]))
+    return cast("dict[str, int | str]", json.loads(worker.stdout))

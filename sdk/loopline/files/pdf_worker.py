@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Mapping
 
 from loopline.models import well_formed
 
@@ -27,6 +28,80 @@ _DAMAGE = (
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
+OBJECTS = 100_000
+OBJECT_STREAMS = 2_000
+UPDATES = 5
+STREAM_BYTES = 100 * 1024 * 1024
+SEARCH_SECONDS = 5.0
+"""How much processor time the search for active content may take."""
+_LENGTH = re.compile(rb"/Length\s{1,4}([0-9]{1,12})(?![0-9]|\s{1,4}[0-9]{1,9}\s{1,4}R)")
+_ACTIONS = {"/JavaScript", "/Launch", "/ImportData", "/GoToE", "/Rendition", "/RichMediaExecute"}
+_ACTIVE_KEYS = {
+    "/JS": "has JavaScript",
+    "/XFA": "has a form with scripts",
+    "/EmbeddedFiles": "has files in it",
+    "/RichMediaContent": "has media that start programs",
+}
+_PASSIVE_KEYS = {"/Parent", "/Contents", "/Resources", "/P", "/Prev", "/StructParent"}
+"""Where no action can be: what is above, and what a page shows."""
+
+
+class PdfRefused(Exception):
+    """The file may not be attached, for this reason."""
+
+
+def check_structure(data: bytes, objects: int, object_streams: int) -> None:
+    """Check how much a file consists of.
+
+    Raises:
+        PdfRefused: it is more than a document needs.
+    """
+    if objects > OBJECTS:
+        raise PdfRefused(f"has {objects:,} objects: a PDF may have {OBJECTS:,}")
+    if object_streams > OBJECT_STREAMS:
+        raise PdfRefused(
+            f"has {object_streams:,} object streams: a PDF may have {OBJECT_STREAMS:,}"
+        )
+    if data.count(b"startxref") > UPDATES + 1:
+        raise PdfRefused(f"was updated more than {UPDATES} times: print it anew")
+    if sum(int(match[1]) for match in _LENGTH.finditer(data)) > STREAM_BYTES:
+        raise PdfRefused(f"has streams of more than {STREAM_BYTES:,} bytes")
+
+
+def check_actions(root: object) -> None:
+    """Check that nothing starts a program or runs a script when the file is opened.
+
+    Raises:
+        PdfRefused: something does, or there is too much to look through.
+    """
+    from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject
+
+    waiting, seen = [root], set[tuple[int, int]]()
+    while waiting:
+        if time.process_time() > SEARCH_SECONDS:
+            raise PdfRefused("takes too long to be searched for scripts")
+        item = waiting.pop()
+        if isinstance(item, IndirectObject):
+            if (item.idnum, item.generation) in seen:
+                continue
+            seen.add((item.idnum, item.generation))
+            item = item.get_object()
+        if isinstance(item, ArrayObject):
+            waiting.extend(item)
+        elif isinstance(item, DictionaryObject):
+            _check_action(item)
+            waiting.extend(item.raw_get(key) for key in item if key not in _PASSIVE_KEYS)
+
+
+def _check_action(item: Mapping[object, object]) -> None:
+    for key, problem in _ACTIVE_KEYS.items():
+        if key in item:
+            raise PdfRefused(f"{problem}: print it anew")
+    for action in _ACTIONS:
+        if "/S" in item and str(item["/S"]) == action:
+            raise PdfRefused(f"has an action of the type {action}: print it anew")
+
+
 def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
     """Return the `pages` of a PDF and its `text`, or the `problem` if it cannot be read."""
     from pypdf import PdfReader
@@ -37,7 +112,13 @@ def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted:
             return {"problem": "has a password or is encrypted: save it without"}
+        streams = {stream for stream, _ in reader.xref_objStm.values()}
+        plain = sum(map(len, reader.xref.values()))
+        check_structure(data, plain + len(reader.xref_objStm), len(streams))
         pages = len(reader.pages)
+        check_actions(reader.trailer["/Root"])
+    except PdfRefused as refused:
+        return {"problem": str(refused)}
     except (PyPdfError, *_DAMAGE) as error:
         return {"problem": f"cannot be read as a PDF: {error}"}
     if not 1 <= pages <= page_limit:

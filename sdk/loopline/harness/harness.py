@@ -47,6 +47,7 @@ from loopline.harness.model_choice import (
 )
 from loopline.harness.past_knowledge import PastRepositories, mirrors_beside
 from loopline.harness.past_turns import open_memory
+from loopline.harness.scanners import chosen_scanner
 from loopline.harness.skill_search import skill_finder
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store_place import MEMORY, open_log, store_place
@@ -120,7 +121,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._clock = clock or SystemClock()
         self._on_build = options.get("on_build")
         self._telemetry: Telemetry = chosen_telemetry(options.get("telemetry"))
-        self._caps = options.get("caps")
+        self._caps = options.get("caps") or AttachmentCaps.of_environment(os.environ)
+        self._scanner = chosen_scanner(os.environ)
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._models = ModelsInUse()
@@ -337,6 +339,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             turns=opened.turns,
             reader=self._reader,
             caps=self._caps,
+            scanner=self._scanner,
         )
 
     async def carry_on(

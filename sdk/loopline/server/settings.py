@@ -31,4 +31,4 @@ class ServerSettings:
     url_seconds: int = 900
     origins: Sequence[str] = ()
     docs: bool = True
-    caps: AttachmentCaps = field(default_factory=AttachmentCaps)
+    caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(known_types=True))

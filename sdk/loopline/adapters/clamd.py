@@ -1,0 +1,57 @@
+"""ClamAV: files are searched by a `clamd`, over a socket. The protocol is that of `INSTREAM` in its manual."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+
+from loopline.errors import AttachmentError
+
+PIECE_BYTES = 64 * 1024
+REPLY_BYTES = 4_096
+_REPLY = re.compile(rb"stream: (OK|(.{1,200}) FOUND)\0?", re.DOTALL)
+
+
+class ClamdScanner:
+    """Asks the `clamd` at `unix:PATH` or `HOST:PORT`; what it does not answer in time is refused."""
+
+    def __init__(self, address: str, timeout_seconds: float) -> None:
+        self._address = address
+        self._timeout = timeout_seconds
+
+    async def scan(self, name: str, data: bytes) -> None:
+        """Send the file, and refuse it unless the answer is that it is clean."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await self._ask(data)
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = "took too long" if isinstance(error, TimeoutError) else "cannot be reached"
+            raise AttachmentError(
+                f"{name} cannot be attached now: the virus scanner {reason}"
+            ) from error
+        match = _REPLY.fullmatch(reply.strip())
+        if match is None:
+            raise AttachmentError(f"{name} cannot be attached: the virus scanner gave up on it")
+        if match[2] is not None:
+            raise AttachmentError(f"{name} cannot be attached: the virus scanner refuses it")
+
+    async def _ask(self, data: bytes) -> bytes:
+        reader, writer = await self._connect()
+        try:
+            writer.write(b"zINSTREAM\0")
+            for start in range(0, len(data), PIECE_BYTES):
+                piece = data[start : start + PIECE_BYTES]
+                writer.write(struct.pack(">I", len(piece)) + piece)
+                await writer.drain()
+            writer.write(struct.pack(">I", 0))
+            await writer.drain()
+            return await reader.read(REPLY_BYTES)
+        finally:
+            writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._address.startswith("unix:"):
+            return await asyncio.open_unix_connection(self._address.removeprefix("unix:"))
+        host, _, port = self._address.rpartition(":")
+        return await asyncio.open_connection(host, int(port))

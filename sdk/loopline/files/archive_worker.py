@@ -1,0 +1,235 @@
+"""The process that inspects a ZIP archive and reads an Office document, with limits for its time and memory.
+
+The file comes on standard input; its type and text, or the problem with it, go to standard output as JSON. It imports
+only the standard library. The formats: ZIP (APPNOTE 6.3), Open Packaging Conventions (ECMA-376, part 2), and
+WordprocessingML, PresentationML and SpreadsheetML (part 1).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import resource
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from xml.parsers import expat
+
+ENTRIES = 2_000
+UNPACKED_BYTES = 120 * 1024 * 1024
+RATIO = 200
+SMALL_BYTES = 1024 * 1024
+"""An entry of so many bytes may be packed as tightly as it likes."""
+TEXT_CHARACTERS = 400_000
+PIECE_BYTES = 64 * 1024
+CONTENT_TYPES = "[Content_Types].xml"
+_MAIN_PARTS = {
+    "word/document.xml": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "ppt/presentation.xml": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "xl/workbook.xml": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+_TEXT_PARTS = re.compile(
+    r"word/(?:document|footnotes|endnotes)\.xml|ppt/slides/slide[0-9]{1,6}\.xml"
+    r"|xl/sharedStrings\.xml|xl/worksheets/sheet[0-9]{1,6}\.xml"
+)
+_BREAKS = frozenset({"p", "br", "row", "si"})
+_TABS = frozenset({"tab", "c"})
+_TEXTS = frozenset({"t", "v"})
+_MACROS = ("vbaproject", "macroenabled", "ms-office.activex")
+_ACTIVE_PARTS = re.compile(r"(?i)vba(?:project|data)|/activex/|/embeddings/oleobject|/macrosheets/")
+_LOADED = ("attachedtemplate", "oleobject", "frame", "subdocument", "externallinkpath")
+"""The kinds of relationships that are loaded when a document is opened."""
+_STARTS = re.compile(r"(?i)\bDDE(?:AUTO)?\b")
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c", b"\x1f\x8b\x08")
+_COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+class ArchiveRefused(Exception):
+    """The file may not be attached, for this reason."""
+
+
+def inspect(data: bytes) -> dict[str, str]:
+    """Return the `mime` and the `text` of an archive, or the `problem` if it may not be attached."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if not data.startswith(b"PK") or archive.comment:
+                raise ArchiveRefused("is an archive behind or before something else")
+            _check_entries(archive.infolist(), len(data))
+            parts = {entry.filename: _unpacked(archive, entry) for entry in archive.infolist()}
+    except ArchiveRefused as refused:
+        return {"problem": str(refused)}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        return {"problem": f"cannot be read as an archive: {error}"}
+    except (ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
+        return {"problem": f"cannot be read as an archive: {error}"}
+    try:
+        return _document(parts)
+    except ArchiveRefused as refused:
+        return {"problem": str(refused)}
+    except expat.ExpatError as error:
+        return {"problem": f"cannot be read as an Office document: {error}"}
+
+
+def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
+    if len(entries) > ENTRIES:
+        raise ArchiveRefused(f"has {len(entries):,} entries: an archive may have {ENTRIES:,}")
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > UNPACKED_BYTES:
+        raise ArchiveRefused(
+            f"has {unpacked:,} bytes unpacked: an archive may have {UNPACKED_BYTES:,}"
+        )
+    if unpacked > max(size, 1) * RATIO and unpacked > SMALL_BYTES:
+        raise ArchiveRefused(f"is packed more than {RATIO} times")
+    names = [entry.filename for entry in entries]
+    if len({name.lower() for name in names}) < len(names):
+        raise ArchiveRefused("has two entries of one name")
+    for entry in entries:
+        _check_entry(entry)
+
+
+def _check_entry(entry: zipfile.ZipInfo) -> None:
+    name = entry.filename.replace("\\", "/")
+    if entry.flag_bits & 0x1:
+        raise ArchiveRefused("is encrypted: save it without a password")
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name or ":" in name:
+        raise ArchiveRefused("has an entry that would be unpacked elsewhere")
+    if entry.file_size > max(entry.compress_size, 1) * RATIO and entry.file_size > SMALL_BYTES:
+        raise ArchiveRefused(f"has an entry that is packed more than {RATIO} times")
+    if _ACTIVE_PARTS.search(name):
+        raise ArchiveRefused("has macros or active content: save it without")
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the bytes of an entry, which may be no more than it says."""
+    pieces, size = list[bytes](), 0
+    with archive.open(entry) as file:
+        while piece := file.read(PIECE_BYTES):
+            size += len(piece)
+            if size > entry.file_size:
+                raise ArchiveRefused("has an entry that is larger than it says")
+            pieces.append(piece)
+    data = b"".join(pieces)
+    if data.startswith(_ARCHIVES):
+        raise ArchiveRefused("has an archive in it")
+    if data.startswith(_COMPOUND):
+        raise ArchiveRefused("has an embedded object in it: save it without")
+    return data
+
+
+def _document(parts: dict[str, bytes]) -> dict[str, str]:
+    """Return the type and the text of an Office document; of any other archive only the type."""
+    kinds = [kind for part, kind in _MAIN_PARTS.items() if part in parts]
+    if CONTENT_TYPES not in parts or not kinds:
+        return {"mime": "application/zip", "text": ""}
+    if len(kinds) > 1:
+        raise ArchiveRefused("is more than one kind of document at once")
+    for name, data in parts.items():
+        if name.endswith((".xml", ".rels")):
+            _PartCheck().check(data)
+    texts, size = list[str](), 0
+    for name in sorted(parts, key=_part_order):
+        if _TEXT_PARTS.fullmatch(name) and size < TEXT_CHARACTERS:
+            texts.append("".join(_text(parts[name])).strip())
+            size += len(texts[-1])
+    return {"mime": kinds[0], "text": "\n\n".join(filter(None, texts))[:TEXT_CHARACTERS]}
+
+
+class _PartCheck:
+    """Looks through the XML of a part for what loads or starts something."""
+
+    def __init__(self) -> None:
+        self.parser = expat.ParserCreate()
+        self.parser.StartDoctypeDeclHandler = self._declare
+        self.parser.StartElementHandler = self._begin
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._add
+        self._instructions = list[str]()
+        self._is_instruction = False
+
+    def check(self, data: bytes) -> None:
+        """Read the part.
+
+        Raises:
+            ArchiveRefused: it loads or starts something.
+        """
+        self.parser.Parse(data, True)
+        # One instruction may stand in several runs, so that no run has its whole name.
+        if _STARTS.search("".join(self._instructions)):
+            raise ArchiveRefused("has a field that starts a program")
+
+    def _declare(self, *declaration: object) -> None:
+        del declaration
+        raise ArchiveRefused("declares entities, as no Office program does")
+
+    def _begin(self, tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition(":")[2].lower()
+        values = {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
+        if any(macro in value.lower() for value in values.values() for macro in _MACROS):
+            raise ArchiveRefused("has macros: save it without")
+        if name == "ddelink":
+            raise ArchiveRefused("has a field that starts a program")
+        if "instr" in values:
+            self._instructions.append(f" {values['instr']} ")
+        if name == "relationship" and {"targetmode", "type"} <= values.keys():
+            kind = values["type"].rpartition("/")[2].lower()
+            if values["targetmode"].strip().lower() == "external" and kind in _LOADED:
+                raise ArchiveRefused("loads something from elsewhere when it is opened")
+        self._is_instruction = name == "instrtext"
+
+    def _end(self, tag: str) -> None:
+        del tag
+        self._is_instruction = False
+
+    def _add(self, text: str) -> None:
+        if self._is_instruction:
+            self._instructions.append(text)
+
+
+def _part_order(name: str) -> tuple[str, int]:
+    stem = name.removesuffix(".xml")
+    number = _NUMBER.search(stem, len(stem.rstrip("0123456789")))
+    return stem.rstrip("0123456789"), int(number[0]) if number else 0
+
+
+def _text(part: bytes) -> Iterator[str]:
+    """Return the text of a part: its paragraphs and rows are lines."""
+    texts, depth = list[str](), 0
+
+    def begin(tag: str, _: dict[str, str]) -> None:
+        nonlocal depth
+        depth += tag.rpartition(":")[2] in _TEXTS
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        name = tag.rpartition(":")[2]
+        depth -= name in _TEXTS
+        if name in _BREAKS:
+            texts.append("\n")
+        elif name in _TABS:
+            texts.append("\t")
+
+    def add(text: str) -> None:
+        if depth:
+            texts.append(text)
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = add
+    parser.Parse(part, True)
+    return iter(texts)
+
+
+def main() -> None:
+    """Inspect the file on standard input; the arguments are the limits of seconds and bytes."""
+    cpu_seconds, memory_bytes = map(int, sys.argv[1:])
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    sys.stdout.write(json.dumps(inspect(sys.stdin.buffer.read())))
+
+
+if __name__ == "__main__":
+    main()

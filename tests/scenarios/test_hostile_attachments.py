@@ -1,0 +1,67 @@
+"""Harmful files are refused before anything is recorded, and harmless ones are taken."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from loopline import Attachment, AttachmentCaps, AttachmentError
+from loopline.files import read_attachments
+from tests.support.attachment_corpus import Sample, archive, corpus, docx, pptx, xlsx
+
+CAPS = AttachmentCaps(known_types=True)
+
+
+def problem(sample: Sample) -> str:
+    """Why a file is refused; empty if it is taken."""
+    try:
+        read_attachments(sample.file, CAPS)
+    except AttachmentError as error:
+        return str(error)
+    return ""
+
+
+def test_harmful_files_are_refused_and_harmless_ones_taken() -> None:
+    samples = corpus()
+    with ThreadPoolExecutor(4) as pool:
+        problems = dict(zip([s.what for s in samples], pool.map(problem, samples), strict=True))
+    passed = [s.what for s in samples if not s.harmless and not problems[s.what]]
+    refused = {s.what: problems[s.what] for s in samples if s.harmless and problems[s.what]}
+    assert (passed, refused) == ([], {})
+    assert len(samples) >= 130
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "mime", "text"),
+    [
+        ("a.docx", docx("Green tea."), "wordprocessingml.document", "Green tea."),
+        ("a.pptx", pptx("tea"), "presentationml.presentation", "2 tea\n\n10 tea"),
+        ("a.xlsx", xlsx("tea"), "spreadsheetml.sheet", "tea\n\n0\t4711"),
+    ],
+)
+def test_the_text_of_an_office_document_is_read(
+    name: str, data: bytes, mime: str, text: str
+) -> None:
+    [file] = read_attachments(Attachment(name, data), AttachmentCaps())
+    assert file.mime == f"application/vnd.openxmlformats-officedocument.{mime}"
+    assert file.text == text
+
+
+def test_an_archive_is_taken_where_any_type_is() -> None:
+    [file] = read_attachments(Attachment("a.zip", archive({"a": "b"})), AttachmentCaps())
+    assert file.mime == "application/octet-stream"
+
+
+def test_limits_come_from_the_variables_of_the_seed() -> None:
+    caps = AttachmentCaps.of_environment(
+        {"MODALITY_MAX_IMAGE_BYTES": "1", "MODALITY_MAX_DOC_BYTES": " 2 ", "MESSAGE_MAX_BYTES": "3"}
+    )
+    assert (caps.image_bytes, caps.pdf_bytes, caps.message_bytes) == (1, 2, 3)
+    assert AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": ""}) == AttachmentCaps()
+
+
+@pytest.mark.parametrize("junk", ["0", "-1", "5MB", "1e6", "٣", "1" * 13, "x"])
+def test_a_limit_that_is_no_number_is_an_error(junk: str) -> None:
+    with pytest.raises(AttachmentError, match="MESSAGE_MAX_BYTES is"):
+        AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": junk})

@@ -1,0 +1,332 @@
+"""Files that a user may attach and files that may not be: documents, archives and images, whole, broken and hostile."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loopline import Attachment
+from tests.support.sample_files import gif, jpeg, pdf, png, webp
+
+TYPES = '<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{}</Types>'
+WORD = '<?xml version="1.0"?><w:document xmlns:w="w"><w:body><w:p><w:r><w:t>{}</w:t></w:r></w:p></w:body></w:document>'
+SLIDE = '<?xml version="1.0"?><p:sld xmlns:p="p" xmlns:a="a"><a:p><a:r><a:t>{}</a:t></a:r></a:p></p:sld>'
+SHARED = '<?xml version="1.0"?><sst><si><t>{}</t></si></sst>'
+SHEET = (
+    '<?xml version="1.0"?><worksheet><row><c t="s"><v>0</v></c><c><v>4711</v></c></row></worksheet>'
+)
+RELATIONS = '<?xml version="1.0"?><Relationships>{}</Relationships>'
+EICAR = "X5O!P%@AP[4\\PZX54(P^)7CC)7}$EIC" + "AR-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A file of the corpus, and whether it is harmless."""
+
+    what: str
+    file: Attachment
+    harmless: bool = False
+
+
+def archive(parts: Mapping[str, bytes | str], *, packed: bool = True) -> bytes:
+    """Return a ZIP archive of these parts."""
+    data = io.BytesIO()
+    method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(data, "w", method) as file:
+        for name, content in parts.items():
+            file.writestr(name, content)
+    return data.getvalue()
+
+
+def docx(text: str = "Green tea.", **more: bytes | str) -> bytes:
+    """Return a Word document, with more parts whose names have `__` for a slash and `_` for a dot."""
+    parts: dict[str, bytes | str] = {
+        "[Content_Types].xml": TYPES.format(""),
+        "word/document.xml": WORD.format(text),
+    }
+    for name, content in more.items():
+        parts[name.replace("__", "/").replace("_", ".")] = content
+    return archive(parts)
+
+
+def pptx(text: str = "Green tea.") -> bytes:
+    """Return a presentation of two slides."""
+    slides = {f"ppt/slides/slide{n}.xml": SLIDE.format(f"{n} {text}") for n in (10, 2)}
+    return archive(
+        {"[Content_Types].xml": TYPES.format(""), "ppt/presentation.xml": "<p/>", **slides}
+    )
+
+
+def xlsx(text: str = "Green tea") -> bytes:
+    """Return a workbook of one sheet."""
+    return archive(
+        {
+            "[Content_Types].xml": TYPES.format(""),
+            "xl/workbook.xml": "<workbook/>",
+            "xl/sharedStrings.xml": SHARED.format(text),
+            "xl/worksheets/sheet1.xml": SHEET,
+        }
+    )
+
+
+def pdf_with(catalog: bytes, *objects: bytes) -> bytes:
+    """Return a PDF of one page whose catalog has more entries, and more objects from number 4 on."""
+    bodies = [
+        b"<< /Type /Catalog /Pages 2 0 R " + catalog + b" >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>",
+        *objects,
+    ]
+    data, offsets = b"%PDF-1.7\n", list[int]()
+    for number, body in enumerate(bodies, 1):
+        offsets.append(len(data))
+        data += b"%d 0 obj\n%b\nendobj\n" % (number, body)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    size = len(bodies) + 1
+    tail = b"xref\n0 %d\n0000000000 65535 f \n%btrailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
+    return data + tail % (size, table, size, len(data))
+
+
+def lying(data: bytes, size: int) -> bytes:
+    """Return an archive whose first entry says that it has another size unpacked."""
+    at = data.index(b"PK\x01\x02")
+    changed = bytearray(data)
+    changed[at + 24 : at + 28] = struct.pack("<I", size)
+    changed[22:26] = struct.pack("<I", size)
+    return bytes(changed)
+
+
+def encrypted(data: bytes) -> bytes:
+    """Return an archive whose entries say that they are encrypted."""
+    changed = bytearray(data)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = changed.find(mark)
+        while at >= 0:
+            changed[at + offset] |= 1
+            at = changed.find(mark, at + 4)
+    return bytes(changed)
+
+
+SCRIPTS = {
+    "JavaScript when it is opened": pdf_with(
+        b"/OpenAction << /S /JavaScript /JS (app.alert(1)) >>"
+    ),
+    "JavaScript of another object": pdf_with(
+        b"/OpenAction 4 0 R",
+        b"<< /S /JavaScript /JS 5 0 R >>",
+        b"<< /Length 3 >>\nstream\nx=1\nendstream",
+    ),
+    "JavaScript by an escaped name": pdf_with(b"/OpenAction << /S /J#61vaScript /J#53 (x) >>"),
+    "JavaScript among the names": pdf_with(
+        b"/Names << /JavaScript << /Names [(a) << /S /JavaScript /JS (x) >>] >> >>"
+    ),
+    "JavaScript behind another action": pdf_with(
+        b"/OpenAction << /S /GoTo /D [3 0 R /Fit] /Next [<< /S /JavaScript /JS (x) >>] >>"
+    ),
+    "a program to start": pdf_with(b"/OpenAction << /S /Launch /F (cmd.exe) >>"),
+    "data to import": pdf_with(b"/AA << /WC << /S /ImportData /F (x) >> >>"),
+    "another file to open": pdf_with(b"/OpenAction << /S /GoToE /D [0 /Fit] >>"),
+    "a form with scripts": pdf_with(b"/AcroForm << /Fields [] /XFA [(a) 4 0 R] >>", b"<< >>"),
+    "a script of a field": pdf_with(
+        b"/AcroForm << /Fields [4 0 R] >>",
+        b"<< /T (a) /AA << /K << /S /JavaScript /JS (x) >> >> >>",
+    ),
+    "a file in it": pdf_with(b"/Names << /EmbeddedFiles << /Names [(a) 4 0 R] >> >>", b"<< >>"),
+    "many updates": pdf("Tea.") + b"\nstartxref\n0\n%%EOF" * 6,
+    "long streams": pdf_with(b"", b"<< /Length 104857601 >>"),
+    "a circle of actions": pdf_with(
+        b"/OpenAction 4 0 R", b"<< /S /GoTo /Next 5 0 R >>", b"<< /S /Launch /Next 4 0 R >>"
+    ),
+}
+MACROS = {
+    "a project of macros": docx(word__vbaProject_bin=b"\x01"),
+    "data of macros": docx(word__vbaData_xml="<x/>"),
+    "a type with macros": archive(
+        {
+            "[Content_Types].xml": TYPES.format(
+                '<x ContentType="application/vnd.ms-word.document.macroEnabled.main+xml"/>'
+            ),
+            "word/document.xml": WORD.format("x"),
+        }
+    ),
+    "macros written in UTF-16": archive(
+        {
+            "[Content_Types].xml": TYPES.format('<x t="macroEnabled"/>').encode("utf-16"),
+            "word/document.xml": WORD.format("x"),
+        }
+    ),
+    "a control": docx(word__activeX__activeX1_xml="<x/>"),
+    "an embedded object": docx(word__embeddings__oleObject1_bin=b"x"),
+    "an old document in it": docx(word__media__image1_png=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest"),
+    "sheets of macros": docx(xl__macrosheets__sheet1_xml="<x/>"),
+    "a template from elsewhere": docx(
+        word___rels__settings_xml_rels=RELATIONS.format(
+            '<Relationship Type="http://x/attachedTemplate" Target="http://evil/x" TargetMode="External"/>'
+        )
+    ),
+    "an object from elsewhere": docx(
+        word___rels__document_xml_rels=RELATIONS.format(
+            '<Relationship TargetMode=\'External\' Target="http://evil/x" Type="http://x/oleObject"/>'
+        )
+    ),
+    "a field that starts a program": docx(
+        "</w:t><w:instrText>DD</w:instrText><w:instrText>EAUTO cmd.exe</w:instrText><w:t>"
+    ),
+    "a simple field that starts a program": docx('</w:t><w:fldSimple w:instr="DDE cmd.exe"/><w:t>'),
+    "a link that starts a program": docx(xl__externalLinks__a_xml="<x><ddeLink/></x>"),
+}
+ENTITIES = {
+    "entities": docx(x_xml='<!DOCTYPE x [<!ENTITY a "aaaa">]><x>&a;</x>'),
+    "an entity of a file": docx(x_xml='<!DOCTYPE x SYSTEM "file:///etc/passwd"><x/>'),
+    "entities in UTF-16": docx(x_xml='<!DOCTYPE x [<!ENTITY a "b">]><x/>'.encode("utf-16")),
+}
+BOMBS = {
+    "a bomb": docx(word__media__a_bin=b"\0" * 50_000_000),
+    "many small bombs": archive(
+        {
+            "[Content_Types].xml": TYPES.format(""),
+            "word/document.xml": WORD.format("x"),
+            **{f"word/{n}.bin": b"\0" * 900_000 for n in range(140)},
+        }
+    ),
+    "many entries": archive(
+        {
+            "[Content_Types].xml": "",
+            "word/document.xml": "",
+            **{f"{n}.xml": "" for n in range(2_001)},
+        }
+    ),
+    "an archive in it": docx(word__media__a_zip=archive({"a": "b"})),
+    "an archive under another name": docx(word__media__a_png=archive({"a": "b"})),
+    "an archive of another kind": docx(word__media__a_png=b"7z\xbc\xaf\x27\x1crest"),
+    "packed data": docx(word__media__a_png=b"\x1f\x8b\x08rest"),
+    "an entry that says it is small": lying(docx("x" * 9_000), 10),
+    "an entry that says it is large": lying(docx(), 4_000_000_000),
+    "a password": encrypted(docx()),
+    "a way out": docx(**{"..____etc__passwd": "x"}),
+    "an absolute name": archive(
+        {"[Content_Types].xml": "", "word/document.xml": "", "/etc/passwd": "x"}
+    ),
+    "a drive": archive({"[Content_Types].xml": "", "word/document.xml": "", "c:\\x": "x"}),
+    "a name twice": archive(
+        {"[Content_Types].xml": "", "word/document.xml": "", "WORD/document.xml": ""}
+    ),
+    "two kinds at once": archive(
+        {"[Content_Types].xml": "", "word/document.xml": WORD.format(""), "xl/workbook.xml": "<x/>"}
+    ),
+    "no XML": archive({"[Content_Types].xml": "", "word/document.xml": "<x"}),
+}
+POLYGLOTS = {
+    "a PNG with an archive": png(9, 9) + archive({"a": "b"}),
+    "a GIF with an archive": gif(9, 9) + docx(),
+    "a JPEG with an archive": jpeg(9, 9) + archive({"a": "b"}),
+    "a WebP with an archive": webp(b"VP8 ", 9, 9) + archive({"a": "b"}),
+    "a PDF with an archive": pdf("x") + archive({"a": "b"}),
+}
+UNKNOWN = {
+    "an archive": archive({"a.txt": "b"}),
+    "an empty archive": archive({}),
+    "a Java archive": archive({"META-INF/MANIFEST.MF": "x"}),
+    "an Android package": archive({"AndroidManifest.xml": "x", "classes.dex": "x"}),
+    "a program": b"MZ\x90\x00" + b"\0" * 200,
+    "a program of Linux": b"\x7fELF\x02\x01\x01" + b"\0" * 200,
+    "an old Word document": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600,
+    "a 7z archive": b"7z\xbc\xaf\x27\x1c" + b"\0" * 100,
+    "a gzip archive": b"\x1f\x8b\x08" + b"\0" * 100,
+    "a RAR archive": b"Rar!\x1a\x07\x01\x00" + b"\0" * 100,
+    "a class of Java": b"\xca\xfe\xba\xbe" + b"\0" * 100,
+    "a shortcut": b"L\0\0\0\x01\x14\x02\0" + b"\0" * 100,
+    "a sound": b"ID3\x03\0\0\0" + b"\xff\xfb\x90\0" * 50,
+    "nothing known": bytes(range(256)),
+    "a text with a null": b"tea\0tea",
+}
+NAMES = ("x.pdf", "x.docx", "x.png", "x.txt")
+
+
+def truncated() -> list[Sample]:
+    """Documents that end too early."""
+    whole = {"docx": docx("x" * 400), "pptx": pptx(), "xlsx": xlsx(), "pdf": pdf("One.", "Two.")}
+    return [
+        Sample(f"{share} % of a {kind}", Attachment(f"x.{kind}", data[: len(data) * share // 100]))
+        for kind, data in whole.items()
+        for share in (20, 60, 90)
+    ]
+
+
+def harmless() -> list[Sample]:
+    """Files that must be taken."""
+    files = {
+        "note.txt": b"Green tea.",
+        "eicar in words.txt": b"The test file of scanners is called EICAR.",
+        "page.html": b"<script>alert(1)</script>",
+        "table.csv": b"tea,3\n",
+        "data.json": b'{"a": 1}',
+        "code.py": b"import os\n",
+        "umlauts.md": "# Tee für Ümläute\n".encode(),
+        "letter.docx": docx("Dear Ann, DDE is a word here, and so are macros."),
+        "wrong name.pdf": docx(),
+        "unnamed": docx(),
+        "slides.pptx": pptx(),
+        "sheet.xlsx": xlsx(),
+        "linked.docx": docx(
+            word___rels__document_xml_rels=RELATIONS.format(
+                '<Relationship Type="http://x/hyperlink" Target="http://a" TargetMode="External"/>'
+            )
+        ),
+        "pictured.docx": docx(word__media__image1_png=png(640, 480)),
+        "repeated.docx": docx("tea " * 40_000),
+        "plain.pdf": pdf("Green tea."),
+        "long.pdf": pdf(*(f"Page {n}" for n in range(60))),
+        "goes to a page.pdf": pdf_with(b"/OpenAction << /S /GoTo /D [3 0 R /Fit] >>"),
+        "form.pdf": pdf_with(b"/AcroForm << /Fields [4 0 R] >>", b"<< /T (name) /FT /Tx >>"),
+        "linked.pdf": pdf_with(b"/X << /S /URI /URI (http://a) >>"),
+        "updated.pdf": pdf("Tea.") + b"\nstartxref\n9\n%%EOF"[:0],
+        "photo.png": png(640, 480),
+        "photo.jpg": jpeg(640, 480),
+        "photo.gif": gif(64, 48),
+        "photo.webp": webp(b"VP8 ", 64, 48),
+        "photo named as text.txt": png(6, 4),
+    }
+    return [Sample(name, Attachment(name, data), harmless=True) for name, data in files.items()]
+
+
+def corpus() -> list[Sample]:
+    """All files."""
+    groups = [
+        ("pdf", SCRIPTS),
+        ("docx", {**MACROS, **ENTITIES, **BOMBS}),
+        ("png", POLYGLOTS),
+        ("bin", UNKNOWN),
+    ]
+    made = [
+        Sample(f"{kind} with {what}", Attachment(f"x.{kind}", data))
+        for kind, files in groups
+        for what, data in files.items()
+    ]
+    renamed = [
+        Sample(f"{what} named {name}", Attachment(name, data))
+        for what, data in {**UNKNOWN, "a project of macros": MACROS["a project of macros"]}.items()
+        for name in NAMES
+        if what
+        in ("a program", "an archive", "an old Word document", "a project of macros", "a shortcut")
+    ]
+    large = [
+        Sample("a wide image", Attachment("x.png", png(8_001, 1))),
+        Sample("a high image", Attachment("x.gif", gif(1, 8_001))),
+        Sample("a large image", Attachment("x.png", png(9, 9) + b"\0" * 5 * 1024 * 1024)),
+        Sample("a large text", Attachment("x.txt", b"x" * (10 * 1024 * 1024 + 1))),
+        Sample("a large PDF", Attachment("x.pdf", pdf("x") + b" " * 10 * 1024 * 1024)),
+        Sample("many pages", Attachment("x.pdf", pdf(*[""] * 501))),
+        Sample("nothing", Attachment("x.txt", b"")),
+        Sample("no name", Attachment("", b"x")),
+        Sample("a name of dots", Attachment("..", b"x")),
+        Sample(
+            "packed noise",
+            Attachment("x.docx", b"PK\x03\x04[Content_Types].xml" + zlib.compress(b"x")),
+        ),
+    ]
+    return [*harmless(), *made, *renamed, *truncated(), *large]
