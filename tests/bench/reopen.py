@@ -6,7 +6,9 @@ It was summed up in one of its last blocks, as a conversation of that length is 
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -27,6 +29,14 @@ TAIL = 500
 WINDOW = 200_000
 """The tokens that the model of the last turns has room for, which is not all that was said."""
 REPEATS = 7
+RUN_COMMAND = """
+import atexit, sys
+from pathlib import Path
+from loopline.cli import main
+atexit.register(lambda: sys.stderr.write(Path("/proc/self/status").read_text()))
+main()
+"""
+PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 async def build(store: str) -> None:
@@ -106,6 +116,34 @@ async def talk(store: str) -> list[Row]:
     return rows
 
 
+def command(*arguments: str) -> tuple[float, float]:
+    """Milliseconds and MB at most that the command takes, the median of several processes."""
+    times, memory = list[float](), list[float]()
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", RUN_COMMAND, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        times.append((time.perf_counter() - start) * 1000)
+        memory += [int(size) / 1024 for size in PEAK.findall(done.stderr)]
+    return median(times), median(memory)
+
+
+def commands(store: str) -> list[Row]:
+    """The commands that read one block and all of them."""
+    read, _ = command("read", "ar:turn_1.user.prompt", "--conversation", "c", "--store", store)
+    took, memory = command("export", "c", "--store", store)
+    return [
+        Row(f"`loopline read` of a ref of {MESSAGES:,} messages", read, "ms", "≤ 350"),
+        Row(f"`loopline export` of {MESSAGES:,} messages", took, "ms"),
+        Row(f"`loopline export` of {MESSAGES:,} messages, memory", memory, "MB"),
+    ]
+
+
 async def measured(folder: Path) -> list[Row]:
     """Each in a process of its own, beside the floor."""
     path = folder / "long.db"
@@ -117,7 +155,8 @@ async def measured(folder: Path) -> list[Row]:
     read, talked = [
         await asyncio.to_thread(measured_apart, "reopen", text, store) for text in ("read", "talk")
     ]
-    return [*read, base, part, *talked]
+    read_by_command = await asyncio.to_thread(commands, store)
+    return [*read, base, part, *talked, *read_by_command]
 
 
 def main() -> None:

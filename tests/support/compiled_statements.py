@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.elements import ClauseElement
@@ -18,6 +17,7 @@ from loopline.adapters.sql import definitions, statements
 from loopline.adapters.sql.read_statements import ReadStatements
 
 Texts = str | tuple[str, ...] | dict[str, tuple[str, ...]] | ReadStatements
+Definition = ClauseElement | tuple[ClauseElement, ...]
 HEADER = '''"""Every SQL statement of the store as text, compiled from the definitions: change those instead.
 
 `python -m tests.support.compiled_statements` writes this module.
@@ -41,17 +41,18 @@ def texts() -> dict[str, Texts]:
     }
 
 
-def compiled(value: Any) -> Texts:
+def compiled(value: Definition | Mapping[str, Definition]) -> Texts:
     """A statement or several, as text."""
     match value:
         case ClauseElement():
             return text(value)
         case tuple():
             return tuple(map(text, value))
-        case {"summaries": _}:
-            return ReadStatements(**{name: text(item) for name, item in value.items()})
         case _:
-            return {name: tuple(map(text, items)) for name, items in value.items()}
+            items = value.items()
+    alone = {name: text(item) for name, item in items if isinstance(item, ClauseElement)}
+    several = {name: tuple(map(text, item)) for name, item in items if isinstance(item, tuple)}
+    return ReadStatements(**alone) if alone else several
 
 
 def text(statement: ClauseElement) -> str:
