@@ -158,8 +158,16 @@ def _overridden(agent: Agent, environment: Mapping[str, str]) -> Agent:
     if environment.get(model_variable(agent.name), "").strip():
         agent = replace(agent, model=agent_role(agent.name))
     effort = environment.get(f"{_prefix(agent.name)}_EFFORT", "").strip().lower()
-    chosen = next((known for known in EFFORTS if known == effort), None)
+    chosen = _effort(effort)
     return agent if chosen is None else replace(agent, effort=chosen)
+
+
+def _effort(text: str) -> Effort | None:
+    """Return the effort of that name, None if there is none."""
+    for effort in EFFORTS:
+        if effort == text:
+            return effort
+    return None
 
 
 def _prefix(name: str) -> str:
@@ -227,7 +235,7 @@ class _AgentFile:
         unset: JsonObject = dict.fromkeys(KEYS, None)
         fields = {**unset, **fields}
         effort = self._text(fields, "effort")
-        chosen = next((known for known in EFFORTS if known == effort), None)
+        chosen = _effort(effort)
         if effort and chosen is None:
             raise self._wrong("effort", f"effort: one of {', '.join(EFFORTS)}, not {effort!r}")
         try:

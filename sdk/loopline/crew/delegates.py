@@ -44,6 +44,9 @@ MOST_CHILDREN = 1_000
 """Numbers of children below those that work for hooks."""
 HOOK_LANES = 100
 """How many agents one hook may have work for one run."""
+CALLERS_REFS = (
+    "A ref that your task names, such as fi:turn_1.files/a.py, you read as cv:{}/ and the ref."
+)
 WORKER_SECONDS = 600.0
 """How long an agent may run, if nothing else is said."""
 AGENT_EVENT = "crew.agent"
@@ -119,7 +122,9 @@ class Crew:
         """
 
         def execute(call: AgentCall) -> Awaitable[TurnResult]:
-            return context.on_spawn(replace(self.child_task(call), number=index + 1))
+            task = self.child_task(call)
+            instructions = f"{task.instructions}\n{CALLERS_REFS.format(context.conversation)}"
+            return context.on_spawn(replace(task, number=index + 1, instructions=instructions))
 
         def dispatch(hook: int) -> RunAgent:
             lanes = count(hook * HOOK_LANES + 1)
