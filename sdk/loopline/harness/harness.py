@@ -33,6 +33,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recoveries, Recovery, Turns
 from loopline.crew import Agents
 from loopline.errors import LooplineError
+from loopline.events import Observer
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
@@ -197,9 +198,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 stack.push_async_callback(space.close)
             await call_load_hook(loaded)
             deps = await make_deps(loaded, stack) if self._deps is None else self._deps
-            observer = await open_observer(self._telemetry)
-            if observer is not None:
-                stack.push_async_callback(observer.close)
+            observer = await self._observer(stack)
             agents, quality = await self._agents(loaded), loaded.bundle.quality
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
@@ -242,6 +241,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    async def _observer(self, stack: AsyncExitStack) -> Observer | None:
+        """Return the observer of every turn, if there is one; the stack closes it."""
+        observer = await open_observer(self._telemetry)
+        if observer is not None:
+            stack.push_async_callback(observer.close)
+        return observer
 
     def _properties(self, loaded: LoadedBundle) -> Properties:
         """Return the properties in force."""
