@@ -97,6 +97,7 @@ async def test_files_of_a_skill_are_read_by_ref_and_when_the_folder_has_gone(
     assert later[3].data == PNG
     assert later[4].data == b"\0\1\2"
     assert moved.status == "missing"
+    assert moved.message.endswith(f"; shown before as {refs[1]}")
 
 
 async def test_a_part_that_was_shown_is_read_when_the_folder_has_gone(tmp_path: Path) -> None:
@@ -271,6 +272,14 @@ async def test_no_ref_leads_out_of_the_folder(tmp_path: Path, path: str) -> None
         (item,) = await talk.read([f"sk:public.tea/{path}"])
     assert item.status == "missing"
     assert item.text == ""
+
+
+def test_a_skill_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    folder = laid(tmp_path, {"SKILL.md": skill("Brew.")})
+    (folder / "SKILL.md").unlink()
+    (folder / "SKILL.md").mkdir()
+    with pytest.raises(BundleError, match=r"SKILL\.md:1: it cannot be read: Is a directory"):
+        Skills.load(tmp_path)
 
 
 def test_a_skill_that_is_too_large_is_refused(tmp_path: Path) -> None:

@@ -95,6 +95,21 @@ async def test_a_skill_of_a_place_is_read_with_its_files(project: Path) -> None:
     assert result.text.endswith("fill\n")
 
 
+@pytest.mark.parametrize("name", ["SKILL.md", "compact.md"])
+async def test_a_link_in_a_strangers_skill_shows_nothing(project: Path, name: str) -> None:
+    secret = project / "secret.md"
+    secret.write_text(skill("cup", "secret"))
+    link = project / "repository/app/.agents/skills/cup" / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret)
+    assert "sk:project.cup repository." in await seen(project, "project")
+
+
+async def test_a_folder_may_be_a_link(project: Path) -> None:
+    (project / "home/.agents/skills/linked").symlink_to(project / "bundle/tea")
+    assert "sk:user.linked bundle." in await seen(project, "all")
+
+
 async def test_another_value_is_refused(project: Path) -> None:
     with pytest.raises(PropertyError, match="one of bundle, project, all, not 'everywhere'"):
         await seen(project, "everywhere")

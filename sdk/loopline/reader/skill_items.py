@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from msgspec import structs
 
+from loopline.errors import RefError
 from loopline.files import describe_data
 from loopline.reader.items import MARKDOWN, Item, fitted_item
 from loopline.refs import SkillRef
@@ -26,9 +27,13 @@ def skill_item(
     stored = _kept_item(timeline, ref, requested, room)
     if stored is not None:
         return stored
-    skill = skills.find(ref.namespace, ref.skill)
-    if ref.path:
-        return _file_item(timeline, skill, ref, requested, room)
+    try:
+        skill = skills.find(ref.namespace, ref.skill)
+        if ref.path:
+            return _file_item(timeline, skill, ref, requested, room)
+    except RefError as error:
+        shown = _shown_before(timeline, ref)
+        raise RefError(f"{error}; shown before as {shown}" if shown else str(error)) from error
     if ref.digest is not None and not skill.digest.startswith(ref.digest):
         return _changed(requested, skill.ref)
     pinned = structs.replace(ref, digest=skill.digest)
@@ -40,6 +45,12 @@ def skill_item(
     item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
     kept = TextKept(ref=skill.ref, text=skill.body, title=skill.name, mime=MARKDOWN)
     return _shown(item, kept, skill)
+
+
+def _shown_before(timeline: Timeline, ref: SkillRef) -> str:
+    """Return the newest ref under which the conversation showed it, "" if it never did."""
+    moving = f"{structs.replace(ref, span=None, digest=None)}@"
+    return next((name for name in reversed(timeline.kept_texts) if name.startswith(moving)), "")
 
 
 def _shown(item: Item, kept: TextKept, skill: Skill) -> Item:

@@ -15,6 +15,7 @@ FILE_BYTES = 10 * 1024 * 1024
 """What a file of a skill may have to be read."""
 MAX_FILES = 500
 MAX_DEPTH = 8
+MAX_PROBLEMS = 20
 LISTED = 60
 """The files that the text of a skill names."""
 _LEFT_OUT = {"__pycache__", "node_modules"}
@@ -47,6 +48,9 @@ def folder_files(folder: Path, beside: frozenset[str]) -> FolderFiles:
         if name in beside:
             continue
         problem = _problem(path, name)
+        if len(problems) == MAX_PROBLEMS:
+            problems.append(f"{folder}: more files are left out")
+            break
         if problem:
             problems.append(f"{path}: {problem}")
         elif len(files) == MAX_FILES:

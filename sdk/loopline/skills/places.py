@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loopline.errors import BundleError
 from loopline.skills.imports import joined_with_imports
-from loopline.skills.skill import FILE, Skill, read_skill
+from loopline.skills.skill import COMPANIONS, FILE, Skill, read_skill
 from loopline.skills.skills import Skills
 
 FOLDER = Path(".agents") / "skills"
@@ -34,6 +34,7 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     for place in places:
         for path in _skill_files(place.root):
             try:
+                _refuse_links(path)
                 skill = read_skill(path, place.namespace)
             except (BundleError, OSError) as error:
                 warnings.append(f"left out: {error}")
@@ -54,6 +55,17 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
             warnings.append(f"left out: {error}")
     own = (warning for skill in joined for warning in skill.warnings)
     return Skills((*skills, *joined), (*skills.warnings, *warnings, *own))
+
+
+def _refuse_links(path: Path) -> None:
+    """Refuse a skill whose own files are links: one of a stranger's could show what stands elsewhere.
+
+    Raises:
+        BundleError: one of them is a link.
+    """
+    for name in (FILE, *COMPANIONS):
+        if (path.parent / name).is_symlink():
+            raise BundleError(f"{path.parent / name}:1: it is a link: put the file itself here")
 
 
 def _skill_files(root: Path) -> Iterator[Path]:

@@ -40,7 +40,7 @@ DIGEST = 12
 SKILL_BYTES = 256 * 1024
 NAME_CHARACTERS, DESCRIPTION_CHARACTERS, COMPATIBILITY_CHARACTERS = 64, 1_024, 500
 
-_COMPANIONS = (SOURCES_FILE, TOOLS_FILE, COMPACT_FILE)
+COMPANIONS = (SOURCES_FILE, TOOLS_FILE, COMPACT_FILE)
 _FENCE = re.compile(r"---[ \t]*\n")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _NAMESPACE = re.compile(r"[\w-]+")
@@ -101,7 +101,7 @@ def read_skill(path: Path, namespace: str) -> Skill:
     fields = _Fields(path, front)
     fields.check_keys()
     beside = _companions(path.parent)
-    listed = folder_files(path.parent, frozenset((FILE, *_COMPANIONS)))
+    listed = folder_files(path.parent, frozenset((FILE, *COMPANIONS)))
     sources = _sources(path.parent, beside)
     tools = _tools(path.parent, beside)
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
@@ -135,12 +135,15 @@ def read_skill(path: Path, namespace: str) -> Skill:
 
 
 def _bytes_of(path: Path, limit: int) -> bytes:
-    size = path.stat().st_size
-    if size > limit:
-        raise BundleError(
-            f"{path}:1: it has {size:,} bytes, and may have {limit:,}: move parts into files of its folder"
-        )
-    return path.read_bytes()
+    try:
+        size = path.stat().st_size
+        if size <= limit:
+            return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path}:1: it cannot be read: {error.strerror}") from error
+    raise BundleError(
+        f"{path}:1: it has {size:,} bytes, and may have {limit:,}: move parts into files of its folder"
+    )
 
 
 def _decoded(path: Path, stored: bytes) -> str:
@@ -153,7 +156,7 @@ def _decoded(path: Path, stored: bytes) -> str:
 
 def _companions(folder: Path) -> dict[str, bytes]:
     """Return the bytes of what stands beside a SKILL.md, by name."""
-    paths = [folder / name for name in _COMPANIONS if (folder / name).is_file()]
+    paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
     return {path.name: _bytes_of(path, COMPANION_BYTES) for path in paths}
 
 

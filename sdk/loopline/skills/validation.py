@@ -11,7 +11,6 @@ from pathlib import Path
 from loopline.errors import BundleError
 from loopline.models import Json
 from loopline.skills.companions import SOURCES_FILE, TOOLS_FILE, read_sources, read_tools
-from loopline.skills.folder_files import folder_files
 from loopline.skills.skill import (
     COMPATIBILITY_CHARACTERS,
     DESCRIPTION_CHARACTERS,
@@ -52,7 +51,7 @@ def check_skill(folder: Path) -> list[SkillProblem]:
 
 
 def _companion_problems(folder: Path) -> Iterator[SkillProblem]:
-    """Yield what is wrong in the files that the format does not know, and in the names of the others."""
+    """Yield what is wrong in the files that the format does not know."""
     readers = {SOURCES_FILE: read_sources, TOOLS_FILE: read_tools}
     for name, read in readers.items():
         path = folder / name
@@ -62,9 +61,6 @@ def _companion_problems(folder: Path) -> Iterator[SkillProblem]:
             except BundleError as error:
                 line, _, problem = str(error).removeprefix(f"{path}:").partition(": ")
                 yield SkillProblem(path, int(line), problem)
-    for problem in folder_files(folder, frozenset()).problems:
-        file, _, text = problem.rpartition(": ")
-        yield SkillProblem(Path(file), 1, text)
 
 
 def _format_problems(folder: Path) -> list[SkillProblem]:
