@@ -202,7 +202,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             agents, quality = await self._agents(loaded), loaded.bundle.quality
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
@@ -218,7 +217,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 read_knowledge=partial(knowledge_reader, space, self._past_repositories),
                 models=partial(self._models.of_run, self._choose, self._clock),
                 toolset=cache(partial(load_tools, bundle=loaded)),
-                skills=skills,
+                skills=skill_finder(loaded, loop_settings(properties).skills, os.environ),
                 deps=deps,
                 mcp_tools=servers.tools,
                 execution_tools=await open_executions(properties, loaded, stack),
@@ -235,7 +234,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 log=log,
                 turns=turns,
                 servers=servers,
-                readable_skills=cache(partial(_readable_skills, loaded, skills)),
+                readable_skills=cache(partial(_readable_skills, loaded, services.skills)),
             )
             if tape is not None:
                 await tape.file.begin()
