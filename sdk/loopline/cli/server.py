@@ -37,6 +37,13 @@ async def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = HOST,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on.")] = PORT,
     keys: KeysOption = None,
+    issuer: Annotated[
+        str, typer.Option(metavar="URL", help="The issuer of JSON Web Tokens that are taken.")
+    ] = "",
+    audience: Annotated[str, typer.Option(help="For whom these tokens must be.")] = "",
+    jwks: Annotated[
+        str, typer.Option(metavar="URL", help="The issuer's keys, if its configuration names none.")
+    ] = "",
     production: Annotated[
         bool, typer.Option("--production", help="Refuse to begin without keys and a virus scanner.")
     ] = False,
@@ -47,7 +54,15 @@ async def serve(
 ) -> int:
     """Serve bundles over HTTP: conversations, events, files."""
     check_extra()
-    from loopline.server import ApiKeys, ServerSettings, app, make_server
+    from loopline.server import (
+        ApiKeys,
+        Authenticator,
+        FirstOf,
+        ServerSettings,
+        TokenUsers,
+        app,
+        make_server,
+    )
 
     settings = ServerSettings(
         origins=tuple(origin or ()),
@@ -56,12 +71,15 @@ async def serve(
     )
     if keys is not None and not keys.exists():
         raise UsageError(f"{keys}: there is no such file; loopline key {keys} makes one")
-    if production and (keys is None or os.environ.get(SCAN) != "1"):
-        raise UsageError(f"--production needs --keys FILE and {SCAN}=1")
+    ways: list[Authenticator] = [] if keys is None else [ApiKeys.read(keys)]
+    if issuer:
+        ways.append(TokenUsers(issuer, audience, jwks_url=jwks))
+    if production and (not ways or os.environ.get(SCAN) != "1"):
+        raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
     served = app(
         bundles,
         store=choices.store,
-        auth=ApiKeys.read(keys) if keys is not None else None,
+        auth=FirstOf(ways) if ways else None,
         settings=settings,
         model=choices.model,
         properties=chosen_properties(choices),

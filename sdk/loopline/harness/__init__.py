@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
     from loopline.harness.store import Store
     from loopline.harness.sync import run_sync
+    from loopline.harness.token_issuers import token_checker
 
 __all__ = [
     "Cassette",
@@ -41,6 +42,7 @@ __all__ = [
     "run_sync",
     "serve_mcp",
     "skill_places",
+    "token_checker",
 ]
 
 _MODULES = {
@@ -58,6 +60,7 @@ _MODULES = {
     "http_address": "served_bundle",
     "model_or_call": "served_bundle",
     "run_sync": "sync",
+    "token_checker": "token_issuers",
     "serve_mcp": "served_bundle",
     "skill_places": "skill_search",
 }

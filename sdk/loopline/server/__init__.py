@@ -10,3 +10,5 @@ from loopline.server.principals import Principal as Principal
 from loopline.server.principals import Unauthenticated as Unauthenticated
 from loopline.server.principals import add_key as add_key
 from loopline.server.settings import ServerSettings as ServerSettings
+from loopline.server.token_users import ClaimNames as ClaimNames
+from loopline.server.token_users import TokenUsers as TokenUsers
