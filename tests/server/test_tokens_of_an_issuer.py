@@ -31,7 +31,9 @@ class Issuer:
     """An issuer of tokens with keys by id, and how often it was asked for them."""
 
     url: str = ""
-    keys: dict[str, ec.EllipticCurvePrivateKey] = field(default_factory=dict)
+    keys: dict[str, ec.EllipticCurvePrivateKey] = field(
+        default_factory=dict[str, ec.EllipticCurvePrivateKey]
+    )
     asked: int = 0
 
     def rotate(self, key_id: str) -> None:

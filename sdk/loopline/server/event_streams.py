@@ -106,10 +106,11 @@ async def _events(
         for block in await talk.blocks(after=newest) if submission else ():
             yield block
     finally:
-        futures = [future for future in (end, waiting) if future is not None]
-        for future in futures:
-            future.cancel()
-        await asyncio.gather(*futures, return_exceptions=True)
+        end.cancel()
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.gather(end, return_exceptions=True)
         await listening.aclose()
 
 

@@ -118,18 +118,13 @@ async def _refuse_fields(request: Request, error: Exception) -> Response:
     """Name the fields that are wrong, and never their values: these may be secrets."""
     del request
     faults = error.errors() if isinstance(error, RequestValidationError) else ()
-    shown = [_fault(fault) for fault in list(faults)[:SHOWN_FAULTS]]
+    shown = list[str]()
+    for fault in list(faults)[:SHOWN_FAULTS]:
+        names: tuple[str | int, ...] = fault["loc"]
+        shown.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
     return _response(
         HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(shown), action_by="client", headers={}
     )
-
-
-def _fault(fault: Mapping[str, object]) -> str:
-    match fault:
-        case {"loc": tuple(place), "msg": str(message)}:
-            return f"{'.'.join(map(str, place))}: {message}"
-        case _:
-            return "the request has a wrong field"
 
 
 async def _report_fault(request: Request, error: Exception) -> Response:
