@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +26,8 @@ USER = 1001
 WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
 EXECUTOR = Path(__file__).parents[2] / "supervisor" / "executor.py"
 SYSTEM_PYTHON = "/usr/bin/python3"
+LONGEST_FOLDER = 60
+"""Characters of the path below which programs run: that of a socket in it has at most 107."""
 _LANDLOCK_CREATE = 444
 _ETC = (
     "ld.so.cache",
@@ -38,6 +39,11 @@ _ETC = (
     "mime.types",
 )
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
+_COMPILE = """
+import importlib.util, marshal, pathlib, sys
+code = compile(pathlib.Path(sys.argv[1]).read_bytes(), "executor", "exec", dont_inherit=True)
+sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+"""
 _SWEEP = """cat >/dev/null
 for group in $2; do
   [ -d "$group" ] || continue
@@ -45,7 +51,9 @@ for group in $2; do
   tries=0
   until rmdir "$group" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done
 done 2>/dev/null
-rm -rf "$1" """
+tries=0
+until rm -rf "$1" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done 2>/dev/null
+"""
 """Removes what is left when the process that holds the other end of its standard input is gone."""
 
 
@@ -246,24 +254,25 @@ class BubblewrapSandbox:
             return self._ground
 
     async def _made(self) -> _Ground:
-        folder = Path(
-            tempfile.mkdtemp(prefix="loopline-exec-", dir=self._folder or _short_folder())
-        )
-        script = folder / "executor.pyc"
-        program = "import py_compile, sys; py_compile.compile(*sys.argv[1:], doraise=True)"
-        compiled = await asyncio.create_subprocess_exec(
-            self._python, "-I", "-c", program, str(EXECUTOR), str(script), "executor"
-        )
-        if await compiled.wait():
-            shutil.copy(EXECUTOR, script := folder / "executor.py")
-        script.chmod(0o644)
+        folder = (self._folder or _short_folder()) / f"loopline-exec-{os.urandom(6).hex()}"
         pattern = " ".join(f"{parent}/{folder.name}-*" for parent in parents().values())
+        # Before there is anything to sweep: this process may be killed at any time.
         sweeper = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", _SWEEP, "sweep", str(folder), pattern),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
             env={"PATH": "/usr/bin:/bin"},
         )
+        await asyncio.to_thread(folder.mkdir, mode=0o700)
+        compiled = await asyncio.create_subprocess_exec(
+            *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
+        )
+        code, _ = await compiled.communicate()
+        script = folder / ("executor.py" if compiled.returncode else "executor.pyc")
+        await asyncio.to_thread(
+            script.write_bytes, EXECUTOR.read_bytes() if compiled.returncode else code
+        )
+        script.chmod(0o644)
         return _Ground(folder, script, sweeper)
 
     async def close(self) -> None:
@@ -306,9 +315,10 @@ def _landlock_feature() -> Feature:
     return Feature("landlock", _landlock(), detail, False)
 
 
-def _short_folder() -> str | None:
-    """Return where a socket's path stays short enough; None for the usual place."""
-    return None if len(tempfile.gettempdir()) < 60 or sys.platform != "linux" else "/tmp"
+def _short_folder() -> Path:
+    """Return the folder for temporary files, or another one if a socket's path would be too long there."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) < LONGEST_FOLDER else Path("/tmp")
 
 
 async def _until_closed(descriptor: int) -> None:

@@ -236,8 +236,9 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.returncode is None:
+        # Not process.kill(), which may take the exit code from under asyncio's hands.
         with suppress(ProcessLookupError):
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)
         await process.wait()
 
 

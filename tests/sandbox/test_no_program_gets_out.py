@@ -1,0 +1,64 @@
+"""Programs that try to get out: none does. `python -m tests.bench.escapes` runs each alone and prints what stopped it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.execution.local import LocalSandbox
+from loopline.sandbox import Sandbox
+from tests.support.escapes import (
+    ATTEMPTS,
+    ENDS,
+    NAMES,
+    Canaries,
+    canaries,
+    judge,
+    judge_all,
+    judge_attempts,
+)
+
+
+@pytest.fixture
+def watched() -> Iterator[Canaries]:
+    with tempfile.TemporaryDirectory(prefix="lc") as folder, canaries(Path(folder)) as opened:
+        yield opened
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(NAMES) == len(set(NAMES)) >= 140
+
+
+async def test_no_attempt_succeeds(isolated: Sandbox, watched: Canaries) -> None:
+    verdicts = await judge_attempts(isolated, watched)
+    assert len(verdicts) == len(ATTEMPTS)
+    assert [verdict for verdict in verdicts if verdict.escaped] == []
+    assert watched.touched == 0
+
+
+async def test_no_end_is_other_than_it_should_be(isolated: Sandbox, watched: Canaries) -> None:
+    verdicts = await judge_all(isolated, list(ENDS), watched)
+    assert [verdict for verdict in verdicts if verdict.escaped] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tcp",
+        "abstract socket",
+        "socket of a path",
+        "the secret of the host",
+        "a signal to the host",
+        "processes of the host",
+        "names of interfaces",
+        "leaving by a link",
+    ],
+)
+async def test_without_isolation_they_get_out(name: str, runs: Path, watched: Canaries) -> None:
+    sandbox = LocalSandbox(folder=runs)
+    verdict = await judge(sandbox, name, watched)
+    await sandbox.close()
+    assert verdict.escaped
