@@ -92,7 +92,7 @@ def test_a_round_costs_three_transactions(tmp_path: Path) -> None:
     assert statements <= 12
 
 
-def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
+def test_a_turn_costs_seven_hops(tmp_path: Path) -> None:
     async def turns(loop: CountingLoop) -> tuple[int, int]:
         counts = [loop.counts]
         async with opened(url(tmp_path / "talk.db"), lambda: Instant(0)) as harness:
@@ -102,7 +102,7 @@ def test_a_turn_costs_ten_hops(tmp_path: Path) -> None:
         return most(counts)
 
     statements, hops = counted(turns)
-    assert hops <= 10
+    assert hops <= 7
     assert statements <= 37
 
 

@@ -59,11 +59,11 @@ ALONE = {
     "refs of calls written": 2,
     "prompts made": 1,
     "deltas made": 1,
-    "calls of the package's functions": 605,
+    "calls of the package's functions": 601,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
-HEARD = ALONE | {"ticks of the event loop": 6, "events": 6, "calls of the package's functions": 705}
+HEARD = ALONE | {"ticks of the event loop": 6, "events": 6, "calls of the package's functions": 699}
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 
 

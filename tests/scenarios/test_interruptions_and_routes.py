@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -18,13 +18,35 @@ from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Un
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
+    Block,
     ConversationKey,
     Entry,
     MemoryLog,
+    Notes,
     Recorder,
     Timeline,
     UserPrompt,
+    UserSteer,
 )
+
+KEY = ConversationKey(name="c")
+
+
+@asynccontextmanager
+async def recorder_of(log: MemoryLog, clock: FakeClock) -> AsyncGenerator[Recorder, None]:
+    """The recorder of a turn that was just asked for."""
+    await log.append(KEY, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(KEY) as term:
+        yield Recorder(
+            log,
+            Timeline(),
+            conversation=KEY,
+            uid="u",
+            turn=1,
+            term=term,
+            clock=clock,
+            listener=lambda _: None,
+        )
 
 
 @asynccontextmanager
@@ -32,23 +54,40 @@ async def watched(
     deadline: float | None = None,
 ) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
     """An interrupter of a turn, its clock, and the interruptions that reached calls."""
-    clock, cut, key = FakeClock(), list[InterruptCause](), ConversationKey(name="c")
-    log = MemoryLog(clock)
-    await log.append(key, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
-    async with log.lease(key) as term:
-        pen = Recorder(
-            log,
-            Timeline(),
-            conversation=key,
-            uid="u",
-            turn=1,
-            term=term,
-            clock=clock,
-            listener=lambda _: None,
-        )
-        interrupter = Interrupter(pen, clock, cut.append)
+    clock, cut = FakeClock(), list[InterruptCause]()
+    async with recorder_of(MemoryLog(clock), clock) as recorder:
+        interrupter = Interrupter(recorder, clock, cut.append)
         async with interrupter.watch(deadline):
             yield interrupter, clock, cut
+
+
+class ReadsCounted(MemoryLog):
+    """A log that counts how often it is asked for steers."""
+
+    reads = 0
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Count the read."""
+        self.reads += bool(types)
+        return await super().read(
+            conversation,
+            after=after,
+            limit=limit,
+            types=types,
+            turn=turn,
+            last=last,
+            also=also,
+        )
 
 
 async def for_ever() -> None:
@@ -168,6 +207,41 @@ async def test_between_steps_an_interruption_goes_to_the_calls() -> None:
 
         await interrupter.run(apart)
     assert cut == ["steer"]
+
+
+async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> None:
+    clock = FakeClock()
+    log = ReadsCounted(clock)
+    async with recorder_of(log, clock) as recorder:
+        interrupter = Interrupter(recorder, clock, lambda _: None)
+
+        async def busily() -> None:
+            """Append without a pause; meanwhile another process has a steer appended."""
+            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            while True:
+                await recorder.record(Notes(text="busy"))
+                await asyncio.sleep(POLL_SECONDS / 8)
+
+        async with interrupter.watch(None), asyncio.timeout(10):
+            with pytest.raises(Interrupted, match="steer"):
+                await interrupter.run(busily)
+    assert log.reads == 0
+
+
+async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
+    clock = FakeClock()
+    log = ReadsCounted(clock)
+    async with recorder_of(log, clock) as recorder:
+        interrupter = Interrupter(recorder, clock, lambda _: None)
+
+        async def idly() -> None:
+            await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
+            await for_ever()
+
+        async with interrupter.watch(None), asyncio.timeout(10):
+            with pytest.raises(Interrupted, match="steer"):
+                await interrupter.run(idly)
+    assert log.reads == 1
 
 
 def test_a_turn_looks_for_steers_of_other_processes_four_times_a_second() -> None:

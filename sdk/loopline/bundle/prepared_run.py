@@ -96,8 +96,8 @@ class Services:
     on_build: Progress | None
     read_knowledge: Callable[[Timeline, History], KnowledgeRead | None]
     models: Callable[[], AbstractAsyncContextManager[ModelRegistry]]
-    toolset: Callable[[str], ToolSet]
-    skills: Callable[[str], Skills]
+    toolset: Callable[[str], Awaitable[ToolSet]]
+    skills: Callable[[str], Awaitable[Skills]]
     deps: object = field(default=None, repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
     web: WebPorts = field(default_factory=WebPorts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -239,7 +238,7 @@ class BaseWorkflow(Generic[Deps]):
         """Return the loop of a turn, or of a child run of it."""
         services, recorder = run.services, run.recorder
         space = services.knowledge
-        skills = loop.visible_skills(await asyncio.to_thread(services.skills, loop.skills_module))
+        skills = loop.visible_skills(await services.skills(loop.skills_module))
         search = loop.search or (space.search if space else None)
         read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
@@ -301,7 +300,7 @@ class BaseWorkflow(Generic[Deps]):
         search: KnowledgeSearch | FilteredSearch | None,
         conversation: ConversationKey,
     ) -> ToolSet:
-        bundle_tools = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
+        bundle_tools = await self._run.services.toolset(loop.tools_module)
         of_servers = await self._run.services.mcp_tools(loop.tools_module)
         await self._note_problems(of_servers)
         services = self._run.services

@@ -94,7 +94,8 @@ class Subscriptions:
                 case Block():
                     if observe is not None:
                         observe.tell(event)
-                    log_block(conversation.name, event)
+                    if logger.isEnabledFor(logging.INFO):
+                        log_block(conversation.name, event)
                 case Delta():
                     pass
             if sender is not None:

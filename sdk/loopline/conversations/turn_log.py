@@ -63,7 +63,7 @@ _LOGGED = BodyUnion[LoggedBody](LoggedBody)
 def log_block(conversation: str, block: Block) -> None:
     """Log the block, if blocks of its type are logged for people."""
     body = block.body
-    if logger.isEnabledFor(logging.INFO) and _LOGGED.has(body):
+    if _LOGGED.has(body):
         turn = block.turn_id
         text, values = _record(body, block.round)
         where: Values = {"conversation": conversation, "turn_id": turn, "round": block.round}

@@ -66,6 +66,7 @@ from loopline.timeline import (
     warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
+from loopline.timeline.tasks import ThreadCache
 from loopline.tools import Tool
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -202,6 +203,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             agents, quality = await self._agents(loaded), loaded.bundle.quality
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
+            skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
@@ -216,8 +218,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 on_build=self._on_build,
                 read_knowledge=partial(knowledge_reader, space, self._past_repositories),
                 models=partial(self._models.of_run, self._choose, self._clock),
-                toolset=cache(partial(load_tools, bundle=loaded)),
-                skills=skill_finder(loaded, loop_settings(properties).skills, os.environ),
+                toolset=ThreadCache(partial(load_tools, bundle=loaded)),
+                skills=ThreadCache(skills),
                 deps=deps,
                 mcp_tools=servers.tools,
                 execution_tools=await open_executions(properties, loaded, stack),
@@ -234,7 +236,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 log=log,
                 turns=turns,
                 servers=servers,
-                readable_skills=cache(partial(_readable_skills, loaded, services.skills)),
+                readable_skills=cache(partial(_readable_skills, loaded, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
@@ -305,7 +307,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""
         opened, tools = self._open_now, dict[str, Tool]()
         for module in descriptor_modules(opened.loaded, "tools") or [""]:
-            tools |= await asyncio.to_thread(opened.services.toolset, module)
+            tools |= await opened.services.toolset(module)
             of_servers = await opened.services.mcp_tools(module)
             tools |= {tool.spec.name: tool for tool in of_servers.tools}
         of_web = {tool.spec.name: tool for tool in opened.services.web.tools}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject
+from loopline.timeline.tasks import ThreadCache
 from loopline.tools import AskPerson, McpResult, McpTool
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def mcp_servers_of(
         clock=clock,
         start_seconds=float(seconds) if isinstance(seconds, int | float) else START_SECONDS,
     )
-    return McpServers(setup, cache(partial(load_mcp_selections, bundle=loaded)))
+    return McpServers(setup, partial(load_mcp_selections, bundle=loaded))
 
 
 class McpServers:
@@ -77,7 +78,7 @@ class McpServers:
         self, setup: McpSetup, selections: Callable[[str], tuple[McpSelection, ...] | None]
     ) -> None:
         self._setup = setup
-        self._selections = selections
+        self._selections = ThreadCache(selections)
         self._entries: dict[str, McpServerEntry] | None = None
         self._servers: dict[str, _SharedServer] = {}
         self._reading = asyncio.Lock()
@@ -88,7 +89,7 @@ class McpServers:
         Raises:
             BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
         """
-        selections = await asyncio.to_thread(self._selections, module)
+        selections = await self._selections(module)
         if selections == () or (selections is None and self._setup.file is None):
             return McpTools()
         async with self._reading:

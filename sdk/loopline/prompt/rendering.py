@@ -229,7 +229,7 @@ class Rendering:
 
         Everything said into a running turn comes in one message.
         """
-        return self._input_messages(blocks)[0]
+        return self._input_messages(blocks)[0] if blocks else []
 
     def _input_messages(
         self, blocks: Sequence[Block]
@@ -264,12 +264,12 @@ class Rendering:
 
     def input_cost(self, blocks: Sequence[Block]) -> int:
         """Return what these user inputs will cost once they are taken, in tokens."""
-        return sum(cost(message) for message, _ in self.input_messages(blocks))
+        return sum([cost(message) for message, _ in self.input_messages(blocks)])
 
     def file_cost(self, blocks: Sequence[Block]) -> int:
         """Return what the model's files cost once these user inputs are taken, in tokens."""
         return self._files + sum(
-            cost_of_files(message) for message, _ in self.input_messages(blocks)
+            [cost_of_files(message) for message, _ in self.input_messages(blocks)]
         )
 
     def _add_summary(self) -> None:

@@ -50,11 +50,13 @@ from loopline.timeline import (
 from loopline.tools import (
     AskUser,
     ChildTask,
+    NoProxy,
     Outcome,
     RerunnableTool,
     Tool,
     ToolContext,
     ToolInvocation,
+    ToolProxy,
 )
 from loopline.tools.arguments import copied_arguments
 
@@ -159,7 +161,7 @@ class ToolExecutor:
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
             beside = await self._files_beside()
-            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside)
+            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside, NoProxy())
             check = partial(parsed.tool.reconcile, copied_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
@@ -314,8 +316,7 @@ class ToolExecutor:
         call, tool = parsed.call, parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
-        is_started = call.call_id in self._recorder.turn.started
-        arguments = parsed.arguments
+        is_started, arguments = call.call_id in self._recorder.turn.started, parsed.arguments
         ran_with = None if arguments is call.arguments else arguments
         if isinstance(parsed.verdict, Deny):
             await self._record_end(call, parsed.verdict.reason, "denied")
@@ -337,7 +338,7 @@ class ToolExecutor:
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
         proxied = self._proxied_calls(parsed, tool.effect, children)
-        invocation = replace(self._tool_call(parsed, tool.effect, children, beside), proxy=proxied)
+        invocation = self._tool_call(parsed, tool.effect, children, beside, proxied)
         step = _closing(proxied, self._timed(tool, copied_arguments(arguments), invocation))
         outcome = await children.run(step)
         if parsed.guarded is not None:
@@ -368,7 +369,7 @@ class ToolExecutor:
             await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
             await self._recorder.check_lease()
         beside = await self._files_beside()
-        invocation = self._tool_call(parsed, tool.effect, children, beside)
+        invocation = self._tool_call(parsed, tool.effect, children, beside, NoProxy())
         unseen = replace(invocation, view=View(invocation.view.protocol))
         return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
 
@@ -489,7 +490,12 @@ class ToolExecutor:
         return [self._pulled[ref] for ref in refs if ref in self._pulled]
 
     def _tool_call(
-        self, parsed: CheckedCall, effect: Effect, children: Children, beside: Sequence[Block]
+        self,
+        parsed: CheckedCall,
+        effect: Effect,
+        children: Children,
+        beside: Sequence[Block],
+        proxy: ToolProxy,
     ) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
         turn_id = f"turn_{recorder.number}"
@@ -538,6 +544,7 @@ class ToolExecutor:
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
+            proxy=proxy,
         )
 
 

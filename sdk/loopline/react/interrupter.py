@@ -17,7 +17,7 @@ T = TypeVar("T")
 InterruptCause = Literal["steer", "deadline", "budget"]
 
 POLL_SECONDS = 0.2
-"""How often a turn looks for steers of another process during a long step, in seconds."""
+"""How long a turn appends nothing before it looks for steers of another process, and how often it looks then."""
 
 
 class Interrupted(Exception):
@@ -133,14 +133,17 @@ class Interrupter:
         self.interrupt("deadline")
 
     async def _poll(self) -> None:
-        """Look for steers of other processes until cancelled."""
-        newest_seen = 0
+        """Look for steers of other processes until cancelled; what an append returns need not be read."""
+        recorder, newest_seen = self._recorder, 0
         while True:
             try:
-                newest = await self._recorder.newest_steer_after(newest_seen)
+                if recorder.quiet_seconds < POLL_SECONDS:
+                    newest = recorder.waiting_steer_after(newest_seen)
+                else:
+                    newest = await recorder.newest_steer_after(newest_seen)
             except StoreBusy:  # another writer holds it for a moment
                 newest = newest_seen
             if newest > newest_seen:
                 newest_seen = newest
                 self.interrupt("steer")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(max(POLL_SECONDS - recorder.quiet_seconds, 0.0))

@@ -43,6 +43,7 @@ class ModelChain:
         self._models = models if runtime.options.chain == "next" else models[:1]
         self._context = context
         self._texts = texts
+        self._reading: ReplyFormat | None = None
         check_prices(runtime.options, context.priced(self._models))
 
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
@@ -91,8 +92,8 @@ class ModelChain:
                 await self._hand_over(position, "refusal", reply.text, reply.usage)
 
     async def read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
-        """Return the reply with its thinking, what it decides, and the plan marks before its answer."""
-        reading = self._format(traces=traces)
+        """Return the reply of the last request with its thinking, what it decides, and the plan marks before its answer."""
+        reading = self._reading or self._format(traces=traces)
         size = len(reading.before) + len(reply.text)
         return await compute(partial(reading.read, reply), characters=size)
 
@@ -112,7 +113,7 @@ class ModelChain:
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
         """Request the reply and pass its pieces to subscribers as they arrive."""
         prompt = self._context.prompt(purpose, longer=self._recorder.turn.cut_off)
-        reading = self._format(traces=traces)
+        self._reading = reading = self._format(traces=traces)
         stream = ReplyStream(self._texts, reading)
 
         async def begin(attempt: int) -> None:

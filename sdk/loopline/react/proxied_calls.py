@@ -79,11 +79,17 @@ class ProxiedCalls:
         self._running: list[_ProxiedTask] = []
         self._count = 0
         self._closed = False
-        alias = parent.tool.partition(".")[0]
-        self.names: Sequence[str] = tuple(
+        self._effect = effect
+        self._tools = tools
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the tools that the program may call; few calls run a program, so they are not listed before."""
+        alias, is_exclusive = self._parent.tool.partition(".")[0], self._effect == "exclusive"
+        return tuple(
             name
-            for name, tool in tools.items()
-            if tool.effect == "read" or (effect == "exclusive" and tool.effect != "meta")
+            for name, tool in self._tools.items()
+            if tool.effect == "read" or (is_exclusive and tool.effect != "meta")
             if name.partition(".")[0] != alias
         )
 

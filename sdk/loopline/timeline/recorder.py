@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec import structs
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
-from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserStop
+from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserSteer, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
 from loopline.timeline.open_questions import OpenQuestions
@@ -53,6 +54,7 @@ class Recorder:
         self._listener = listener
         self._is_heard = is_heard
         self._order = asyncio.Lock()
+        self._read_at = time.monotonic()
         self.timeline = timeline
         self.conversation = conversation
         self.uid = uid
@@ -88,6 +90,11 @@ class Recorder:
     def elapsed_ms(self) -> float:
         """Return the same in milliseconds, as it is recorded."""
         return round(self.elapsed_seconds * 1000, 3)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Return how long ago the log was last read, or appended to."""
+        return time.monotonic() - self._read_at
 
     @property
     def history(self) -> History:
@@ -159,8 +166,14 @@ class Recorder:
         if self.on_steer is not None:
             self.on_steer()
 
+    def waiting_steer_after(self, seq: int) -> int:
+        """Return the seq of the newest steer after `seq` that is folded, and that no round has taken, else `seq`."""
+        waiting = self.timeline.pending.values()
+        return max([block.seq for block in waiting if isinstance(block.body, UserSteer)] + [seq])
+
     async def newest_steer_after(self, seq: int) -> int:
         """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`."""
+        self._read_at = time.monotonic()
         after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
         blocks = await self._log.read(self.conversation, after=after, types=types)
         self._look_for_stop(blocks)
@@ -236,6 +249,7 @@ class Recorder:
         self._take(await self._log.read(self.conversation, after=self.timeline.seq))
 
     def _take(self, blocks: Sequence[Block]) -> None:
+        self._read_at = time.monotonic()  # other processes append in the time of this machine
         self.timeline.extend(blocks)
         for block in blocks:
             self._listener(block)

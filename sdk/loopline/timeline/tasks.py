@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -31,6 +31,23 @@ async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:
     if characters < LONG_TEXT:
         return work()
     return await finish(asyncio.ensure_future(asyncio.to_thread(work)))
+
+
+class ThreadCache(Generic[T]):
+    """Values that are computed in a thread when they are first asked for; then no thread is needed."""
+
+    def __init__(self, compute_value: Callable[[str], T]) -> None:
+        self._compute = compute_value
+        self._values: dict[str, T] = {}
+        self._computing = asyncio.Lock()
+
+    async def __call__(self, name: str) -> T:
+        """Return the value of that name; what failed is computed again."""
+        if name not in self._values:
+            async with self._computing:
+                if name not in self._values:
+                    self._values[name] = await asyncio.to_thread(self._compute, name)
+        return self._values[name]
 
 
 async def text_parts(text: str) -> AsyncIterator[str]:

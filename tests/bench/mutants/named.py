@@ -202,6 +202,12 @@ NAMED = (
         "POLL_SECONDS = 2.0",
     ),
     Named(
+        "a turn that appends does not see the steers of other processes",
+        "timeline/recorder.py",
+        "return max([block.seq for block in waiting if isinstance(block.body, UserSteer)] + [seq])",
+        "return seq if waiting else seq",
+    ),
+    Named(
         "a second interruption takes the place of the first",
         "react/interrupter.py",
         'step.cause is None and (step.steerable or why != "steer")',
