@@ -17,6 +17,7 @@ from loopline.models import (
     GENERAL,
     OFFLINE,
     VENDORS,
+    Chain,
     ClockedModel,
     ClosingModel,
     Model,
@@ -149,7 +150,7 @@ def with_agent_models(
     strings = {
         agent_role(name): text for name, text in named.items() if ":" in text or text == OFFLINE
     }
-    own = cache.registry(strings).roles if strings else {}
+    own: Mapping[str, Chain] = cache.registry(strings).roles if strings else {}
 
     def chosen() -> ModelRegistry:
         registry = choose()
