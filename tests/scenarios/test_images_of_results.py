@@ -85,7 +85,7 @@ async def test_an_image_is_part_of_the_result_that_reads_it() -> None:
     assert image.data == b64encode(FILES["chart.png"]).decode()
     assert (
         image.text
-        == f"[IMAGE {CHART}@1] image/png, 640×480 pixels, {len(FILES['chart.png']):,} bytes"
+        == f"[ATTACHED {CHART}@1] image/png, 640×480 pixels, {len(FILES['chart.png']):,} bytes"
     )
     assert "image/png, 640×480 pixels" in result.text
     assert starts[-1].file_tokens == image.tokens == 828

@@ -93,7 +93,7 @@ def show_image(
         height=image.height,
         moves=image.moves,
     )
-    line = f"[IMAGE {image.ref}] {attachments.describe(file)}"
+    line = f"[ATTACHED {image.ref}] {attachments.describe(file)}"
     if block.seq <= window.images_cleared or _is_old(block, file, window):
         reason = "room was needed, or it came some turns ago; react.read shows it again"
     else:
