@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -293,7 +293,7 @@ class Canaries:
 
 
 @contextmanager
-def canaries(folder: Path) -> Iterator[Canaries]:
+def canaries(folder: Path) -> Generator[Canaries]:
     """Canaries below a folder, and a secret in the environment."""
     os.environ["CANARY_SECRET"] = SECRET
     opened = Canaries(folder)
@@ -319,7 +319,7 @@ async def judge(sandbox: Sandbox, name: str, watched: Canaries) -> Verdict:
         contract=parse_contract([{"filename": "a"}], "turn_1") if name in ENDS else (),
         tools=("shop.find", "shop.large"),
         variables=_variables(watched),
-        limits=LIMITS,
+        limits=LIMITS if "timeout" in codes else replace(LIMITS, wall_seconds=60.0),
     )
     end = await sandbox.run(execution, Session(serve=_serve))
     watched.watch()

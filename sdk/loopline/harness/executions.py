@@ -41,8 +41,8 @@ async def open_executions(
         bundle_id=loaded.bundle.id,
         bundle_root="" if loaded.folder is None else str(loaded.folder),
     )
-    languages: list[Language] = ["python"]
-    languages += ["shell"] if properties.at("execution.shell") is True else []
+    runs_shell = properties.at("execution.shell") is True
+    languages: Sequence[Language] = ("python", "shell") if runs_shell else ("python",)
     return [ExecutionTool(sandbox, language, settings) for language in languages]
 
 
