@@ -118,7 +118,7 @@ def continue_from(database: sqlite3.Connection, base: str, contents: Contents) -
     freed = _remove(database, gone)
     read = list(contents.read(wanted))
     size, changed = _place(database, read, next_id, freed, before)
-    file_notes = {path: note for path, (id, _, note) in stored.items()}
+    file_notes = {path: note for path, (_, _, note) in stored.items()}
     file_notes |= {file.path: file.note for file in read}
     return _finish(database, contents, file_notes, size, IndexBase(base, frozenset(changed)))
 
