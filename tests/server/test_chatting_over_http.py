@@ -187,3 +187,13 @@ def test_the_server_says_that_it_lives_and_what_it_counted(client: httpx2.Client
     text = client.get("/metrics").text
     assert 'loopline_turns_total{exit_reason="complete"}' in text
     assert "loopline_response_seconds_bucket" in text
+
+
+def test_every_route_is_described_with_its_problems(client: httpx2.Client) -> None:
+    document = client.get("/openapi.json").json()
+    assert len(document["paths"]) >= 24
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            problem = operation["responses"]["422"]["content"]
+            assert "application/problem+json" in problem, path
+            assert {"401", "403", "404", "409", "413", "429", "503"} <= set(operation["responses"])

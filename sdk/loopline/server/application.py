@@ -22,7 +22,7 @@ from loopline.server import (
 from loopline.server.bundle_host import BundleHost, BundleSource, HostedBundles
 from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
-from loopline.server.problems import add_handlers
+from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
 from loopline.timeline import TimelineLog
 
@@ -79,7 +79,7 @@ def app(
     )
     served.state.host = host
     for routes in (health_routes, resource_routes, conversation_routes, chat_routes):
-        served.include_router(routes.router)
+        served.include_router(routes.router, responses=PROBLEMS)
     add_handlers(served)
     if chosen.origins:
         served.add_middleware(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -31,6 +31,26 @@ MEDIA_TYPE = "application/problem+json"
 DETAIL_CHARACTERS = 2_000
 SHOWN_FAULTS = 20
 RETRY_SECONDS = 2
+
+_PROBLEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "action_by"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "action_by": {"enum": ["client", "user", "operator", "author"]},
+    },
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": HTTPStatus(status).phrase,
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA}},
+    }
+    for status in (400, 401, 403, 404, 405, 409, 413, 421, 422, 429, 500, 502, 503, 507)
+}
+"""The problems that any route may answer with, as OpenAPI describes them."""
 
 _log = logging.getLogger("loopline")
 
