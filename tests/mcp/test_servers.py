@@ -266,3 +266,38 @@ def test_variables_are_filled_in_and_only_their_names_are_part_of_the_digest(
     assert "secret" not in repr(settings).replace("secrets", "")
     with pytest.raises(ToolError, match=r"needs the variable ONE, which .* names: set it"):
         entry.resolve({})
+
+
+async def command(*words: str) -> tuple[int, str]:
+    """Run the command, and return its code and all it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "from loopline.cli import main; main()",
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    printed, _ = await process.communicate()
+    return process.returncode or 0, printed.decode()
+
+
+async def test_the_command_lists_and_calls_tools_of_servers_and_names_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    folder = guide(tmp_path, {})
+    missing: Json = {"command": "no-such-command"}
+    servers: Json = {"mcpServers": {"calc": sdk(), "gone": missing}}
+    (folder / ".mcp.json").write_text(json.dumps(servers), "utf-8")
+    store = ("--store", f"sqlite:///{tmp_path}/talk.db")
+    checked, listed = await command("check", str(folder), *store)
+    called, printed = await command("tool", str(folder), "mcp.calc.add", '{"a": 2, "b": 3}', *store)
+    wrong, refusal = await command("tool", str(folder), "mcp.calc.add", '{"a": "x"}', *store)
+    assert checked == 0, listed
+    assert "mcp.calc.add(a: integer, b: integer)  read" in listed
+    assert "'gone' cannot be started: there is no command 'no-such-command'" in listed.replace(
+        "\n", " "
+    )
+    assert (called, printed.strip()) == (0, "5")
+    assert (wrong, "is not of type 'integer'" in refusal) == (2, True)

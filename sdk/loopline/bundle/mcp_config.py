@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*+)(?::-(?P<default>[
 _SECRET_NAME = re.compile(r"key|token|secret|password|auth|cookie|credential", re.IGNORECASE)
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR", "VIRTUAL_ENV")
 """The variables that every started server gets; others are named in its `env`."""
-_REVISION = 1
+_REVISION = 2
 """Part of every digest: another number makes all kept tools stale."""
 
 

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from rich.text import Text
 from loopline.bundle import (
     Installation,
     LoadedBundle,
+    McpTools,
     Properties,
     available,
     build_call_problems,
@@ -84,6 +85,7 @@ class Findings:
     bundle: str
     properties: Properties = field(default_factory=Properties)
     tools: ToolSet = field(default_factory=ToolSet)
+    servers: McpTools = field(default_factory=McpTools)
     skills: Skills = field(default_factory=Skills)
     agents: Agents = field(default_factory=Agents)
     knowledge: KnowledgeState | None = None
@@ -126,6 +128,8 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
             findings.knowledge = harness.knowledge_state
             findings.vectors = None if harness.knowledge is None else harness.knowledge.vectors
             _check_dependencies(loaded, harness.deps, findings)
+            findings.servers = await harness.server_tools()
+            findings.warnings += findings.servers.problems
     except LooplineError as error:
         findings.add(error)
     if findings.knowledge is not None:
@@ -208,13 +212,10 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
     yield Text(findings.bundle, style="bold")
     tools = findings.tools
     yield _section("tools", quantity(len(tools), "tool") if tools else "none of its own")
-    for name, tool in tools.items():
-        yield Text.assemble(
-            f"    {name}",
-            (f"({_parameters(tool.spec.parameters)})", QUIET),
-            f"  {tool.effect}",
-            (f"  {_first_line(tool.spec.description)}", QUIET),
-        )
+    yield from map(_tool_line, tools.values())
+    if findings.servers.tools:
+        yield _section("MCP servers", quantity(len(findings.servers.tools), "tool"))
+    yield from map(_tool_line, findings.servers.tools)
     yield _section("skills", quantity(len(list(findings.skills)), "skill"))
     for skill in findings.skills:
         yield Text.assemble(
@@ -237,6 +238,15 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
     for name, value in findings.properties.flat().items():
         if name.partition(".")[0] in findings.properties.written:
             yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
+
+
+def _tool_line(tool: Tool) -> Text:
+    return Text.assemble(
+        f"    {escape(tool.spec.name)}",
+        (f"({escape(_parameters(tool.spec.parameters))})", QUIET),
+        f"  {tool.effect}",
+        (f"  {escape(_first_line(tool.spec.description))}", QUIET),
+    )
 
 
 def _knowledge_lines(findings: Findings) -> Iterator[Text]:
@@ -324,7 +334,10 @@ def _findings_document(findings: Findings) -> JsonObject:
             "description": tool.spec.description,
             "parameters": tool.spec.parameters,
         }
-        for name, tool in findings.tools.items()
+        for name, tool in [
+            *findings.tools.items(),
+            *((tool.spec.name, tool) for tool in findings.servers.tools),
+        ]
     ]
     skills: list[Json] = [
         {"ref": skill.ref, "name": skill.name, "description": skill.description}
@@ -358,17 +371,20 @@ async def call_tool(
 ) -> int:
     """Call one tool of a bundle, outside any conversation."""
     loaded = load(bundle)
-    tools = dict[str, Tool]()
-    for module in descriptor_modules(loaded, "tools") or [""]:
-        tools |= load_tools(module, loaded)
-    tool = _find_tool(name, ToolSet(tools.values()))
-    arguments = _parse_arguments(tool, arguments_json)
-    call = _call(loaded, choices, screen)
-    await call_load_hook(loaded)
     try:
         async with AsyncExitStack() as stack:
-            deps = await make_deps(loaded, stack)
-            check_deps([tool], deps)
+            if name.startswith("mcp."):
+                harness = await stack.enter_async_context(open_bundle(bundle, choices, screen))
+                of_servers = await harness.server_tools()
+                tool = _find_tool(name, ToolSet(of_servers.tools), of_servers.problems)
+                arguments, deps = _parse_arguments(tool, arguments_json), harness.deps
+            else:
+                tool = _find_tool(name, _own_tools(loaded))
+                arguments = _parse_arguments(tool, arguments_json)
+                await call_load_hook(loaded)
+                deps = await make_deps(loaded, stack)
+                check_deps([tool], deps)
+            call = _call(loaded, choices, screen)
             context = replace(call.context, deps=deps)
             outcome = await tool.run(arguments, replace(call, context=context))
     except AskUser as pending:
@@ -385,13 +401,20 @@ async def call_tool(
     return ANSWERED
 
 
-def _find_tool(name: str, tools: ToolSet) -> Tool:
+def _own_tools(loaded: LoadedBundle) -> ToolSet:
+    tools = dict[str, Tool]()
+    for module in descriptor_modules(loaded, "tools") or [""]:
+        tools |= load_tools(module, loaded)
+    return ToolSet(tools.values())
+
+
+def _find_tool(name: str, tools: ToolSet, problems: Sequence[str] = ()) -> Tool:
     if name.startswith("react."):
         raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
     try:
         return tools.find(name)
     except ToolError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(" ".join([str(error), *problems])) from error
 
 
 def _parse_arguments(tool: Tool, written: str) -> JsonObject:

@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 from loopline.bundle import (
     Bundle,
     LoadedBundle,
+    McpTools,
     OpenBundle,
     Properties,
     Services,
@@ -303,15 +304,22 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """The memory of what was said in past turns of this store."""
         return self._open_now.services.memory
 
+    async def server_tools(self) -> McpTools:
+        """Return the tools of the bundle's MCP servers, and why some give none; one of which nothing is kept is started."""
+        opened, tools, problems = self._open_now, dict[str, Tool](), list[str]()
+        for module in descriptor_modules(opened.loaded, "tools") or [""]:
+            of_servers = await opened.services.mcp_tools(module)
+            tools |= {tool.spec.name: tool for tool in of_servers.tools}
+            problems += of_servers.problems
+        return McpTools(tuple(tools.values()), tuple(dict.fromkeys(problems)))
+
     async def bundle_tools(self) -> Sequence[Tool]:
         """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""
         opened, tools = self._open_now, dict[str, Tool]()
         for module in descriptor_modules(opened.loaded, "tools") or [""]:
             tools |= await opened.services.toolset(module)
-            of_servers = await opened.services.mcp_tools(module)
-            tools |= {tool.spec.name: tool for tool in of_servers.tools}
-        of_web = {tool.spec.name: tool for tool in opened.services.web.tools}
-        return list({**of_web, **tools}.values())
+        others = (*opened.services.web.tools, *(await self.server_tools()).tools)
+        return list({tool.spec.name: tool for tool in (*others, *tools.values())}.values())
 
     async def sign_in(self, server: str, show: Callable[[str], None]) -> None:
         """Sign in to an MCP server over HTTP; `show` gets the address that the user has to open in a browser.

@@ -11,13 +11,21 @@ from dataclasses import dataclass, replace
 import httpx2
 from mcp import Client, MCPError
 from mcp.client.auth import OAuthFlowError
-from mcp_types import CONNECTION_CLOSED, Implementation, Tool, ToolListChangedNotification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    Implementation,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    Tool,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from loopline.adapters.mcp.http import HttpEndpoint
 from loopline.adapters.mcp.kept_tools import KeptTools
 from loopline.adapters.mcp.questions import ServerQuestions
+from loopline.adapters.mcp.resources import MAX_PAGES, AddedTool, added_tools
 from loopline.adapters.mcp.results import MAX_TOOLS, call_result, tool_specs
 from loopline.adapters.mcp.stdio import ServerProcess
 from loopline.bundle import McpConnectionSettings
@@ -36,9 +44,13 @@ VERSION = "1"
 PROGRESS_SECONDS = 0.1
 """Progress of a call is shown at most this often."""
 RELIST_SECONDS = 1.0
-MAX_PAGES = 100
 TEXT_CHARACTERS = 2_000
 _HIDDEN = "[secret]"
+_LIST_CHANGES = (
+    ToolListChangedNotification,
+    ResourceListChangedNotification,
+    PromptListChangedNotification,
+)
 _FAILURES = (
     MCPError,
     OAuthFlowError,
@@ -93,6 +105,7 @@ class McpConnection:
         self._start_seconds = start_seconds
         self._on_tools = on_tools
         self._authorize = authorize
+        self._added: dict[str, AddedTool] = {}
         self._secrets: tuple[str, ...] = ()
         self._session: _Session | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -139,7 +152,12 @@ class McpConnection:
 
         try:
             with self._questions.of_call(on_question):
-                result = await session.client.call_tool(tool, arguments, progress_callback=show)
+                added = self._added.get(tool)
+                if added is not None:
+                    shown = await added.run(session.client, arguments)
+                else:
+                    result = await session.client.call_tool(tool, arguments, progress_callback=show)
+                    shown = call_result(result)
         except MCPError as error:
             if session.is_over or _is_closed(error):
                 raise ToolError(await self._ending(session)) from None
@@ -150,7 +168,6 @@ class McpConnection:
             raise ToolError(self._shown(str(error))) from None
         except (OSError, httpx2.HTTPError) as error:
             raise ToolError(self._shown(f"{self._name}: {_reason(error)}")) from None
-        shown = call_result(result)
         return replace(
             shown,
             text=self._without_secrets(shown.text),
@@ -238,7 +255,7 @@ class McpConnection:
                     opened.set_result(_Session(client, link, over))
                 await self._serve(client, link, stop)
         except ToolError as error:
-            _refuse(opened, error)
+            _refuse(opened, ToolError(self._shown(str(error))))
         except _FAILURES as error:
             words = f" ({link.last_words})" if link is not None and link.last_words else ""
             _refuse(opened, ToolError(self._shown(f"{_reason(error)}{words}")))
@@ -263,7 +280,7 @@ class McpConnection:
 
     def _client(self, link: ServerProcess | HttpEndpoint) -> Client:
         async def on_message(message: object) -> None:
-            if isinstance(message, ToolListChangedNotification):
+            if isinstance(message, _LIST_CHANGES):
                 self._tools_changed.set()
 
         return Client(
@@ -295,11 +312,15 @@ class McpConnection:
 
     async def _listen(self, client: Client) -> None:
         """Hear of changed tools from a server of the newer protocol, which sends that only where asked."""
-        capabilities = client.server_capabilities.tools
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not capabilities:
+        has = client.server_capabilities
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
         try:
-            async with client.listen(tools_list_changed=True) as changes:
+            async with client.listen(
+                tools_list_changed=has.tools is not None,
+                prompts_list_changed=has.prompts is not None,
+                resources_list_changed=has.resources is not None,
+            ) as changes:
                 async for _ in changes:
                     self._tools_changed.set()
         except (MCPError, RuntimeError, TimeoutError):
@@ -307,17 +328,20 @@ class McpConnection:
 
     async def _list_tools(self, client: Client) -> None:
         listed, cursor = list[Tool](), None
-        for _ in range(MAX_PAGES):
+        has_tools = client.server_capabilities.tools is not None
+        for _ in range(MAX_PAGES if has_tools else 0):
             page = await client.list_tools(cursor=cursor)
             listed += page.tools
             cursor = page.next_cursor
             if cursor is None or len(listed) >= MAX_TOOLS:
                 break
+        specs = tool_specs(listed)
+        self._added = await added_tools(client, {spec.name for spec in specs})
         info = client.server_info
         kept = KeptTools(
             server=one_line(info.name) if info else "",
             version=one_line(info.version) if info else "",
-            tools=tool_specs(listed),
+            tools=(*specs, *(tool.spec for tool in self._added.values())),
         )
         self._on_tools(kept)
 

@@ -65,16 +65,25 @@ def _effect(hints: ToolAnnotations | None) -> Effect:
 
 def call_result(result: CallToolResult) -> McpResult:
     """Return the texts and links of a result, the bytes in it, and its structured value."""
-    parts = list(map(_part, result.content))
-    files = tuple(part for part in parts if isinstance(part, McpFile))
-    texts = [well_formed(part) for part in parts if isinstance(part, str)]
-    text = "\n\n".join(part for part in texts if part)
+    joined = joined_result(map(content_part, result.content))
+    text, files = joined.text, joined.files
     structured: Json = well_formed_json(result.structured_content)
     if structured is not None and not text:
         return McpResult(text=dumps(structured), files=files, is_error=result.is_error)
     if _says_all(text, structured):
         structured = None
     return McpResult(text=text, files=files, structured=structured, is_error=result.is_error)
+
+
+def joined_result(parts: Iterable[str | McpFile]) -> McpResult:
+    """Return the result of these texts and files."""
+    texts, files = list[str](), list[McpFile]()
+    for part in parts:
+        if isinstance(part, McpFile):
+            files.append(part)
+        elif part:
+            texts.append(well_formed(part))
+    return McpResult(text="\n\n".join(texts), files=tuple(files))
 
 
 def _says_all(text: str, structured: Json) -> bool:
@@ -90,7 +99,7 @@ def _says_all(text: str, structured: Json) -> bool:
         return False
 
 
-def _part(block: ContentBlock) -> str | McpFile:
+def content_part(block: ContentBlock) -> str | McpFile:
     """Return what a block says, or the bytes that it has."""
     match block:
         case TextContent(text=text):

@@ -14,6 +14,7 @@ from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from shutil import which
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -22,6 +23,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from loopline.bundle import McpConnectionSettings
+from loopline.errors import ToolError
 from loopline.timeline.tasks import wait_until_done
 
 MESSAGE_BYTES = 8 * 2**20
@@ -63,6 +65,7 @@ class ServerProcess:
             OSError: it cannot be started.
         """
         loop = asyncio.get_running_loop()
+        self._check_command()
         transport, process = await loop.subprocess_exec(
             lambda: SubprocessStreamProtocol(MESSAGE_BYTES, loop),
             *self._settings.command,
@@ -90,6 +93,20 @@ class ServerProcess:
             await wait_until_done(asyncio.gather(*tasks, return_exceptions=True))
             for stream in (inward, received, to_send, outward):
                 stream.close()
+
+    def _check_command(self) -> None:
+        """Refuse what cannot be started, in words that name it.
+
+        Raises:
+            ToolError: there is no such command or folder.
+        """
+        command, cwd = self._settings.command[0], self._settings.cwd
+        if cwd is not None and not cwd.is_dir():
+            raise ToolError(f"there is no folder {str(cwd)!r} to start it in")
+        if which(command, path=self._settings.env.get("PATH")) is None and not (
+            cwd is not None and (cwd / command).is_file()
+        ):
+            raise ToolError(f"there is no command {command!r}: install it, or correct its path")
 
     async def _read(
         self,
