@@ -177,7 +177,7 @@ COMMANDS = (
         "tool",
         "bundles:call_tool",
         "Call one tool of a bundle, outside any conversation.",
-        ("user", "prop", "as_json"),
+        ("user", "store", "prop", "as_json"),
     ),
     CommandEntry(
         "mcp",

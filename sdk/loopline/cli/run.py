@@ -27,6 +27,7 @@ from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, q
 from loopline.cli.turn_display import TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
+from loopline.events import Delta
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, PendingCall, TurnResult, result
@@ -206,6 +207,9 @@ async def watch(
     try:
         async for event in events:
             display.take(event)
+            if isinstance(event, Delta) and event.type == "pending":
+                # A call that stays open for its question would wait here for ever.
+                conversation.answer(event.call_id, None)
     except LooplineError as error:
         if not display.has_ended:
             raise

@@ -26,14 +26,15 @@ from loopline.cli.chat_commands import (
     rate,
     refusal,
 )
+from loopline.cli.question_form import DECLINE, QuestionForm
 from loopline.cli.run import FinishedTurn, pending_line, show_result, show_sources
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.cli.turn_display import Transcript
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import AttachmentError, LooplineError
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.react import PendingCall, result
-from loopline.timeline import Block, Timeline, UserPrompt
+from loopline.timeline import Block, Timeline, ToolResult, UserPrompt
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
@@ -64,6 +65,7 @@ class TerminalChat:
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
         self._pending: Sequence[PendingCall] = ()
+        self._questions = list[QuestionForm]()
         self._attached: tuple[Path, ...] = ()
         self._leaving = False
         self._ok = True
@@ -104,7 +106,8 @@ class TerminalChat:
     def _toolbar(self) -> str:
         parts = [f" {escape(self._conversation.conversation.name)}"]
         if self._running:
-            parts.append(f"running: type to add · {Command.STEER} · {Command.STOP}")
+            what = "your answer" if self._questions else "running: type to add"
+            parts.append(f"{what} · {Command.STEER} · {Command.STOP}")
         elif self._pending:
             parts.append(f"{self._pending[0].call_id} waits for your answer")
         if self._attached:
@@ -154,15 +157,45 @@ class TerminalChat:
                 self._screen.error(refusal(command))
 
     async def _say(self, text: str) -> None:
-        if not text:
+        if self._running and self._questions:
+            self._answer(text)
+        elif not text:
             return
-        if self._running:
+        elif self._running:
             self._note_added(await self._conversation.followup(text))
         elif self._pending:
             self._start(self._conversation.stream_resume({self._pending[0].call_id: text}))
         else:
             attached, self._attached = self._attached, ()
             self._start(self._conversation.stream(text, attachments=attached))
+
+    def _answer(self, line: str) -> None:
+        """Answer the next field of the first question, or decline the question."""
+        question = self._questions[0]
+        if line != DECLINE:
+            try:
+                is_complete = question.take(line)
+            except LooplineError as error:
+                self._screen.error(str(error))
+                return
+            if not is_complete:
+                self._screen.note(question.prompt)
+                return
+        self._questions.pop(0)
+        answer = None if line == DECLINE else question.answer
+        if not self._conversation.answer(question.call_id, answer):
+            self._screen.note(f"{question.call_id} asks nothing any more")
+        self._show_question()
+
+    def _show_question(self) -> None:
+        for line in self._questions[0].lines if self._questions else ():
+            self._screen.note(line)
+
+    def _hear_question(self, event: Delta) -> None:
+        """Show a question of a call that stays open, unless another one waits before it."""
+        self._questions.append(QuestionForm(event))
+        if len(self._questions) == 1:
+            self._show_question()
 
     async def _steer(self, text: str) -> None:
         if not self._running:
@@ -224,6 +257,9 @@ class TerminalChat:
             async for event in events:
                 if isinstance(event, Block):
                     has_begun, number = True, event.turn
+                    self._drop_questions(event)
+                elif self._conversation.asks(event.call_id) and event.type == "pending":
+                    self._hear_question(event)
                 for line in transcript.take(event):
                     self._screen.note(line)
                 self._session.app.invalidate()
@@ -239,6 +275,12 @@ class TerminalChat:
             await self._show_finished(number, shown=transcript.is_answered)
         else:
             self._screen.note("the message was withdrawn before its turn began: nothing was run")
+
+    def _drop_questions(self, block: Block) -> None:
+        """Forget the questions of a call that has its result."""
+        if isinstance(block.body, ToolResult):
+            ended = block.body.call_id
+            self._questions = [each for each in self._questions if each.call_id != ended]
 
     async def _has_ended(self, number: int) -> bool:
         """Return whether that turn has ended, as when another process ran it meanwhile."""

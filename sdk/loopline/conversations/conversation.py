@@ -328,6 +328,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         turn.add_done_callback(self._discard_task)
         return Submission(receipt, turn)
 
+    def asks(self, call_id: str) -> bool:
+        """Return whether a call of the running turn stays open for an answer, in this process; see `answer`."""
+        return self._turns.asks(self.conversation, call_id)
+
     def answer(self, call_id: str, value: Json) -> bool:
         """Answer a question that a call of the running turn asks, as a `pending` event says; None declines.
 

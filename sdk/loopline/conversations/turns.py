@@ -258,6 +258,11 @@ class Turns:
         if recorder is not None:
             recorder.notify_steer()
 
+    def asks(self, conversation: ConversationKey, call_id: str) -> bool:
+        """Return whether a running call of the conversation waits for an answer here."""
+        recorder = self._subscriptions.running.get(conversation)
+        return recorder is not None and recorder.questions.asks(call_id)
+
     def answer(self, conversation: ConversationKey, call_id: str, value: Json) -> bool:
         """Answer a question that a running call asks; return whether it asks one here."""
         recorder = self._subscriptions.running.get(conversation)

@@ -29,6 +29,11 @@ class OpenQuestions:
             if self._waiting.get(call_id) is waiting:
                 del self._waiting[call_id]
 
+    def asks(self, call_id: str) -> bool:
+        """Return whether the call waits for an answer now."""
+        waiting = self._waiting.get(call_id)
+        return waiting is not None and not waiting.done()
+
     def answer(self, call_id: str, value: Json) -> bool:
         """Give the user's answer to the call; return whether it asks anything."""
         waiting = self._waiting.get(call_id)
