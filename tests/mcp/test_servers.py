@@ -13,12 +13,15 @@ from loopline import BundleError, Harness, ToolError
 from loopline.bundle import load, load_mcp_selections, read_mcp_file
 from loopline.events import Delta
 from loopline.models import Json
+from loopline.react import PRESETS
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ArtifactKept, Notice
 from tests.authoring.bundle_files import guide
+from tests.doors.command import wait_for
 from tests.mcp.served import Served, plain, results_in, sdk
 from tests.mcp.servers.sdk_server import PIXEL
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
 
 
@@ -301,3 +304,52 @@ async def test_the_command_lists_and_calls_tools_of_servers_and_names_what_is_mi
     )
     assert (called, printed.strip()) == (0, "5")
     assert (wrong, "is not of type 'integer'" in refusal) == (2, True)
+
+
+async def test_a_call_that_a_crash_cut_off_is_interrupted_when_its_turn_goes_on(
+    tmp_path: Path,
+) -> None:
+    served, notes = Served(tmp_path, in_memory=False), tmp_path / "notes"
+    served.declare({"calc": sdk(NOTES=str(notes))})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.mcp.calling", str(tmp_path), "mcp.calc.hold", cwd=ROOT
+    )
+    await asyncio.to_thread(wait_for, notes.exists)
+    process.kill()
+    await process.wait()
+    async with served.open(ScriptedModel([Say("Done.")])) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.resume()
+        [cut] = results_in(await talk.blocks())
+    assert (result.answer, cut.status) == ("Done.", "interrupted")
+    assert notes.read_text().splitlines() == ["holding"]
+
+
+async def test_two_processes_keep_one_whole_list(tmp_path: Path) -> None:
+    folder = guide(tmp_path, {})
+    (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"calc": sdk()}}), "utf-8")
+    store = ("--store", f"sqlite:///{tmp_path}/talk.db")
+    runs = await asyncio.gather(*(command("check", str(folder), *store) for _ in range(2)))
+    [file] = (tmp_path / "talk.db-mcp").iterdir()
+    kept = json.loads(file.read_text("utf-8"))
+    assert [code for code, _ in runs] == [0, 0]
+    assert {"add", "choose"} <= {tool["name"] for tool in kept["tools"]}
+
+
+async def test_in_every_preset_many_tools_of_servers_wait_until_they_are_requested(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, in_memory=False)
+    served.declare({"one": sdk(), "two": sdk(), "three": sdk()})
+    offered = dict[str, int]()
+    for preset in PRESETS:
+        model = ScriptedModel([Say("Done.")] * 9, strict=False, json_mode=True)
+        options: dict[str, Json] = {"react.select_tools": None, "react.preset": preset}
+        async with served.open(model, **options) as harness:
+            await harness.conversation(preset).say("Go!")
+        first = next(request for request in model.requests if request.purpose == "decision")
+        names = f"{first.system} {[tool.name for tool in first.tools]}"
+        offered[preset] = sum(
+            f"mcp.{server}.weather'" in names for server in ("one", "two", "three")
+        )
+    assert offered == dict.fromkeys(PRESETS, 0)

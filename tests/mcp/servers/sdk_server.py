@@ -80,6 +80,14 @@ async def wait() -> str:
     return "waited"
 
 
+@server.tool()
+async def hold() -> str:
+    """Do for ever what is not known."""
+    note("holding")
+    await asyncio.sleep(3_600)
+    return "held"
+
+
 class Choice(BaseModel):
     """What the user chooses."""
 
