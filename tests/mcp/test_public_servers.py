@@ -92,7 +92,7 @@ async def test_the_server_of_everything_gives_each_kind_of_result(
     total, structured, image, links, reference, env = results_in(blocks)
     assert "5" in total.text
     assert json.loads(structured.text)["temperature"] > 0
-    assert "[an image: image/png, " in image.text
+    assert "wrote fi:turn_1.outputs/mcp/all/c3-1.png@1 (image/png, " in image.text
     assert links.text.count("a resource: ") == 2
     assert "demo://resource/" in reference.text
     assert "[secret]" in env.text
@@ -135,3 +135,27 @@ async def test_the_servers_of_files_and_of_memory_keep_what_they_are_told(
     )
     assert (written.status, read.text, refused.status) == ("ok", "Green.", "error")
     assert (created.status, "hot" in graph.text) == ("ok", True)
+
+
+async def test_the_tools_of_three_servers_wait_until_they_are_requested(
+    packages: Path, tmp_path: Path
+) -> None:
+    served = Served(tmp_path)
+    served.declare(
+        {
+            "all": of_npm(packages / "server-everything", "stdio"),
+            "fs": of_npm(packages / "server-filesystem", str(tmp_path)),
+            "mem": of_npm(packages / "server-memory"),
+        }
+    )
+    request = Call("react.request_tools", tool_names=["mcp.all.get-sum"])
+    model = ScriptedModel([request, Call("mcp.all.get-sum", a=1, b=2), Say("Done.")])
+    async with served.open(model, **{"react.select_tools": None}) as harness:
+        await harness.conversation("c1").say("Go!")
+    offered = [
+        [tool.name for tool in each.tools if tool.name.startswith("mcp.")]
+        for each in model.requests
+    ]
+    assert offered == [[], ["mcp.all.get-sum"], ["mcp.all.get-sum"]]
+    [catalogue] = [tool for tool in model.requests[0].tools if tool.name == request.name]
+    assert catalogue.description.count("\n- mcp.") >= 13 + 14 + 9
