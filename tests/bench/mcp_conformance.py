@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,7 +53,7 @@ def main() -> None:
         suite = folder / "node_modules" / SUITE / "dist" / "index.js"
         names = scenarios(suite)
         places = [folder / "results" / str(number) for number in range(len(names))]
-        counts = list(pool.map(lambda pair: trial(suite, *pair), zip(names, places, strict=True)))
+        counts = list(pool.map(partial(trial, suite), names, places))
     total, unexpected = Counter[str](), list[str]()
     for scenario, count in zip(names, counts, strict=True):
         failed = count["FAILURE"] + count["WARNING"]

@@ -42,7 +42,7 @@ async def open_executions(
         bundle_root="" if loaded.folder is None else str(loaded.folder),
     )
     runs_shell = properties.at("execution.shell") is True
-    languages: Sequence[Language] = ("python", "shell") if runs_shell else ("python",)
+    languages: tuple[Language, ...] = ("python", "shell") if runs_shell else ("python",)
     return [ExecutionTool(sandbox, language, settings) for language in languages]
 
 

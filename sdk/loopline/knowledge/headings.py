@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from loopline.search import SEPARATOR, chunk
 
 MARKDOWN = (".md", ".markdown", ".mdx")
-_ATX = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
+_ATX = re.compile(r" {0,3}#{1,6}[ \t]")
 _NAMED = re.compile(r"""\b(?:id|name)=["']([^"'\s>]+)["']""")
 _OWN_NAME = re.compile(r"\{[^{}]*#([\w.:-]+)[^{}]*\}")
-_MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<[^<>]*>")
+_MARKUP = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)|<[^<>]*>")
 
 
 def heading_slug(heading: str) -> str:
@@ -35,13 +35,19 @@ def _names(path: str, text: str) -> Iterator[str]:
     seen = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
-            for slug in _slugs(match[1]):
+            for slug in _slugs(_without_closing_marks(line[match.end() :])):
                 yield f"{slug}-{seen[slug]}" if seen[slug] else slug
                 seen[slug] += 1
         for pattern in (_NAMED, _OWN_NAME):
             yield from (name.lower() for name in pattern.findall(line))
     for piece in chunk(path, text):
         yield from map(heading_slug, piece.title.split(SEPARATOR))
+
+
+def _without_closing_marks(heading: str) -> str:
+    text = heading.strip(" \t")
+    bare = text.rstrip("#")
+    return bare.rstrip(" \t") if not bare or bare.endswith((" ", "\t")) else text
 
 
 def _slugs(heading: str) -> set[str]:
