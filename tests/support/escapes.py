@@ -173,6 +173,12 @@ ATTEMPTS: Mapping[str, str] = {
     "a device": 'attempt(lambda: os.mknod("outputs/d", 0o600 | 0o20000, os.makedev(1, 1)))',
     "devices of the host": 'attempt(lambda: [read(f"/dev/{name}", 10) for name in ("mem", "kmsg", "vda", "sda", "kvm")])',
     "typing into a terminal": 'attempt(lambda: __import__("fcntl").ioctl(0, 0x5412, b"x"))',
+    "typing into a terminal by a wide number": """
+try:
+    call(16, 0, 0x1_0000_5412, b"x")
+except OSError as error:
+    print("STOPPED" if error.errno == errno.EPERM else "ESCAPED", error)
+""",
     # Files.
     "the secret of the host": 'attempt(lambda: read(HOST_FOLDER + "/secret"))',
     "passwords": 'attempt(lambda: read("/etc/shadow"))',

@@ -34,7 +34,8 @@ getpeername setsockopt
 
 _NEW_NAMESPACES = 0x7E02_0000
 _UNIX = 1
-_PUSH_INPUT = 0x5412
+_TERMINAL_QUESTIONS = (0x5401, 0x540F, 0x5413)
+_DESCRIPTOR_FLAGS = (0x541B, 0x5421, 0x5450, 0x5451)
 
 
 class FilterUnavailable(Exception):
@@ -52,7 +53,6 @@ class _Seccomp(Protocol):
 
     ALLOW: int
     EQ: int
-    NE: int
     MASKED_EQ: int
 
     ERRNO: Callable[[int], int]
@@ -77,7 +77,9 @@ def filter_program() -> bytes:
     calls = library.SyscallFilter(library.ERRNO(errno.EPERM))
     for name in _ALLOWED.split():
         calls.add_rule(allow, name)
-    calls.add_rule(allow, "ioctl", argument(1, library.NE, _PUSH_INPUT))
+    for request in (*_TERMINAL_QUESTIONS, *_DESCRIPTOR_FLAGS):
+        # The kernel reads 32 bits, the filter 64: what is not listed whole may be another request.
+        calls.add_rule(allow, "ioctl", argument(1, library.EQ, request))
     calls.add_rule(allow, "socketpair", argument(0, library.EQ, _UNIX))
     calls.add_rule(allow, "clone", argument(0, library.MASKED_EQ, _NEW_NAMESPACES, 0))
     # The library of C takes clone instead, whose flags a filter can read.
