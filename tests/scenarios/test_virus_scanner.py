@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,13 @@ EICAR = b"X5O!P%@AP[4\\PZX54(P^)7CC)7}$EIC" + b"AR-STANDARD-ANTIVIRUS-TEST-FILE!
 async def clamd(path: Path, mode: str = "") -> AsyncGenerator[None]:
     """Answer as a `clamd` does whose signatures have the test file of scanners, or misbehave."""
 
+    answers = set[asyncio.Task[None]]()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            await write_verdict(reader, writer)
+
+    async def write_verdict(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readuntil(b"\0") == b"zINSTREAM\0"
         data = b""
         while size := int.from_bytes(await reader.readexactly(4), "big"):
@@ -30,11 +36,14 @@ async def clamd(path: Path, mode: str = "") -> AsyncGenerator[None]:
         reply = {"cut": b"", "full": b"INSTREAM size limit exceeded. ERROR\0"}
         writer.write(reply.get(mode, b"stream: " + found + b"\0"))
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_unix_server(answer, path)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.add(asyncio.ensure_future(answer(reader, writer)))
+
+    server = await asyncio.start_unix_server(accept, path)
     async with server:
         yield
+    await asyncio.gather(*answers)
 
 
 @asynccontextmanager

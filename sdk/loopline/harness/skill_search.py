@@ -48,10 +48,10 @@ def skill_finder(
     bundle: LoadedBundle, search: SkillSearch, environment: Mapping[str, str]
 ) -> Callable[[str], Skills]:
     """Return what gives the skills that a descriptor module selects, once for each; what was left out elsewhere is logged."""
-    places = skill_places(search, environment, Path.cwd())
 
     @cache
     def found(module: str) -> Skills:
+        places = skill_places(search, environment, Path.cwd())
         skills = load_skills(module, bundle, places=places)
         if places:
             for warning in skills.warnings:
