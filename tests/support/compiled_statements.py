@@ -25,6 +25,8 @@ HEADER = '''"""Every SQL statement of the store as text, compiled from the defin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loopline.adapters.sql.read_statements import ReadStatements
 '''
 WIDTH = 90
@@ -83,10 +85,18 @@ def source(value: Texts) -> str:
             return f"ReadStatements({' '.join(fields)})"
 
 
+def assigned(name: str, value: Texts) -> str:
+    """The name, with its type where a type checker would have to guess it."""
+    return f"{name}: Mapping[str, tuple[str, ...]]" if isinstance(value, dict) else name
+
+
 def main() -> None:
     """Write the module."""
     path = Path(statements.__file__)
-    parts = [HEADER, *(f"{name} = {source(value)}" for name, value in texts().items())]
+    parts = [
+        HEADER,
+        *(f"{assigned(name, value)} = {source(value)}" for name, value in texts().items()),
+    ]
     path.write_text("\n".join(parts) + "\n", "utf-8")
     subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)
 

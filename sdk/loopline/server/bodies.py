@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
 
@@ -24,7 +24,7 @@ TurnId = Annotated[str, Field(pattern=r"^turn_[1-9][0-9]{0,8}$")]
 class RequestBody(BaseModel):
     """A body that a client sends: a field that is not known is refused."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class AttachedFile(RequestBody):

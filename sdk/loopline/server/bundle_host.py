@@ -53,10 +53,10 @@ class BundleHost:
             raise LooplineError("a server needs a bundle to serve")
         self.auth: Authenticator = auth or LocalUser()
         self.is_local: bool = isinstance(self.auth, LocalUser)
-        self.settings = settings
+        self.settings: ServerSettings = settings
         self.clock: Clock = hosted.clock
-        self.metrics = ServerMetrics()
-        self.rates = RequestRates(settings.requests_per_minute)
+        self.metrics: ServerMetrics = ServerMetrics()
+        self.rates: RequestRates = RequestRates(settings.requests_per_minute)
         self.listeners = 0
         self.signing_key: bytes = settings.signing_key or token_bytes(32)
         self._hosted = hosted
@@ -66,7 +66,7 @@ class BundleHost:
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
         self._recovery: asyncio.Task[None] | None = None
-        self.draining = asyncio.Event()
+        self.draining: asyncio.Event = asyncio.Event()
 
     async def open(self) -> None:
         """Open every bundle, unless they are open, and resume the turns that a killed process left."""

@@ -31,7 +31,9 @@ from loopline.server.event_streams import MEDIA_TYPE, event_stream, start_positi
 from loopline.server.problems import not_found
 from loopline.timeline import ConversationKey, turn_number
 
-router = APIRouter(prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"])
+router: APIRouter = APIRouter(
+    prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"]
+)
 OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
 DialectHeader = Annotated[OwnDialect | None, Header(alias="Loopline-Dialect")]
 KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]

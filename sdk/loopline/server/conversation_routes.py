@@ -54,7 +54,7 @@ from loopline.timeline import (
 )
 from loopline.timeline.feedback import Reactions, Satisfaction
 
-router = APIRouter(prefix="/conversations/{tenant}/{project}", tags=["conversations"])
+router: APIRouter = APIRouter(prefix="/conversations/{tenant}/{project}", tags=["conversations"])
 PAGE = 500
 _CURSOR = re.compile(r"[0-9]{1,9}")
 

@@ -12,7 +12,7 @@ from loopline.server import metrics
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.problems import RequestProblem
 
-router = APIRouter(tags=["health"])
+router: APIRouter = APIRouter(tags=["health"])
 
 
 class HealthAnswer(BaseModel):

@@ -24,7 +24,7 @@ from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem, not_found
 from loopline.timeline import BodyUnion, ConversationKey, FileAdded, turn_number
 
-router = APIRouter(tags=["resources"])
+router: APIRouter = APIRouter(tags=["resources"])
 ContentType = Literal["message", "file", "execution", "citable"]
 SHOWN_INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """The types that a browser may show: none of them can hold a script."""

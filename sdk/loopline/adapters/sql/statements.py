@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loopline.adapters.sql.read_statements import ReadStatements
 
 SELECT_META = """SELECT meta.value FROM meta WHERE meta."key" = :key"""
@@ -336,7 +338,7 @@ blocks.blob, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND bl
 SELECT_CHAIN_POINT = """SELECT blocks.digest, blocks.bytes FROM blocks WHERE blocks.conversation = :owner AND
 blocks.seq = :last"""
 UPDATE_CHAIN = """UPDATE blocks SET digest=:new_digest, bytes=:total WHERE blocks.id = :row"""
-CREATE_TABLES = {
+CREATE_TABLES: Mapping[str, tuple[str, ...]] = {
     "conversations": (
         """CREATE TABLE conversations ( id INTEGER NOT NULL, tenant TEXT NOT NULL, project TEXT NOT
 NULL, user TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, title TEXT NOT NULL,
