@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -62,6 +62,7 @@ class BundleHost:
         self._hosted = hosted
         self._harnesses: dict[str, Harness[Any]] = {}
         self._running = Counter[ConversationKey]()
+        self._sending = 0
         self._watches = set[asyncio.Task[None]]()
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
@@ -181,13 +182,12 @@ class BundleHost:
         harness = self.harness(wanted) if wanted else self._first
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
 
-    def watch(self, key: ConversationKey, submission: Submission) -> Submission:
+    def watch(self, key: ConversationKey, submission: Submission) -> None:
         """Keep a submission until its turn has ended, and count how it ended."""
         self._running[key] += 1
         watch = asyncio.create_task(self._await_end(key, submission))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
-        return submission
 
     async def _await_end(self, key: ConversationKey, submission: Submission) -> None:
         try:
@@ -212,8 +212,9 @@ class BundleHost:
         """Return how many turns were sent here and have not ended."""
         return self._running.total()
 
-    def check_room(self) -> None:
-        """Check that one more turn may run.
+    @contextmanager
+    def turn_slot(self) -> Generator[None]:
+        """Hold a place for a turn that is being sent, until it is watched.
 
         Raises:
             RequestProblem: the server is full, or is about to end.
@@ -223,12 +224,17 @@ class BundleHost:
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the server is about to end", headers=retry
             )
-        if self.running_turns >= self.settings.turns:
+        if self.running_turns + self._sending >= self.settings.turns:
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self.settings.turns} turns run already: try again",
                 headers=retry,
             )
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
 
     def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:
         """Write the line of a change: what was done, by whom and to which conversation, and never its text."""

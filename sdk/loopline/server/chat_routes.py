@@ -58,18 +58,17 @@ async def send_message(
     The answer is the turn's result; its events, if `text/event-stream` is accepted; or, with `background`, the receipt.
     A message with an `Idempotency-Key` that was used in the conversation before is not sent again.
     """
-    host.check_room()
-    talk = await host.conversation(key, body.bundle_id)
-    submission = host.watch(
-        key,
-        await talk.submit(
+    files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
+    with host.turn_slot():
+        talk = await host.conversation(key, body.bundle_id)
+        submission = await talk.submit(
             body.text,
-            attachments=[Attachment(file.name, file.data, file.mime) for file in body.attachments],
+            attachments=files,
             when_busy=body.when_busy,
             key=idempotency_key,
             **body.limits.options(),
-        ),
-    )
+        )
+        host.watch(key, submission)
     host.audit("message", key, seq=submission.receipt.seq)
     return await _respond(host, talk, submission, request, name, in_background=body.background)
 
@@ -79,14 +78,13 @@ async def answer_calls(
     host: HostDep, key: OwnKeyDep, body: AnswersBody, request: Request, name: DialectHeader = None
 ) -> Response:
     """Answer the calls that wait for the user, and continue the turn; without values continue one that was cut off."""
-    host.check_room()
-    talk = await _begun(host, key)
-    if body.values and all(talk.answer(call, value) for call, value in body.values.items()):
-        host.audit("answer", key, calls=",".join(body.values))
-        return JSONResponse(DoneAnswer(done=True).model_dump(), 202)
-    submission = host.watch(
-        key, await talk.submit_resume(body.values or None, **body.limits.options())
-    )
+    with host.turn_slot():
+        talk = await _begun(host, key)
+        if body.values and all(talk.answer(call, value) for call, value in body.values.items()):
+            host.audit("answer", key, calls=",".join(body.values))
+            return JSONResponse(DoneAnswer(done=True).model_dump(), 202)
+        submission = await talk.submit_resume(body.values or None, **body.limits.options())
+        host.watch(key, submission)
     host.audit("answer", key, calls=",".join(body.values))
     return await _respond(host, talk, submission, request, name, in_background=False)
 

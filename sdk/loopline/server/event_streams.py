@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from loopline.conversations import Conversation, Submission
 from loopline.errors import LooplineError
@@ -54,13 +55,27 @@ def event_stream(
             f"{host.settings.listeners} streams are open already: try again",
             headers={"Retry-After": "2"},
         )
-    # Counted before the first byte is sent, so that many at once cannot pass the limit.
-    host.listeners += 1
-    return StreamingResponse(
-        _frames(host, talk, name, after, submission),
-        media_type=MEDIA_TYPE,
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return _CountedStream(host, _frames(host, talk, name, after, submission))
+
+
+class _CountedStream(StreamingResponse):
+    """A stream that counts as a listener from its making, so that many at once cannot pass the limit, to its end.
+
+    A client that leaves before the first byte ends it too, without its frames having begun.
+    """
+
+    def __init__(self, host: BundleHost, frames: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(frames, media_type=MEDIA_TYPE, headers=headers)
+        self._host = host
+        host.listeners += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the frames."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._host.listeners -= 1
 
 
 async def _frames(
@@ -78,12 +93,9 @@ async def _frames(
         keep_alive_seconds=host.settings.keep_alive_seconds,
         after=after,
     )
-    try:
-        async with aclosing(frames):
-            async for frame in frames:
-                yield frame
-    finally:
-        host.listeners -= 1
+    async with aclosing(frames):
+        async for frame in frames:
+            yield frame
 
 
 async def _events(
