@@ -35,6 +35,7 @@ class Issuer:
         default_factory=dict[str, ec.EllipticCurvePrivateKey]
     )
     asked: int = 0
+    is_down: bool = False
 
     def rotate(self, key_id: str) -> None:
         """Have one new key alone."""
@@ -74,6 +75,10 @@ def issuer() -> Generator[Issuer]:
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if made.is_down:
+                made.asked += 1
+                self.send_error(503)
+                return
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(made.document(self.path)).encode())
@@ -112,6 +117,28 @@ async def test_keys_are_fetched_once_and_again_when_they_rotate(issuer: Issuer) 
     with pytest.raises(Unauthenticated):
         await users.authenticate(old)
     assert issuer.asked == 2
+
+
+async def test_an_issuer_that_is_down_is_asked_once_in_a_while_and_nobody_is_let_in(
+    issuer: Issuer,
+) -> None:
+    clock = FakeClock()
+    users = TokenUsers(issuer.url, AUDIENCE, clock=clock)
+    token = issuer.token()
+    issuer.is_down = True
+    for _ in range(3):
+        with pytest.raises(Unauthenticated):
+            await users.authenticate(token)
+    assert issuer.asked == 1
+    issuer.is_down = False
+    await clock.sleep(11)
+    assert (await users.authenticate(token)).user == "ann"
+    issuer.is_down = True
+    await clock.sleep(11)
+    issuer.keys["k2"] = issuer.keys["k1"]
+    with pytest.raises(Unauthenticated):
+        await users.authenticate(issuer.token("k2"))
+    assert (await users.authenticate(token)).user == "ann", "a key that is not known costs no other"
 
 
 def unsigned(issuer: Issuer) -> str:

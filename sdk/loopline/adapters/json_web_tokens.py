@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ FETCH_SECONDS = 5.0
 FRESH_SECONDS = 300.0
 """How long keys are used without a look whether the issuer still has them."""
 PAUSE_SECONDS = 10.0
-"""The shortest time between two fetches: a made-up key id must not make many."""
+"""The shortest time between two fetches: neither a made-up key id nor an issuer that is down must make many."""
 LEEWAY_SECONDS = 30
 
 
@@ -43,7 +44,7 @@ class IssuerTokens:
         self._jwks_url = jwks_url
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._fetched_at: float | None = None
+        self._tried_at = self._fetched_at = -math.inf
         self._fetching = asyncio.Lock()
 
     async def claims(self, token: str) -> JsonObject:
@@ -79,24 +80,29 @@ class IssuerTokens:
 
     async def _key(self, key_id: str) -> jwt.PyJWK:
         async with self._fetching:
-            age = None if self._fetched_at is None else self._clock.elapsed() - self._fetched_at
-            is_old = age is None or age > FRESH_SECONDS
-            if is_old or (key_id not in self._keys and age is not None and age > PAUSE_SECONDS):
+            now = self._clock.elapsed()
+            if now - self._fetched_at > FRESH_SECONDS:
+                self._keys = {}  # until the issuer answers no token of it is accepted
+            if key_id not in self._keys and now - self._tried_at > PAUSE_SECONDS:
+                self._tried_at = now
                 await self._fetch()
+                self._fetched_at = now
         if key_id not in self._keys:
-            raise TokenRefused("the token was signed with a key that its issuer does not have")
+            raise TokenRefused("its issuer has no such key, or could not be asked just now")
         return self._keys[key_id]
 
     async def _fetch(self) -> None:
-        """Fetch the issuer's keys; while it cannot be reached, no token of it is accepted."""
+        """Fetch the issuer's keys.
+
+        Raises:
+            TokenRefused: they cannot be had.
+        """
         try:
             async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
                 url = self._jwks_url or await self._discover(client)
                 document = await _document(client, url)
             self._keys = dict(_public_keys(document))
-            self._fetched_at = self._clock.elapsed()
         except (httpx2.HTTPError, jwt.PyJWTError, ValueError) as error:
-            self._keys = {}
             raise TokenRefused("the keys of the issuer cannot be fetched now") from error
 
     async def _discover(self, client: httpx2.AsyncClient) -> str:
