@@ -116,3 +116,16 @@ async def test_a_tool_that_is_called_alone_says_which_files_it_would_make(tmp_pa
     assert (ran.code, ran.out.strip()) == (0, "Done.")
     assert "file: outputs/a.csv (1 bytes), which only a conversation keeps" in ran.err
     assert command("tool", "shop.py", "shop.report", "--json").value["files"] == ["outputs/a.csv"]
+
+
+async def test_a_program_is_run_alone_and_can_call_no_tool(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from loopline import Bundle\n\n"
+        'execution = {"runtime": {"mode": "local"}, "allow_local": True}\n'
+        'bundle = Bundle(id="shop", configuration={"execution": execution})\n'
+    )
+    command = Loopline(tmp_path)
+    ran = command("tool", "shop.py", "exec.python", '{"contract": [], "program": "print(6 * 7)"}')
+    assert (ran.code, "| 42" in ran.out) == (0, True)
+    calling = '{"contract": [], "program": "await tools.call(\'shop.price\')"}'
+    assert "no tool 'shop.price' here" in command("tool", "shop.py", "exec.python", calling).out

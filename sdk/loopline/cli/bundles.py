@@ -47,7 +47,7 @@ from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
-from loopline.harness import skill_places
+from loopline.harness import open_executions, skill_places
 from loopline.knowledge import KnowledgeState, VectorState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
@@ -379,7 +379,8 @@ async def call_tool(
                 tool = _find_tool(name, ToolSet(of_servers.tools), of_servers.problems)
                 arguments, deps = _parse_arguments(tool, arguments_json), harness.deps
             else:
-                tool = _find_tool(name, _own_tools(loaded))
+                programs = await open_executions(_properties(loaded, choices), loaded, stack)
+                tool = _find_tool(name, ToolSet([*_own_tools(loaded), *programs]))
                 arguments = _parse_arguments(tool, arguments_json)
                 await call_load_hook(loaded)
                 deps = await make_deps(loaded, stack)
@@ -401,11 +402,11 @@ async def call_tool(
     return ANSWERED
 
 
-def _own_tools(loaded: LoadedBundle) -> ToolSet:
+def _own_tools(loaded: LoadedBundle) -> Sequence[Tool]:
     tools = dict[str, Tool]()
     for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
-    return ToolSet(tools.values())
+    return list(tools.values())
 
 
 def _find_tool(name: str, tools: ToolSet, problems: Sequence[str] = ()) -> Tool:
@@ -414,7 +415,7 @@ def _find_tool(name: str, tools: ToolSet, problems: Sequence[str] = ()) -> Tool:
     try:
         return tools.find(name)
     except ToolError as error:
-        raise UsageError(" ".join([str(error), *problems])) from error
+        raise UsageError("; ".join([str(error), *problems])) from error
 
 
 def _parse_arguments(tool: Tool, written: str) -> JsonObject:
@@ -431,16 +432,19 @@ def _parse_arguments(tool: Tool, written: str) -> JsonObject:
     return value
 
 
-def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
-    """Return a call outside any conversation, whose progress and events are printed."""
+def _properties(loaded: LoadedBundle, choices: Choices) -> Properties:
     try:
-        properties = merged(
+        return merged(
             loaded.bundle.defaults, folder=loaded.folder, overrides=chosen_properties(choices)
         )
     except PropertyError as error:
         if choices.props:
             raise UsageError(str(error)) from error
         raise
+
+
+def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
+    """Return a call outside any conversation, whose progress and events are printed."""
     clock, timeline = SystemClock(), Timeline()
     scratchpad: MutableMapping[str, Any] = {}
 
@@ -455,7 +459,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocat
         conversation="",
         turn_id=TURN_ID,
         user=choices.user_name,
-        properties=properties.flat(),
+        properties=_properties(loaded, choices).flat(),
         scratchpad=scratchpad,
         on_progress=screen.note,
         on_emit=emit,

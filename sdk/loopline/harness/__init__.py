@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loopline.harness.cassette import Cassette
     from loopline.harness.conversation_names import ConversationNames
-    from loopline.harness.executions import execution_features
+    from loopline.harness.executions import execution_features, open_executions
     from loopline.harness.harness import Harness
     from loopline.harness.model_choice import ModelChoice
     from loopline.harness.provider_models import model
@@ -39,6 +39,7 @@ __all__ = [
     "http_address",
     "model",
     "model_or_call",
+    "open_executions",
     "run_sync",
     "serve_mcp",
     "skill_places",
@@ -55,6 +56,7 @@ _MODULES = {
     "StaleAnswer": "stale_answers",
     "Store": "store",
     "execution_features": "executions",
+    "open_executions": "executions",
     "find_stale_answers": "stale_answers",
     "model": "provider_models",
     "http_address": "served_bundle",

@@ -112,7 +112,7 @@ def _rendered(quotes: Sequence[Quote]) -> list[str]:
 
 def catalogue(bundle: str, tools: Sequence[ToolSpec]) -> list[str]:
     """Return the pieces of an answer that lists the bundle's own tools."""
-    own = [tool for tool in tools if not tool.name.startswith("react.")]
+    own = [tool for tool in tools if not tool.name.startswith(("react.", "crew."))]
     subject = f"the bundle {on_one_line(bundle)}" if bundle else "this bundle"
     if not own:
         return [
