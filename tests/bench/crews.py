@@ -16,8 +16,9 @@ from rich.console import Console
 from loopline import Harness
 from loopline.testing import Call
 from loopline.timeline import RunChild, ToolResult
+from tests.support.child_runs import EACH, Line
 from tests.support.crashing_graphs import WHOLE, findings, run_process
-from tests.support.crews import EACH, Line, Scripts, desk, handoff
+from tests.support.crews import Scripts, desk, handoff
 
 CONSOLE = Console(highlight=False)
 CHILDREN, ROUNDS = 100, 5

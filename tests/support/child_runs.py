@@ -190,7 +190,7 @@ class Cast:
         first = next(
             message.text for message in prompt.messages if isinstance(message, UserMessage)
         )
-        task = next(task for task in self._scripts if task in first)
+        task = self.task_of(first, [task for task in self._scripts if task in first])
         self.requests[task].append(prompt)
         total = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
         match self._scripts[task][total]:
@@ -201,6 +201,11 @@ class Cast:
                 yield Reply(calls=(call,), stop_reason="tool_use", usage=EACH)
             case calls:
                 yield Reply(calls=calls, stop_reason="tool_use", usage=EACH)
+
+    def task_of(self, first: str, named: Sequence[str]) -> str:
+        """The task, of those that the first message names, whose script goes on."""
+        del first
+        return named[0]
 
 
 @asynccontextmanager

@@ -13,8 +13,9 @@ from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
 from loopline.testing import Call
 from loopline.timeline import CrewGraph, Exit, RunChild, ToolResult
+from tests.support.child_runs import Line
 from tests.support.crashing_turns import CrashPoint, KillingLog
-from tests.support.crews import Line, Scripts
+from tests.support.crews import Scripts
 from tests.support.forked_processes import forked
 
 NEEDS = {"1": [], "2": [], "3": ["1", "2"], "4": ["2"], "5": ["3", "4"], "6": ["5"]}

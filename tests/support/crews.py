@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from loopline import Agent, Bundle, Harness, Output, Source, tool
 from loopline.clock import Clock
-from loopline.models import (
-    AssistantMessage,
-    Capabilities,
-    Price,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    Usage,
-    UserMessage,
-)
 from loopline.testing import FakeClock
-
-EACH = Usage(input_tokens=10, output_tokens=5)
-
-Line = str | ToolCall | tuple[ToolCall, ...]
+from tests.support.child_runs import Cast
 
 
 @tool(effect="read")
@@ -50,38 +36,14 @@ def desk(*agents: Agent) -> Bundle:
     )
 
 
-class Scripts:
-    """A model with a script for each task; what it says next goes by what it has said in the prompt.
-
-    So it can be asked again after a crash, and by several runs at once. `requests` are those of each.
-    """
+class Scripts(Cast):
+    """A model with a script for each task; the task that comes first in the prompt goes on."""
 
     name = "scripts"
-    capabilities = Capabilities(
-        window=1_000_000, price=Price(input=1.0, output=2.0, cache_read=0.0, cache_write=0.0)
-    )
 
-    def __init__(self, scripts: Mapping[str, Sequence[Line]]) -> None:
-        self._scripts = scripts
-        self.requests: dict[str, list[Prompt]] = {task: [] for task in scripts}
-
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Say the next line of the script whose task comes first in the prompt."""
-        first = next(
-            message.text for message in prompt.messages if isinstance(message, UserMessage)
-        )
-        named = [task for task in self._scripts if task in first]
-        task = min(named, key=lambda task: (first.index(task), -len(task)))
-        self.requests[task].append(prompt)
-        total = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
-        match self._scripts[task][total]:
-            case str() as text:
-                yield TextDelta(text=text)
-                yield Reply(text=text, usage=EACH)
-            case ToolCall() as call:
-                yield Reply(calls=(call,), stop_reason="tool_use", usage=EACH)
-            case calls:
-                yield Reply(calls=calls, stop_reason="tool_use", usage=EACH)
+    def task_of(self, first: str, named: Sequence[str]) -> str:
+        """Return the task that comes first, the longest of those at the same place."""
+        return min(named, key=lambda task: (first.index(task), -len(task)))
 
     def prompt_of(self, task: str) -> str:
         """Return the text of the last request for a task."""

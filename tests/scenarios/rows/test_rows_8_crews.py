@@ -12,7 +12,8 @@ from loopline.conversations import Conversation
 from loopline.crew import Agents, parse_handoff
 from loopline.testing import Call
 from loopline.timeline import RunChild, SourceAdded, ToolResult, TurnHeader
-from tests.support.crews import EACH, READER, WRITER, Line, Scripts, crew_harness, handoff
+from tests.support.child_runs import EACH, Line
+from tests.support.crews import READER, WRITER, Scripts, crew_harness, handoff
 
 
 async def result_texts(talk: Conversation) -> list[str]:

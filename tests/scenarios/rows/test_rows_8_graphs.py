@@ -15,7 +15,8 @@ from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, s
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import CrewGraph, Plan, RunChild, ToolResult
-from tests.support.crews import Line, Scripts, find
+from tests.support.child_runs import Line
+from tests.support.crews import Scripts, find
 
 
 def step(id: str, *needed: str, **hints: str) -> dict[str, object]:
