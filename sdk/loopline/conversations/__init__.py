@@ -1,9 +1,14 @@
 """What a person can do with a conversation."""
 
+from loopline.conversations.background import BackgroundCalls as BackgroundCalls
 from loopline.conversations.conversation import Attachments as Attachments
 from loopline.conversations.conversation import Conversation as Conversation
+from loopline.conversations.event_order import PAGE as PAGE
+from loopline.conversations.event_order import EventOrder as EventOrder
+from loopline.conversations.input_checks import InputChecks as InputChecks
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
+from loopline.conversations.interrupts import questions_of as questions_of
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.submission import Submission as Submission

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
+from loopline.conversations.event_order import EventOrder, ordered_events
+from loopline.conversations.fork_names import free_fork_name
+from loopline.conversations.input_checks import InputChecks
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
 from loopline.conversations.submission import (
     QUEUED,
@@ -18,17 +22,11 @@ from loopline.conversations.submission import (
     WhenBusy,
     turn_to_continue,
 )
-from loopline.conversations.turns import Request, StoppedInQueue, Turns, turn_to_resume
+from loopline.conversations.turn_checks import turn_to_resume
+from loopline.conversations.turns import Request, StoppedInQueue, Turns
 from loopline.errors import ConflictError, LooplineError
-from loopline.events import Delta, Event, EventSink, Mailbox
-from loopline.files import (
-    AttachmentCaps,
-    AttachmentInput,
-    AttachmentScanner,
-    check_text,
-    check_values,
-    read_attachments,
-)
+from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
+from loopline.files import AttachmentInput, check_text
 from loopline.models import (
     Json,
     OutputType,
@@ -39,22 +37,18 @@ from loopline.models import (
 from loopline.react import (
     Limits,
     TurnResult,
-    check_answer,
     check_limits,
     stored_limits,
 )
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.timeline import (
     NEW_TURN,
-    Block,
     BodyUnion,
     ConversationKey,
     Feedback,
     Reaction,
     Timeline,
     TimelineLog,
-    UserAnswer,
-    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserSteer,
@@ -63,7 +57,6 @@ from loopline.timeline import (
     turn_id,
     turn_number,
 )
-from loopline.timeline.attachments import content
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
@@ -88,12 +81,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         turns: Turns,
         reader: Callable[[ConversationKey], Awaitable[Reader]],
-        caps: AttachmentCaps | None = None,
-        scanner: AttachmentScanner | None = None,
+        checks: InputChecks | None = None,
     ) -> None:
         super().__init__(log, conversation, reader)
-        self._caps = caps or AttachmentCaps()
-        self._scanner = scanner
+        self._checks = checks or InputChecks()
         self._turns = turns
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
         self.interrupts: InterruptQueue = InterruptQueue(
@@ -143,7 +134,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
         output = output_type_of(output_type)
-        files = await self._attachments(text, attachments)
+        files = await self._checks.attachments(text, attachments)
         return await self._say(
             Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
         )
@@ -168,7 +159,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
         """
         output = output_type_of(output_type)
-        files = await self._attachments(text, attachments)
+        files = await self._checks.attachments(text, attachments)
         stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
         def keep(receipt: Receipt) -> None:
@@ -208,7 +199,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         says which blocks it missed, and `blocks` reads them.
         """
         output = output_type_of(output_type)
-        files = await self._attachments(text, attachments)
+        files = await self._checks.attachments(text, attachments)
         async for event in self._stream(
             lambda sink: self._say(
                 Message(
@@ -230,38 +221,20 @@ class Conversation(ConversationReader, Generic[T_co]):
         seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
         subscriber would miss.
         """
-        mailbox = Mailbox()
-        with self._turns.subscribed(self.conversation, mailbox.put):
-            events = mailbox if after is None else self._with_missed_blocks(mailbox, after)
+        mailbox = Mailbox(limit=None if after is None else HELD_SIZE)
+        with self.subscribed(mailbox.put):
+            order = None if after is None else self.event_order(after)
+            events = mailbox if order is None else ordered_events(mailbox, order, self.blocks)
             async for event in events:
                 yield event
 
-    async def _with_missed_blocks(
-        self, mailbox: Mailbox, after: int
-    ) -> AsyncGenerator[Event, None]:
-        """Yield the events of the mailbox, and from the log the blocks after `after` that it lacks.
+    def subscribed(self, sink: EventSink) -> AbstractContextManager[None]:
+        """Have `sink` receive every event of the conversation's turns in this process while the context is open."""
+        return self._turns.subscribed(self.conversation, sink)
 
-        The log may be ahead of the mailbox: deltas from before the last block that a runner wrote are dropped.
-        """
-        reached, newest, stands = self._turns.last_seq(self.conversation) or 0, after, 0
-        for block in await self.blocks(after=after):
-            newest, stands = block.seq, block.seq if block.term else stands
-            yield block
-        async for event in mailbox:
-            match event:
-                case Block(seq=through) | Delta(type="missed", through=through):
-                    reached = max(reached, through)
-                    if through > newest + 1 or not isinstance(event, Block):
-                        missing = max(through - newest, 0)
-                        for block in await self.blocks(after=newest, limit=missing):
-                            yield block
-                    elif through > newest:
-                        yield event
-                    newest = max(newest, through)
-                case Delta() if reached >= stands:
-                    yield event
-                case Delta():
-                    pass
+    def event_order(self, after: int) -> EventOrder:
+        """Return the order of the events behind a seq, for what `subscribed` receives from now on."""
+        return EventOrder(after, self._turns.last_seq(self.conversation) or 0)
 
     @overload
     async def resume(
@@ -320,7 +293,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output = output_type_of(output_type)
         check_own(self.conversation)
         if values:
-            await self._answer(values)
+            await self.interrupts.answer_paused(values, self._checks.caps)
         timeline = await open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, turn_to_continue(timeline))
         turn = asyncio.create_task(self._resume(None, limits, None, output))
@@ -335,11 +308,12 @@ class Conversation(ConversationReader, Generic[T_co]):
     def answer(self, call_id: str, value: Json) -> bool:
         """Answer a question that a call of the running turn asks, as a `pending` event says; None declines.
 
-        Return whether the call still asks, in this process. A turn that is paused is resumed instead.
+        Return whether the call still asks, in this process. The call goes on once the answer is recorded; if another
+        process has answered first, it goes on with that answer. A turn that is paused is resumed instead.
         """
         return self._turns.answer(self.conversation, call_id, well_formed_json(value))
 
-    async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
+    async def steer(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
         """Redirect the running turn: its current model reply or tool calls are cut off for this message.
 
         If no turn is running, the next one takes the message.
@@ -348,16 +322,18 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.steer(text, await self._attachments(text, attachments))
+        files = await self._checks.attachments(text, attachments)
+        return await self.interrupts.steer(text, files, key=key)
 
-    async def followup(self, text: str, *, attachments: Attachments = ()) -> Receipt:
+    async def followup(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
         """Add a message to the running turn, or to the next one if none is running.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.followup(text, await self._attachments(text, attachments))
+        files = await self._checks.attachments(text, attachments)
+        return await self.interrupts.followup(text, files, key=key)
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
@@ -385,13 +361,13 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: there is no such turn or reaction.
             AttachmentError: the text is larger than a message's may be.
         """
-        check_text(text, self._caps)
+        check_text(text, self._checks.caps)
         summary = await self._log.find(self.conversation)
         turns = summary.turns if summary else 0
         number = turn_number(turn)
         if not 1 <= number <= turns:
-            names = f"turn_1 to turn_{turns}" if turns else "none"
-            raise LooplineError(f"no turn {turn!r}: turns here are {names}")
+            names = "turn_1" if turns == 1 else f"turn_1 to turn_{turns}" if turns else "none"
+            raise LooplineError(f"no turn {turn!r}: here {'is' if turns == 1 else 'are'} {names}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
         return await self.interrupts.append(
@@ -409,7 +385,9 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: the name is blank, or that of a child run.
             ConflictError: a conversation of that name exists.
         """
-        fork = structs.replace(self.conversation, name=name or await self._fork_name())
+        fork = structs.replace(
+            self.conversation, name=name or await free_fork_name(self._log, self.conversation)
+        )
         check_name("conversation", fork.name)
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
@@ -418,29 +396,8 @@ class Conversation(ConversationReader, Generic[T_co]):
             fork,
             turns=self._turns,
             reader=self._reader,
-            caps=self._caps,
-            scanner=self._scanner,
+            checks=self._checks,
         )
-
-    async def _fork_name(self) -> str:
-        """Return the first free name for a fork; a forgotten conversation's name is not free."""
-        number = 0
-        while True:
-            number += 1
-            key = structs.replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
-            if not await self._log.find(key) and await self._log.forgotten(key) is None:
-                return key.name
-
-    async def _attachments(self, text: str, attachments: Attachments) -> Sequence[UserAttachment]:
-        """Read the files, and check them and the text against the caps."""
-        size = check_text(text, self._caps)
-        if not attachments:
-            return ()
-        files = await asyncio.to_thread(read_attachments, attachments, self._caps, text_bytes=size)
-        if self._scanner is not None:
-            for file in files:
-                await self._scanner.scan(file.name, content(file))
-        return files
 
     async def _say(self, message: Message) -> TurnResult[Any]:
         self._turns.check_bundle()
@@ -501,7 +458,9 @@ class Conversation(ConversationReader, Generic[T_co]):
         if receipt is None:
             return None
         [block] = await self.blocks(after=receipt.seq - 1, limit=1)
-        if not _INPUTS.has(block.body) or block.body.text != well_formed(message.text):
+        if not _INPUTS.has(block.body) or block.body.text != self._checks.stored(
+            well_formed(message.text)
+        ):
             raise ConflictError(
                 f"the key {message.key!r} was used for another message: choose a new one"
             )
@@ -536,7 +495,7 @@ class Conversation(ConversationReader, Generic[T_co]):
     ) -> TurnResult[Any]:
         check_own(self.conversation)
         if values:
-            await self._answer(values)
+            await self.interrupts.answer_paused(values, self._checks.caps)
 
         async def choose(timeline: Timeline) -> int:
             return turn_to_continue(timeline)
@@ -555,27 +514,6 @@ class Conversation(ConversationReader, Generic[T_co]):
         except StoppedInQueue:
             timeline = await open_timeline(self._log, self.conversation)
             return stopped_early(turn_id(turn_to_resume(timeline)))
-
-    async def _answer(self, values: Mapping[str, Json]) -> None:
-        """Record the user's answers to calls that wait.
-
-        Raises:
-            LooplineError: no such call waits, or it waits for something else.
-            AttachmentError: the values are too large; nothing was recorded.
-        """
-        timeline = await open_timeline(self._log, self.conversation)
-        turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
-        for call_id, value in values.items():
-            if call_id not in turns:
-                call_ids = ", ".join(turns) or "none"
-                raise LooplineError(f"no call {call_id!r} waits for an answer: {call_ids}")
-            if call_id in turns[call_id].answers:
-                raise LooplineError(f"{call_id} has been answered already")
-            check_answer(turns[call_id].pending[call_id], value)
-        check_values(values, self._caps)
-        for call_id, value in values.items():
-            body = UserAnswer(call_id=call_id, value=well_formed_json(value))
-            await self.interrupts.append(body, turns[call_id].number)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loopline.errors import LooplineError
-from loopline.files import with_unique_names
-from loopline.models import well_formed, well_formed_json
-from loopline.react import Child, ChildAnswer, stored_limits
+from loopline.files import AttachmentCaps, check_values, with_unique_names
+from loopline.models import Json, well_formed, well_formed_json
+from loopline.react import Child, ChildAnswer, check_answer, stored_limits
 from loopline.timeline import (
     Block,
     Body,
@@ -16,10 +16,12 @@ from loopline.timeline import (
     ConversationKey,
     Entry,
     Feedback,
+    HeadMoved,
     RoundStart,
     Timeline,
     TimelineLog,
     ToolPending,
+    ToolQuestion,
     UserAnswer,
     UserAttachment,
     UserFollowup,
@@ -28,6 +30,7 @@ from loopline.timeline import (
     UserSteer,
     encode_checked,
     input_seq_of,
+    open_questions,
     open_timeline,
     parent_name,
     turn_id,
@@ -94,6 +97,81 @@ class InterruptQueue:
         receipt = await self._add(UserSteer(text=checked_text(text)), turn, files, key)
         self._steered()
         return receipt
+
+    async def questions(self) -> Sequence[ToolQuestion]:
+        """Return what calls of the running turn ask the user, and stay open for."""
+        return [question for _, question in await self.question_blocks()]
+
+    async def question_blocks(self) -> Sequence[tuple[Block, ToolQuestion]]:
+        """Return what calls of the running turn ask the user, with the blocks that say so."""
+        return questions_of(await open_timeline(self._log, self._conversation))
+
+    async def answer(self, call_id: str, value: Json) -> bool:
+        """Answer the question that a call asks, in whatever process it runs; None declines.
+
+        Return whether this is the answer that it gets: another one may have come first.
+
+        Raises:
+            LooplineError: no such call asks anything.
+        """
+        body = UserAnswer(call_id=call_id, value=well_formed_json(value))
+        encode_checked(body)
+        asked = 0
+
+        def entries(timeline: Timeline) -> Sequence[Entry]:
+            nonlocal asked
+            questions = {body.call_id: block for block, body in questions_of(timeline)}
+            if call_id in questions and asked in (0, questions[call_id].seq):
+                asked = questions[call_id].seq
+                return [Entry(body=body, turn=questions[call_id].turn)]
+            if asked:
+                return []
+            call_ids = ", ".join(questions) or "none does"
+            raise LooplineError(f"no running call {call_id!r} asks anything: {call_ids}")
+
+        return await self._append_at_head(entries)
+
+    async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> None:
+        """Record the user's answers to calls of turns that are paused, all or none.
+
+        Raises:
+            LooplineError: no such call waits, it waits for something else, or it has an answer.
+            AttachmentError: the values are too large.
+        """
+        bodies = {
+            call_id: UserAnswer(call_id=call_id, value=well_formed_json(value))
+            for call_id, value in values.items()
+        }
+
+        def entries(timeline: Timeline) -> Sequence[Entry]:
+            turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
+            for call_id, value in values.items():
+                if call_id not in turns:
+                    call_ids = ", ".join(turns) or "none"
+                    raise LooplineError(f"no call {call_id!r} waits for an answer: {call_ids}")
+                if call_id in turns[call_id].answers:
+                    raise LooplineError(f"{call_id} has been answered already")
+                check_answer(turns[call_id].pending[call_id], value)
+            check_values(values, caps)
+            return [
+                Entry(body=body, turn=turns[call_id].number) for call_id, body in bodies.items()
+            ]
+
+        await self._append_at_head(entries)
+
+    async def _append_at_head(self, entries: Callable[[Timeline], Sequence[Entry]]) -> bool:
+        """Append what `entries` returns for all blocks before it; return whether it returned anything."""
+        timeline = await open_timeline(self._log, self._conversation)
+        while appended := entries(timeline):
+            try:
+                await self._log.append(
+                    self._conversation, appended, seen=timeline.seq, at_head=True
+                )
+            except HeadMoved:
+                timeline.extend(await self._log.read(self._conversation, after=timeline.seq))
+            else:
+                return True
+        return False
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
@@ -164,6 +242,13 @@ class InterruptQueue:
         if summary is None:
             raise LooplineError(otherwise)
         return summary.turns
+
+
+def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
+    """Return what open calls ask without an answer so far, with the blocks; calls of a turn that has ended ask nothing."""
+    turns = {turn.number for turn in timeline.open_turns}
+    questions = open_questions.unanswered(block for block in timeline if block.turn in turns)
+    return list(questions.values())
 
 
 def checked_text(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -75,7 +76,7 @@ class LeasedConversation:
             term=self.term,
             clock=self.clock,
             listener=sink,
-            is_heard=lambda: sender is not None or self.subscriptions.has(self.conversation),
+            is_heard=partial(self.subscriptions.has, self.conversation, sender),
         )
         return recorder, sink
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from loopline.conversations.turns import Request, Turns
@@ -13,6 +14,7 @@ from loopline.react import TurnResult, result
 from loopline.timeline import (
     ConversationKey,
     ConversationSummary,
+    Imported,
     Timeline,
     TimelineLog,
     Turn,
@@ -23,6 +25,8 @@ from loopline.timeline import (
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MAX_RECOVERIES = 1
 """How often a turn is resumed unasked: one that ends its second process too may be the cause."""
+MOST_UNBEGUN = 100
+"""How many blocks a conversation may have that no runner has taken: its messages and their files."""
 NEVER_STARTED = (
     "no bundle has begun a turn here, so nobody knows which one was asked: resume it yourself"
 )
@@ -33,7 +37,7 @@ class Recovery:
     """The outcome for a turn that was left unfinished.
 
     It was "resumed", and has a `result`; it is "waiting" for the user to answer `result.pending`; another runner has it
-    "running"; it was "skipped", or "failed", for the `reason`.
+    "running"; it was "skipped", or "failed", for the `reason`. `bundle` is the one that it was skipped for.
     """
 
     conversation: ConversationKey
@@ -41,6 +45,7 @@ class Recovery:
     status: RecoveryStatus
     result: TurnResult[Any] | None = None
     reason: str = ""
+    bundle: str = ""
 
 
 class _NothingToResume(LooplineError):
@@ -53,12 +58,16 @@ class _CutOffAgain(LooplineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoveries:
-    """Resumes the unfinished turns of one bundle in a store."""
+    """Resumes the unfinished turns of one bundle in a store.
+
+    With `unbegun_since` it also starts those of conversations that were active since, and where no bundle has begun a turn.
+    """
 
     log: TimelineLog
     turns: Turns
     bundle: str
     on_outcome: Callable[[Recovery], None] | None
+    unbegun_since: datetime | None = None
 
     async def carry_on(self, at_once: int) -> list[Recovery]:
         """Resume turn after turn, at most `at_once` at a time; return the outcomes in the order they became known.
@@ -69,13 +78,31 @@ class Recoveries:
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
         outcomes = list[Recovery]()
-        unfinished = iter(await self.log.unfinished())
+        unfinished = iter([*await self.log.unfinished(), *await self._unbegun()])
         workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
             if outcome is not None:
                 raise outcome
         return outcomes
+
+    async def _unbegun(self) -> list[ConversationSummary]:
+        """Return the conversations whose messages no runner has ever taken, as a kill right after the first one leaves them.
+
+        A fork that its user has said nothing to is left alone.
+        """
+        if self.unbegun_since is None:
+            return []
+        recent = await self.log.conversations(after=self.unbegun_since)
+        return [
+            summary
+            for summary in recent
+            if summary.inherited < summary.head <= MOST_UNBEGUN and await self._is_unbegun(summary)
+        ]
+
+    async def _is_unbegun(self, summary: ConversationSummary) -> bool:
+        blocks = await self.log.read(summary.conversation, limit=MOST_UNBEGUN)
+        return all(not block.term and not isinstance(block.body, Imported) for block in blocks)
 
     async def _work(
         self, unfinished: Iterator[ConversationSummary], outcomes: list[Recovery]
@@ -124,10 +151,16 @@ class Recoveries:
                 conversation=conversation, turn_id=name, status="waiting", result=paused
             )
         bundle = _bundle(timeline, turn)
-        if bundle == self.bundle:
+        if bundle == self.bundle or (not bundle and self.unbegun_since is not None):
             return None
         reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
-        return Recovery(conversation=conversation, turn_id=name, status="skipped", reason=reason)
+        return Recovery(
+            conversation=conversation,
+            turn_id=name,
+            status="skipped",
+            reason=reason,
+            bundle=bundle,
+        )
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from loopline.conversations.interrupts import Receipt
-from loopline.conversations.turns import turn_to_resume
+from loopline.conversations.turn_checks import turn_to_resume
 from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.models import OutputType

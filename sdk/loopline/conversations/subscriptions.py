@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
 from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
+from loopline.models.redaction import Redactor, redact_json, redact_text
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -62,9 +63,15 @@ class Subscriptions:
     `running` has the recorders of the turns that run here.
     """
 
-    def __init__(self, log: TimelineLog, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        log: TimelineLog,
+        observer: Observer | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
         self._log = log
         self._observer = observer
+        self._redactor = redactor
         self._subscribers: dict[ConversationKey, list[Subscriber]] = {}
         self.running: dict[ConversationKey, Recorder] = {}
 
@@ -88,16 +95,17 @@ class Subscriptions:
         observe = None
         if self._observer is not None:
             observe = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))
+        logs = logger.isEnabledFor(logging.INFO)
 
         def publish(event: Event) -> None:
             match event:
                 case Block():
                     if observe is not None:
                         observe.tell(event)
-                    if logger.isEnabledFor(logging.INFO):
+                    if logs:
                         log_block(conversation.name, event)
                 case Delta():
-                    pass
+                    event = _redacted(event, self._redactor)
             if sender is not None:
                 sender.receive(event)
             if self._subscribers:
@@ -106,9 +114,9 @@ class Subscriptions:
 
         return publish
 
-    def has(self, conversation: ConversationKey) -> bool:
-        """Return whether anybody subscribes to the conversation."""
-        return conversation in self._subscribers
+    def has(self, conversation: ConversationKey, sender: Subscriber | None = None) -> bool:
+        """Return whether there is a sender, or anybody subscribes to the conversation."""
+        return sender is not None or conversation in self._subscribers
 
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
@@ -142,6 +150,14 @@ class Subscriptions:
             turn = self.observed(parent.conversation, parent.uid, parent.number)
             caller = Caller(turn, child.call_id)
         return ObservedTurn(conversation=conversation, uid=uid, turn=number, caller=caller)
+
+
+def _redacted(delta: Delta, redactor: Redactor | None) -> Delta:
+    """Return what a tool or a workflow reports, redacted; what a model writes is redacted as it comes."""
+    if redactor is None or delta.type not in ("progress", "custom", "pending"):
+        return delta
+    text, data = redact_text(redactor, delta.text), redact_json(redactor, delta.data)
+    return replace(delta, text=text, data=data)
 
 
 class _Observation:

@@ -25,6 +25,7 @@ from loopline.conversations.subscriptions import (
     replay,
     tell_busy,
 )
+from loopline.conversations.turn_checks import check_confirmed, check_known
 from loopline.conversations.turn_log import IN_TURN, in_turn
 from loopline.errors import (
     BundleError,
@@ -33,11 +34,11 @@ from loopline.errors import (
     LooplineError,
     StoreBusy,
     StoreError,
-    StoreVersion,
 )
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
+from loopline.models.redaction import Redactor
 from loopline.react import (
     Child,
     Limits,
@@ -98,6 +99,7 @@ class Request:
     child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
+    is_new: bool = False
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
 
@@ -137,6 +139,7 @@ class Turns:
         clock: Clock,
         observer: Observer | None = None,
         bundle: OpenBundle | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
@@ -144,9 +147,12 @@ class Turns:
         self._bundle = bundle
         self._queues: WeakValueDictionary[ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
-        self._subscriptions = Subscriptions(log, observer)
+        self._subscriptions = Subscriptions(log, observer, redactor)
         self._cached: dict[ConversationKey, _CachedConversation] = {}
         self._closing = False
+        self.on_turn_end: Callable[[ConversationKey], None] | None = None
+        if bundle is not None:
+            bundle.services.background.follow(self._subscriptions.running)
 
     def check_bundle(self) -> OpenBundle:
         """Return the bundle that runs the turns.
@@ -237,7 +243,13 @@ class Turns:
 
         of_parent = ChildRun(models=models, model=child.task.model, loop=loop)
         return await self.run(
-            Request(conversation=conversation, choose=choose, sink=sink, child=of_parent)
+            Request(
+                conversation=conversation,
+                choose=choose,
+                sink=sink,
+                child=of_parent,
+                is_new=child.is_new,
+            )
         )
 
     def subscribed(
@@ -333,12 +345,14 @@ class Turns:
         _inside.set(_inside.get() | {conversation})
         try:
             async with self._lease(pending.request) as term:
-                cached = await self._current(conversation)
-                _check_known(cached.timeline)
+                cached = await self._current(conversation, is_new=pending.request.is_new)
+                check_known(cached.timeline)
                 number = await pending.request.choose(cached.timeline)
                 timeline = await reaching(self._log, conversation, cached.timeline, number)
-                _check_known(timeline)
-                _check_confirmed(timeline, number)
+                check_known(timeline)
+                check_confirmed(timeline, number)
+                if self._bundle is not None:
+                    await self._bundle.services.background.settle(conversation, timeline)
                 cached.timeline = timeline
                 if cached.summary is None:
                     cached.summary = await self._log.find(conversation)
@@ -380,11 +394,12 @@ class Turns:
                     await asyncio.gather(notice, return_exceptions=True)
             yield term
 
-    async def _current(self, conversation: ConversationKey) -> _CachedConversation:
+    async def _current(self, conversation: ConversationKey, *, is_new: bool) -> _CachedConversation:
         """Return the conversation with its newest blocks, from the cache where it is there."""
         cached = self._cached.pop(conversation, None)
         if cached is None:
-            cached = _CachedConversation(await open_timeline(self._log, conversation))
+            timeline = Timeline() if is_new else await open_timeline(self._log, conversation)
+            cached = _CachedConversation(timeline)
         else:
             cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
             cached.timeline = trimmed(cached.timeline)
@@ -473,7 +488,9 @@ class Turns:
         try:
             async with AsyncExitStack() as stack:
                 if child is None:
-                    models = await stack.enter_async_context(bundle.services.models())
+                    models = await stack.enter_async_context(
+                        bundle.services.models(request.conversation)
+                    )
                 else:
                     models = child.models
                 run = await bundle.prepare(
@@ -504,6 +521,8 @@ class Turns:
         if done.exit_reason == "paused":
             return done
         await finish(lease.end(recorder, done.exit_reason, done.error))
+        if child is None and self.on_turn_end is not None:
+            self.on_turn_end(request.conversation)
         turn = recorder.turn  # a child that ended with it has told what it used
         return replace(
             done, usage=turn.usage, cost=turn.cost, late_input=late_input(recorder.timeline)
@@ -526,39 +545,6 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling() > 0:
         task.uncancel()
-
-
-def turn_to_resume(timeline: Timeline) -> int:
-    """Return the oldest turn that was cut off, else the oldest that never started.
-
-    Raises:
-        LooplineError: there is none.
-    """
-    waiting = timeline.open_turns
-    if not timeline.turns:
-        raise LooplineError("there is nothing to carry on: the conversation has not begun")
-    if not waiting:
-        for turn in timeline.unfinished:
-            _check_confirmed(timeline, turn.number)
-        raise LooplineError("there is nothing to carry on: every turn has ended; say something")
-    return waiting[0].number
-
-
-def _check_known(timeline: Timeline) -> None:
-    if timeline.unknown is not None:
-        block = timeline.unknown
-        raise StoreVersion(
-            f"block {block.seq} is a {block.type!r} of a newer loopline, which alone may run "
-            "this conversation: upgrade, or only read it"
-        )
-
-
-def _check_confirmed(timeline: Timeline, number: int) -> None:
-    if timeline.turn(number).inert:
-        raise LooplineError(
-            f"{turn_id(number)} was imported and nobody confirmed it, so it is not run: import the "
-            f"document under another name and confirm {turn_id(number)}, or say something new"
-        )
 
 
 def _ended_result(

@@ -44,6 +44,9 @@ class UnseenSources(Struct, frozen=True):
     older: Sequence[tuple[int, int]] = ()
 
 
+NO_SOURCES = UnseenSources()
+
+
 def tail_limit(room: float) -> int:
     """Return the tokens that plans, feedback and sources may have in a request of `room` tokens."""
     return max(int(room * TAIL_SHARE), MIN_TAIL_TOKENS)
@@ -74,7 +77,7 @@ def announce(
         f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
         if iteration
         else "ANNOUNCE",
-        f"[TIME] {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC{_local_time(now)}  [TURN] {turn_id}",
+        f"[TIME] {_minute(now.astimezone(UTC))} UTC{_local_time(now)}  [TURN] {turn_id}",
     ]
     if waiting:
         hidden = len(waiting) - WAITING_SHOWN
@@ -117,6 +120,8 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
     Only the newest `SOURCES_CHECKED` are looked at, so that it costs the same in every round; all before them count
     as not marked.
     """
+    if not sources:
+        return NO_SOURCES
     scanned = list(islice(reversed(sources), SOURCES_CHECKED))[::-1]
     not_marked = [sid for sid in scanned if sid not in marked]
     before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SOURCES_CHECKED else []
@@ -130,8 +135,12 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
 
 
 def _local_time(now: datetime) -> str:
-    is_utc = now.tzinfo == UTC or str(now.tzinfo) == "UTC"
-    return "" if is_utc else f", {now:%Y-%m-%d %H:%M} {now.tzinfo}"
+    is_utc = now.tzinfo is UTC or str(now.tzinfo) == "UTC"
+    return "" if is_utc else f", {_minute(now)} {now.tzinfo}"
+
+
+def _minute(moment: datetime) -> str:
+    return moment.isoformat(" ", "minutes")[:16]
 
 
 def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:

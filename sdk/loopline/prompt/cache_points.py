@@ -8,7 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loopline.prompt.rendering import Rendering, parts_of_message
+from loopline.prompt.message_parts import parts_of_message
+from loopline.prompt.rendering import Rendering
 from loopline.timeline import Block, CachePoint
 
 MIN_ROUNDS = 2
@@ -45,7 +46,7 @@ def cache_points(
     would no longer find the last point written when it looks back from the tail, that point replaces the one some rounds
     back. If the turn has hidden something, the first point moves to the unchanged place before the tail.
     """
-    inputs = [message for message, _ in rendering.input_messages(takes)]
+    inputs = [message for message, _ in rendering.input_messages(takes)] if takes else []
     tail = len(rendering.messages) + len(inputs)
     parts = rendering.part_count(len(rendering.messages)) + sum(map(parts_of_message, inputs))
     pre_tail = _pre_tail(rendering, policy)
@@ -58,20 +59,16 @@ def cache_points(
         pre_tail: "pre_tail",
         tail: "tail",
     }
-    costs = {
-        at: rendering.cost(at)
-        if at <= len(rendering.messages)
-        else rendering.tokens + rendering.input_cost(takes)
-        for at in names
-    }
     return tuple(
-        CachePoint(
-            name=names[at],
-            messages=at,
-            tokens=ceil((policy.fixed + costs[at]) * policy.factor),
-        )
-        for at in sorted(names)
-        if at
+        [
+            CachePoint(
+                name=names[at],
+                messages=at,
+                tokens=ceil((policy.fixed + rendering.cost(at, takes)) * policy.factor),
+            )
+            for at in sorted(names)
+            if at
+        ]
     )
 
 
@@ -80,7 +77,7 @@ def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ..
 
     If input is recalled just as the round begins, there are fewer messages than when the points were made.
     """
-    return tuple(dict.fromkeys(min(point.messages, messages) for point in points))
+    return tuple(dict.fromkeys([min(point.messages, messages) for point in points]))
 
 
 def _pre_tail(rendering: Rendering, policy: CachePolicy) -> int:

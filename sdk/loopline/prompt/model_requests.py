@@ -14,8 +14,9 @@ from loopline.models.tokens import cost, estimate
 from loopline.prompt.announce import announce, unseen_sources
 from loopline.prompt.cache_points import message_counts
 from loopline.prompt.caching import Part, PartKind, SentRequest
+from loopline.prompt.message_parts import digest_text
 from loopline.prompt.protocols import NATIVE, protocol_named
-from loopline.prompt.rendering import RENDERER, digest_text
+from loopline.prompt.rendering import RENDERER
 from loopline.prompt.trace import TRACE_LIMIT, trace
 from loopline.prompt.view import View, opens_epoch
 from loopline.timeline import Block, Projection, RoundStart, Timeline
@@ -101,9 +102,9 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
         raise LooplineError(f"turn_{turn} asked no model")
     chosen = max(by_number) if number is None else number
     if chosen not in by_number:
-        raise LooplineError(
-            f"turn_{turn} has no round {chosen}: it has {min(by_number)} to {max(by_number)}"
-        )
+        first, last = min(by_number), max(by_number)
+        rounds = f"{first}" if first == last else f"{first} to {last}"
+        raise LooplineError(f"turn_{turn} has no round {chosen}: it has {rounds}")
     return by_number[chosen]
 
 
@@ -126,7 +127,7 @@ def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) ->
         refs, count, digest = ("",) * len(messages), len(messages), messages_digest(messages)
         marked, feedback_until = frozenset[int](), 0
     else:
-        stable = view.under(start.window) if opens_epoch(block) and start.window else view.rendering
+        stable = view.under(start.window) if start.window and opens_epoch(start) else view.rendering
         # The view may go on with this very rendering, so what was stable is read off it first.
         count, digest, marked = len(stable.messages), stable.sha256, frozenset(stable.named_sources)
         view.extend([block])

@@ -24,11 +24,13 @@ from loopline.prompt.truncation import (
 )
 from loopline.timeline import (
     ArtifactKept,
+    BackgroundResult,
     Block,
     BodyUnion,
     Completion,
     Draft,
     Feedback,
+    InboxBody,
     LedgerLine,
     Notes,
     RangeSummary,
@@ -38,7 +40,6 @@ from loopline.timeline import (
     ToolResult,
     UserAttachment,
     UserFollowup,
-    UserInput,
     UserPrompt,
     UserSteer,
     attachments,
@@ -63,7 +64,7 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
 
 
 LedgerBody = (
-    UserInput
+    InboxBody
     | UserAttachment
     | ToolCalled
     | ToolResult
@@ -146,8 +147,8 @@ def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> L
             call = calls.get(call_id)
             about = f"{tool}({short_arguments(call.arguments) if call else ''})"
             rank = 1
-        case Completion(text=text) | Draft(text=text):
-            rank = 0
+        case Completion(text=text) | Draft(text=text) | BackgroundResult(text=text):
+            rank = 1 if isinstance(body, BackgroundResult) else 0
         case Notes():
             text, rank = _other_lines(body.text), 0
     return LedgerEntry(block.seq, block.ref, text, rank, about)

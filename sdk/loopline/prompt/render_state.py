@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from loopline.timeline import (
+    BackgroundResult,
     Block,
     BodyUnion,
     CachePoint,
     Decision,
     Feedback,
     Hide,
+    InboxBody,
     PlanHistory,
     RangeSummary,
     Reactions,
@@ -20,7 +22,6 @@ from loopline.timeline import (
     ToolStarted,
     UserAttachment,
     UserFollowup,
-    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
@@ -36,7 +37,7 @@ MAX_FACTOR = 4.0
 
 
 RenderStateBody = (
-    UserInput
+    InboxBody
     | UserAttachment
     | UserRecalled
     | RoundStart
@@ -91,7 +92,7 @@ class RenderState:
         if not _RENDER_STATE.has(body):
             return
         match body:
-            case UserPrompt() | UserFollowup() | UserSteer():
+            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.inputs[block.seq] = block
             case UserAttachment() as file:
                 self.attached.setdefault(input_seq_of(block), []).append((block, file))

@@ -25,14 +25,17 @@ from loopline.models import (
 )
 from loopline.models.base64_runs import without_base64
 from loopline.models.prompt import count_named_calls
-from loopline.models.tokens import cost, cost_of_files
+from loopline.models.tokens import cost, cost_of_files, cost_of_text
 from loopline.prompt import attached_files, truncation
+from loopline.prompt.message_parts import digest_text, parts_of_message
 from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef
 from loopline.timeline import (
+    AgentSwitched,
     ArtifactKept,
+    BackgroundResult,
     Block,
     Checkpoint,
     Completion,
@@ -48,6 +51,7 @@ from loopline.timeline import (
     FilesPulled,
     Hide,
     Imported,
+    Lesson,
     MemoryFact,
     ModelOverflowed,
     ModelSwitched,
@@ -60,14 +64,17 @@ from loopline.timeline import (
     ProxiedCall,
     ProxiedResult,
     RangeSummary,
+    ReflectionDue,
     RoundStart,
     RunChild,
+    SearchExpanded,
     SourceAdded,
     SystemMessage,
     TextKept,
     Thinking,
     ToolCalled,
     ToolPending,
+    ToolQuestion,
     ToolResult,
     ToolsSelected,
     ToolStarted,
@@ -163,9 +170,11 @@ class Rendering:
         """Return the digest of all messages, in hexadecimal."""
         return self._digest.hexdigest()
 
-    def cost(self, messages: int) -> int:
-        """Return the tokens of the first so many messages."""
-        return self._costs[messages]
+    def cost(self, messages: int, takes: Sequence[Block] = ()) -> int:
+        """Return the tokens of the first so many messages; beyond the last come those of the inputs it `takes`."""
+        if messages < len(self._costs):
+            return self._costs[messages]
+        return self.tokens + self.input_cost(takes)
 
     def part_count(self, messages: int) -> int:
         """Return how many parts, as providers count them, the first so many messages have."""
@@ -189,7 +198,9 @@ class Rendering:
                 self._add_text(block, body)
             case Exit(reason=reason):
                 self._end_turn(block, reason)
-            case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment():
+            case (
+                UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() | BackgroundResult()
+            ):
                 pass  # stands where a round takes it
             case RangeSummary() | PlanHistory() | Hide() | Feedback():
                 pass  # is part of the projection
@@ -215,7 +226,12 @@ class Rendering:
                 | FilesPulled()
                 | ProxiedCall()
                 | ProxiedResult()
+                | ToolQuestion()
                 | CrewGraph()
+                | ReflectionDue()
+                | Lesson()
+                | AgentSwitched()
+                | SearchExpanded()
                 | CustomEvent()
                 | MemoryFact()
                 | Checkpoint()
@@ -247,9 +263,12 @@ class Rendering:
                 attached.append(shown_file)
             body = block.body
             if isinstance(body, UserPrompt):
-                full_text = f"[{block.ref}]\n{self._text(block, body.text)}"
-                shown = UserMessage(text=full_text, attachments=tuple(attached))
-                messages.append((shown, [block]))
+                text = f"[{block.ref}]\n{self._text(block, body.text)}"
+                messages.append((UserMessage(text=text, attachments=tuple(attached)), [block]))
+            elif isinstance(body, BackgroundResult):
+                result = escape_frame(self._text(block, body.text))
+                text = f"[BACKGROUND RESULT]\n[{block.ref}]\n{result}"
+                messages.append((UserMessage(text=text), [block]))
             elif isinstance(body, UserInput):
                 interrupts.append((f"[{block.ref}]\n{self._text(block, body.text)}", block))
                 files += attached
@@ -264,13 +283,14 @@ class Rendering:
 
     def input_cost(self, blocks: Sequence[Block]) -> int:
         """Return what these user inputs will cost once they are taken, in tokens."""
-        return sum([cost(message) for message, _ in self.input_messages(blocks)])
+        return sum([cost(message) for message, _ in self.input_messages(blocks)]) if blocks else 0
 
     def file_cost(self, blocks: Sequence[Block]) -> int:
         """Return what the model's files cost once these user inputs are taken, in tokens."""
-        return self._files + sum(
-            [cost_of_files(message) for message, _ in self.input_messages(blocks)]
-        )
+        if not blocks:
+            return self._files
+        inputs = self.input_messages(blocks)
+        return self._files + sum([cost_of_files(message) for message, _ in inputs])
 
     def _add_summary(self) -> None:
         """Add the messages that stand for the blocks before the window."""
@@ -346,10 +366,11 @@ class Rendering:
         )
         if self._round is None:  # no place between calls and their results
             self.cuts.append(cut)
-        taken_by_round = self._state.taken_at  # what was recalled before it was taken is not there
-        self._add_inputs(
-            [self._state.inputs[seq] for seq in start.takes if taken_by_round.get(seq) == block.seq]
-        )
+        if start.takes:
+            taken = self._state.taken_at  # what was recalled before it was taken is not there
+            self._add_inputs(
+                [self._state.inputs[seq] for seq in start.takes if taken.get(seq) == block.seq]
+            )
         if start.points:
             self.last_tail = min(start.points[-1].messages, len(self.messages))
 
@@ -408,7 +429,7 @@ class Rendering:
                 name=result.tool,
                 text=f"[{ref}]\n{text}",
                 ok=result.status == "ok",
-                attachments=self._result_images(block, result),
+                attachments=self._result_images(block, result) if result.images else (),
                 echoed_on=call.echoed_on,
             )
             self._add(self._protocol.render_result(tool_message), ref)
@@ -416,7 +437,7 @@ class Rendering:
 
     def _result_images(self, block: Block, result: ToolResult) -> tuple[Attached, ...]:
         """Return the images of a result whose text is shown; one that the model does not get can be read again."""
-        if not result.images or block.ref not in self.shown_in_full:
+        if block.ref not in self.shown_in_full:
             return ()
         digests, shown = dict(result.shows), list[Attached]()
         for image in result.images:
@@ -553,33 +574,12 @@ class Rendering:
         self._positions.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
-        self.tokens += cost(message, written)
-        self._files += cost_of_files(message)
+        files = cost_of_files(message)
+        self.tokens += cost_of_text(message, written) + files
+        self._files += files
         self._costs.append(self.tokens)
         self._parts.append(self._parts[-1] + parts_of_message(message))
         self._digest.update(f"{written}\n".encode())
-
-
-def digest_text(message: Message) -> str:
-    """Return the full content of a message, for a digest."""
-    match message:
-        case AssistantMessage(echo=ReasoningReplay() as echo):
-            return f"{message!r}{echo}"
-        case _:
-            return repr(message)
-
-
-def parts_of_message(message: Message) -> int:
-    """Return how many parts a message has, as providers count them: a text, a call, a result, a file."""
-    match message:
-        case AssistantMessage(echo=ReasoningReplay(parts=parts)):
-            return len(parts)
-        case AssistantMessage(text=text, calls=calls):
-            return bool(text) + len(calls)
-        case UserMessage(attachments=files):
-            return 1 + len(files) + sum(bool(attached.data) for attached in files)
-        case ToolMessage(attachments=images):
-            return 1 + len(images) + sum(bool(attached.data) for attached in images)
 
 
 def _replaced(replacement: str, ref: str) -> str:

@@ -14,9 +14,11 @@ from loopline.models.tokens import cost
 from loopline.prompt import attached_files
 from loopline.prompt.truncation import escape_frame, short_arguments
 from loopline.timeline import (
+    BackgroundResult,
     Block,
     BodyUnion,
     Draft,
+    InboxBody,
     Notes,
     Notice,
     Projection,
@@ -24,7 +26,6 @@ from loopline.timeline import (
     ToolResult,
     UserAttachment,
     UserFollowup,
-    UserInput,
     UserPrompt,
     UserSteer,
 )
@@ -41,7 +42,7 @@ numbers that the results give. Where something failed or stayed open, say so."""
 TRACE_TAIL = "Write the answer now."
 
 
-TraceBody = UserInput | UserAttachment | ToolCalled | ToolResult | Notes | Draft | Notice
+TraceBody = InboxBody | UserAttachment | ToolCalled | ToolResult | Notes | Draft | Notice
 _TRACE = BodyUnion[TraceBody](TraceBody)
 
 
@@ -56,6 +57,10 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
         match body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 messages.append(UserMessage(text=f"[THE USER SAID] {text}"))
+            case BackgroundResult(call_id=call_id):
+                messages.append(
+                    UserMessage(text=f"[RESULT OF {call_id}] {escape_frame(body.text)}")
+                )
             case UserAttachment():
                 attached, load = attached_files.show_file(block, body, window, load)
                 messages.append(UserMessage(text="[THE USER ATTACHED]", attachments=(attached,)))
@@ -68,12 +73,9 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
                     attached, load = attached_files.show_image(block, image, window, load)
                     images.append(attached)
                 messages.append(UserMessage(text=text, attachments=tuple(images)))
-            case Notes(text=text):
-                messages.append(UserMessage(text=f"[NOTES] {escape_frame(text)}"))
-            case Draft(text=text):
-                messages.append(UserMessage(text=f"[DRAFT] {escape_frame(text)}"))
-            case Notice(text=text):
-                messages.append(UserMessage(text=f"[NOTICE] {escape_frame(text)}"))
+            case Notes(text=text) | Draft(text=text) | Notice(text=text):
+                label = body.type.removeprefix("react.").upper()
+                messages.append(UserMessage(text=f"[{label}] {escape_frame(text)}"))
     return messages
 
 

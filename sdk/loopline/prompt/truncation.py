@@ -59,7 +59,7 @@ def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
 def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:
     """Return the arguments of a call with a placeholder for each long run of base64 among their texts."""
     try:
-        return cast("JsonObject", _without_base64(arguments, ref))
+        return {name: _without_base64(value, ref) for name, value in arguments.items()}
     except RecursionError:
         return {"truncated": ref}
 
@@ -242,6 +242,7 @@ def normalized(token: str) -> str:
 
 HEADS = (
     "ATTACHED",
+    "BACKGROUND RESULT",
     "BLOCKS",
     "DRAFT",
     "EARLIER PLANS",
@@ -252,6 +253,7 @@ HEADS = (
     "OPEN PLANS",
     "REFERRED TO LATER",
     "RESULT",
+    "RESULT OF",
     "SOURCES CITED",
     "SOURCES NOT SHOWN ABOVE",
     "SUMMARY",

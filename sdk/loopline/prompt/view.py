@@ -51,14 +51,15 @@ class View:
         fresh = [block for block in blocks if block.seq > self.seq]
         if not fresh:
             return
-        for block in fresh:
+        start = 0
+        for index, block in enumerate(fresh):
             self.state.take(block)
+            if isinstance(block.body, RoundStart) and opens_epoch(block.body):
+                start = index
         self.seq = fresh[-1].seq
-        opened = [index for index, block in enumerate(fresh) if opens_epoch(block)]
-        start = opened[-1] if opened else 0
-        if opened:
+        if isinstance(opener := fresh[start].body, RoundStart) and opens_epoch(opener):
             self._blocks += fresh[:start]
-            self._reopen(fresh[start], fresh[:start])
+            self._reopen(opener, fresh[:start])
         for block in fresh[start:]:
             self.rendering.take(block)
         self._blocks += fresh[start:]
@@ -72,7 +73,8 @@ class View:
 
     def shown(self, window: Projection) -> Rendering:
         """Return the messages as they stand, or under another window."""
-        return self.rendering if window == self.window else self.under(window)
+        current = self.rendering.window
+        return self.rendering if window is current or window == current else self.under(window)
 
     def _rendered(self, window: Projection) -> Rendering:
         rendering = Rendering(self.protocol, self.state, window)
@@ -112,9 +114,9 @@ class View:
         input_seq = block.seq if block.seq in inputs else input_seq_of(block)
         return input_seq in inputs and taken_by.get(input_seq, until + 1) > until
 
-    def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
+    def _reopen(self, opener: RoundStart, between: Sequence[Block]) -> None:
         """Render the blocks as the round asks; `between` came after the windows that were tried."""
-        window = opener.body.window if isinstance(opener.body, RoundStart) else None
+        window = opener.window
         if window is None:
             return
         self._blocks = [block for block in self._blocks if block.seq > window.start]
@@ -126,7 +128,6 @@ class View:
             self.rendering.take(block)
 
 
-def opens_epoch(block: Block) -> bool:
-    """Return whether the block begins a round that renders the earlier blocks again."""
-    start = block.body
-    return isinstance(start, RoundStart) and start.window is not None and start.shows == "context"
+def opens_epoch(start: RoundStart) -> bool:
+    """Return whether the round renders the earlier blocks again."""
+    return start.window is not None and start.shows == "context"

@@ -187,8 +187,11 @@ class Journal:
 
     async def _settle(self, bodies: Sequence[Body], size: int) -> None:
         recorder = self.runtime.recorder
-        resolve = partial(recorded_texts, bodies, recorder.timeline.pool)
-        self.texts.settle(await compute(resolve, characters=size))
+        if recorder.is_heard:
+            resolve = partial(recorded_texts, bodies, recorder.timeline.pool)
+            self.texts.settle(await compute(resolve, characters=size))
+        else:
+            self.texts.clear()
         await recorder.record(*bodies)
 
     async def record_decision(

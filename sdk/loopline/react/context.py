@@ -249,7 +249,9 @@ class Context:
         fresh = recorder.timeline.after(self.view.seq)
         if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
             await compute(partial(self.view.extend, fresh))
-        self._extend()
+            self._extend()
+        else:
+            self.view.extend(fresh)
         open_round = recorder.turn.open_round
         self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
         self._trace = None
@@ -281,26 +283,21 @@ class Context:
         )
         await self._recorder.record(body)
 
-    @property
-    def _window(self) -> int:
-        """Return the model's window in tokens, as far as it is known."""
-        capabilities = self.model.capabilities
-        return min(
-            capabilities.window,
-            self._recorder.timeline.windows.get(self.model.name, capabilities.window),
-        )
+    def _window_and_output(self) -> tuple[int, int]:
+        """Return the model's window as far as it is known, and the part of it reserved for the reply, in tokens.
 
-    @property
-    def _output_tokens(self) -> int:
-        """Return the tokens reserved for the reply: at most a quarter of a window that proved far smaller than assumed."""
-        capabilities, window = self.model.capabilities, self._window
-        beyond = window - (capabilities.window - capabilities.output_limit)
-        return max(min(capabilities.output_limit, window // 4), beyond)
+        That is at most a quarter of a window that proved far smaller than assumed.
+        """
+        capabilities = self.model.capabilities
+        assumed, output = capabilities.window, capabilities.output_limit
+        window = min(assumed, self._recorder.timeline.windows.get(self.model.name, assumed))
+        return window, max(min(output, window // 4), window - (assumed - output))
 
     @property
     def _room(self) -> int:
         """Return the tokens that a request may have beside its reply."""
-        return self._window - self._output_tokens
+        window, output = self._window_and_output()
+        return window - output
 
     def _window_with(self, room: int) -> int:
         """Return the overflowed window that leaves this room for a request."""
@@ -340,25 +337,27 @@ class Context:
             ModelError: it cannot be made to fit.
         """
         open_round = self._recorder.turn.open_round
-        prompt = Prompt(
+        window, output = self._window_and_output()
+        self._check_fits(window - output)
+        longest = min(output << longer, max(window // 2, 1)) if longer else output
+        return Prompt(
             system=self._offering.system,
             tools=self._offering.specs,
             messages=tuple(self.view.messages if self._trace is None else self._trace),
             tail=open_round.tail if open_round else "",
             tail_kind=open_round.tail_kind if open_round else "dropped",
-            options=self._model_options(calls=purpose == "decision", longer=longer),
+            options=self._model_options(
+                calls=purpose == "decision", output_limit=max(longest, output)
+            ),
             purpose=purpose,
             cache_points=message_counts(
                 open_round.points if open_round else (), len(self.view.messages)
             ),
             cache_key=self._cache_key,
         )
-        self._check_fits(prompt)
-        return prompt
 
-    def _model_options(self, *, calls: bool, longer: int = 0) -> Options:
-        capabilities, tokens = self.model.capabilities, self._output_tokens
-        longest = min(tokens << longer, max(self._window // 2, 1)) if longer else tokens
+    def _model_options(self, *, calls: bool, output_limit: int) -> Options:
+        capabilities = self.model.capabilities
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._trace is None else NATIVE
         typed = self.answer(traces=self._trace is not None)
@@ -369,7 +368,7 @@ class Context:
             force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
             json_form=typed.form if typed else None,
             json_object=spoken == "json" and capabilities.json_mode,
-            output_limit=max(longest, tokens),
+            output_limit=output_limit,
             reasoning_effort=self._options.reasoning_effort or "",
             stop=self.protocol.stop if self._trace is None else (),
         )
@@ -421,32 +420,26 @@ class Context:
         )
         window, causes = self.view.window, list[str]()
         if planner.is_due:
-            window, causes = await compute(planner.choose)
-        if causes == ["prune"] or budget.over(self.view.shown(window), TRIGGER):
+            is_short = len(timeline.blocks) <= RENDERED_INLINE
+            window, causes = planner.choose() if is_short else await compute(planner.choose)
+        now = self.view.shown(window)
+        self.tokens = budget.cost(now)
+        if causes == ["prune"] or self.tokens > TRIGGER * room:
             if await self._recorder.catch_up():  # before a model is asked for a summary
                 return False
             window, causes = await planner.make_room(window, causes, budget)
         if self._recorder.turn.overflowed:
             window, causes = structs.replace(window, unbound=self.view.seq), [*causes, "overflow"]
-        inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
-        changed = window != self.view.window
-        now = self.view.shown(window)
-        pointing = CachePolicy(
-            fixed=self._offering.fixed,
-            factor=factor,
-            opens_epoch=bool(causes),
-            kept_messages=0
-            if set(causes) - {"hide"}
-            else self.view.state.unchanged_messages(number),
-            min_rounds=self._options.cache_point_min_rounds,
-            offset_rounds=self._options.cache_point_offset_rounds,
-        )
-        self.tokens = budget.cost(now)
+        changed = window is not self.view.window and window != self.view.window
+        if inputs or causes:  # it has changed meanwhile what they cost
+            inputs = [block for block in inputs if block.seq in timeline.pending]  # else recalled
+            now = self.view.shown(window)
+            self.tokens = budget.cost(now)
         before, offering = timeline.last_round, self._offering
         tools_known = offering.tools_sha256 in timeline.known_texts
         start = structs.replace(
             self._round_start(iteration, self._typed_answer),
-            takes=tuple(block.seq for block in inputs),
+            takes=tuple(map(attrgetter("seq"), inputs)),
             epoch=(before.epoch if before else 0) + bool(causes),
             opened_by=",".join(causes),
             stable_sha256=now.sha256,
@@ -454,7 +447,7 @@ class Context:
             tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
             file_tokens=now.file_cost(inputs),
-            points=cache_points(now, number, inputs, pointing),
+            points=cache_points(now, number, inputs, self._cache_policy(causes, factor)),
             window=window if changed else None,
             tools="" if tools_known else offering.tools_text,
         )
@@ -462,6 +455,20 @@ class Context:
         is_opened = await self._recorder.record_at_head(start, *checkpoints)
         self._extend()
         return is_opened
+
+    def _cache_policy(self, causes: Sequence[str], factor: float) -> CachePolicy:
+        """Return the rules for the cache points of a round that opens an epoch for these causes, if there are any."""
+        state, is_rendered_anew = self.view.state, bool(causes) and causes != ["hide"]
+        return CachePolicy(
+            fixed=self._offering.fixed,
+            factor=factor,
+            opens_epoch=bool(causes),
+            kept_messages=0
+            if is_rendered_anew
+            else state.unchanged_messages(self._recorder.number),
+            min_rounds=self._options.cache_point_min_rounds,
+            offset_rounds=self._options.cache_point_offset_rounds,
+        )
 
     def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> RoundStart:
         """Return what the start of every round says; what it shows is added to it."""
@@ -486,6 +493,7 @@ class Context:
             answer_by=way,
             schema_sha256=schema,
             system="" if offering.system_sha256 in timeline.known_texts else offering.system,
+            version=2,
         )
 
     def _checkpoints(self, start: int) -> Sequence[Body]:
@@ -536,17 +544,10 @@ class Context:
         now = prompt.ts if prompt and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
 
-    def _check_fits(self, prompt: Prompt) -> None:
+    def _check_fits(self, room: int) -> None:
         """Refuse a prompt whose estimate exceeds the window less the room for its reply."""
-        fixed = self._offering.fixed + estimate(prompt.tail)
-        shown = self.view.rendering.tokens
-        if self._trace is not None:
-            shown = sum(map(cost, self._trace))
-        factor = self.view.state.factor_of(self.model.name)
-        needed_tokens = ceil((shown + fixed) * factor)
-        room = self._room
-        if needed_tokens > room:
+        if self.tokens > room:
             raise ModelError(
-                f"the prompt needs about {needed_tokens} tokens and {self.model.name} has room for "
+                f"the prompt needs about {self.tokens} tokens and {self.model.name} has room for "
                 f"{room}: begin another conversation, or use a model with a larger window"
             )

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct, structs
 
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
@@ -17,6 +18,7 @@ from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
+from loopline.react.call_questions import pending_event, tool_question
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, approval_digest, is_approval
@@ -28,7 +30,9 @@ from loopline.react.result_text import (
     file_lines,
     number_sources,
     render_outcome,
+    source_spans,
     truncate_outcome,
+    with_file_sources,
 )
 from loopline.react.thread_claims import claim_for_thread, wait_for_threads
 from loopline.react.tool_runtime import Children, ToolRuntime
@@ -47,8 +51,10 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
+from loopline.timeline.tasks import run_together
 from loopline.tools import (
     AskUser,
+    BackgroundCall,
     ChildTask,
     NoProxy,
     Outcome,
@@ -57,6 +63,7 @@ from loopline.tools import (
     ToolContext,
     ToolInvocation,
     ToolProxy,
+    Work,
 )
 from loopline.tools.arguments import copied_arguments
 
@@ -77,8 +84,7 @@ CAUSE_TEXTS: Mapping[InterruptCause, str] = {
 EFFECT_UNKNOWN = " Whether it took effect is unknown."
 
 
-@dataclass(slots=True)
-class _RunningCall:
+class _RunningCall(Struct):
     """A call that runs; its task may not have been entered yet, and `cause` is why it is cut off, if it is."""
 
     parsed: CheckedCall
@@ -189,11 +195,16 @@ class ToolExecutor:
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
-        try:
-            judged = await self._interrupter.run(lambda: self._check_calls(calls))
-        except Interrupted as interruption:  # none of them has started
-            await self.skip(calls, interruption.cause)
+        if self._interrupter.is_late:
+            await self.skip(calls, "deadline")
             return
+        judged = [self._checker.parse(call) for call in calls]
+        if self._runtime.guards:
+            try:
+                judged = await self._interrupter.run(lambda: self._judge(judged))
+            except Interrupted as interruption:  # none of them has started
+                await self.skip(calls, interruption.cause)
+                return
         for parsed in judged:
             before = [
                 running.task
@@ -205,7 +216,7 @@ class ToolExecutor:
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
         tasks = [running.task for running in self._running.values()]
         try:
-            await asyncio.gather(*tasks)
+            await run_together(tasks)
         finally:
             unfinished = [task for task in tasks if not task.done()]
             for task in unfinished:
@@ -214,12 +225,11 @@ class ToolExecutor:
                 await asyncio.gather(*unfinished, return_exceptions=True)
             self._running.clear()
 
-    async def _check_calls(self, calls: Sequence[ToolCalled]) -> list[CheckedCall]:
+    async def _judge(self, calls: Sequence[CheckedCall]) -> list[CheckedCall]:
         """Return the calls as the guards decide, one after the other, before any of them runs."""
-        parsed_calls = map(self._checker.parse, calls)
         return [
             parsed if parsed.guarded is None else await self._checker.check(parsed, parsed.guarded)
-            for parsed in parsed_calls
+            for parsed in calls
         ]
 
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
@@ -255,16 +265,19 @@ class ToolExecutor:
                 return
             if before:
                 await asyncio.wait(before)
-            if not self._is_blocked(parsed):
+            if not self._recorder.turn.pending or not self._is_blocked(parsed):
+                if len(self._running) == 1:  # nothing else can take its slot
+                    await self._run_to_end(parsed, children, start)
+                    return
                 async with self._slots:
                     start = self._clock.elapsed()
-                    await self._run_to_end(parsed, children)
+                    await self._run_to_end(parsed, children, start)
         except asyncio.CancelledError:
             await self._record_cancelled(parsed, elapsed_ms(self._clock, start))
 
-    async def _run_to_end(self, parsed: CheckedCall, children: Children) -> None:
+    async def _run_to_end(self, parsed: CheckedCall, children: Children, start: float) -> None:
         """Run the call to its result, or to a question."""
-        call, start = parsed.call, self._clock.elapsed()
+        call = parsed.call
         try:
             await self._run(parsed, children)
         except StoreError:
@@ -283,8 +296,6 @@ class ToolExecutor:
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Return whether an earlier conflicting call awaits approval, or waits for one that does."""
         turn = self._recorder.turn
-        if not turn.pending:
-            return False
         questions = {
             call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
         }
@@ -321,8 +332,8 @@ class ToolExecutor:
         if isinstance(parsed.verdict, Deny):
             await self._record_end(call, parsed.verdict.reason, "denied")
             return
-        start = self._clock.elapsed()
-        if tool.effect != "read":
+        start, effect = self._clock.elapsed(), tool.effect
+        if effect != "read":
             await wait_for_threads(
                 self._recorder.uid,
                 parsed.claim,
@@ -331,14 +342,14 @@ class ToolExecutor:
             )
             if not is_started:
                 running = self._running[call.call_id]
-                started = ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
+                started = ToolStarted(call_id=call.call_id, effect=effect, ran_with=ran_with)
                 # It may have been cut off while others were recorded before it.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
-        proxied = self._proxied_calls(parsed, tool.effect, children)
-        invocation = self._tool_call(parsed, tool.effect, children, beside, proxied)
+        proxied = self._proxied_calls(parsed, effect, children)
+        invocation = self._tool_call(parsed, effect, children, beside, proxied)
         step = _closing(proxied, self._timed(tool, copied_arguments(arguments), invocation))
         outcome = await children.run(step)
         if parsed.guarded is not None:
@@ -370,7 +381,7 @@ class ToolExecutor:
             await self._recorder.check_lease()
         beside = await self._files_beside()
         invocation = self._tool_call(parsed, tool.effect, children, beside, NoProxy())
-        unseen = replace(invocation, view=View(invocation.view.protocol))
+        unseen = structs.replace(invocation, view=View(invocation.view.protocol))
         return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -455,17 +466,17 @@ class ToolExecutor:
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
         def bodies(timeline: Timeline) -> list[Body]:
-            numbered = number_sources(shown, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
             limits = outcome.file_limits or self._runtime.workspace_limits
-            files = file_bodies(timeline, turn, outcome.files, call.call_id, limits)
+            files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
+            lines = file_lines(files, turn) if files else ()
+            cited = with_file_sources(shown, files, turn) if files else shown
+            numbered = number_sources(cited, timeline.pool)
+            text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
-                text=render_outcome(
-                    numbered.outcome, numbered.sids, artifact_ref, file_lines(files, turn)
-                )
-                or NO_OUTPUT,
+                text=text or NO_OUTPUT,
                 status="error" if outcome.failed else "ok",
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
@@ -474,6 +485,7 @@ class ToolExecutor:
                 artifact=artifact_ref,
                 ran_with=ran_with,
                 answer=answer,
+                source_spans=source_spans(numbered, timeline.pool, text) if numbered.sids else (),
             )
             return [result, *numbered.added, *shown.bodies, *numbered.kept, *kept, *files]
 
@@ -481,7 +493,9 @@ class ToolExecutor:
 
     async def _files_beside(self) -> Sequence[Block]:
         """Return the blocks of the older files that the turn has pulled beside its own; each pinned ref is read once."""
-        refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, {}))
+        refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, ()))
+        if not refs:
+            return ()
         for ref in refs:
             if ref not in self._pulled:
                 block = await self._runtime.reader.find(parse(ref))
@@ -511,11 +525,15 @@ class ToolExecutor:
         async def ask(question: str, schema: Json) -> Json:
             if not recorder.is_heard:
                 return None
-            text = well_formed(question)
-            runtime.listen(
-                Delta(type="pending", channel="tool", text=text, call_id=call.call_id, data=schema)
+            body = tool_question(call.call_id, question, schema)
+            return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))
+
+        def begin_later(work: Work, seconds: float) -> Outcome:
+            key, number = recorder.conversation, recorder.number
+            later = BackgroundCall(
+                conversation=key, turn=number, call_id=call.call_id, tool=call.tool, seconds=seconds
             )
-            return await recorder.questions.answer_to(call.call_id)
+            return runtime.background.begin(later, work)
 
         context = ToolContext(
             call_id=call.call_id,
@@ -545,6 +563,7 @@ class ToolExecutor:
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
             proxy=proxy,
+            begin_later=begin_later,
         )
 
 

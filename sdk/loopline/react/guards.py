@@ -6,13 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import dropwhile
 from string import Formatter
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
@@ -258,8 +258,10 @@ class Claim(Struct, frozen=True):
         return self == other_claim and self.effect != "read"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedCall:
+ALLOWED = Allow()
+
+
+class CheckedCall(Struct, frozen=True):
     """A call with the tool that runs it, or with why none does, and what the guards make of it."""
 
     call: ToolCalled
@@ -267,7 +269,7 @@ class CheckedCall:
     claim: Claim
     arguments: JsonObject
     guarded: GuardedCall | None = None
-    verdict: Verdict = field(default_factory=Allow)
+    verdict: Verdict = ALLOWED
 
     @property
     def reads(self) -> bool:
@@ -318,15 +320,15 @@ class CallChecker:
         is_approved |= is_same_call and answer is not None and is_approval(answer.value)
         is_approved |= call.call_id in turn.started  # what its children do is carried on
         verdict = await (self._guards.granted if is_approved else self._guards.before)(guarded)
-        parsed = replace(parsed, verdict=verdict)
+        parsed = structs.replace(parsed, verdict=verdict)
         changed = verdict.arguments if isinstance(verdict, Allow) else None
         if changed is None:
             return parsed
         try:
             tool.check(changed)
         except LooplineError as error:
-            return replace(parsed, tool=error, claim=Claim("read"))
-        return replace(parsed, claim=self._claim(tool, changed), arguments=changed)
+            return structs.replace(parsed, tool=error, claim=Claim("read"))
+        return structs.replace(parsed, claim=self._claim(tool, changed), arguments=changed)
 
     def _guarded(self, call: ToolCalled, effect: Effect) -> GuardedCall:
         recorder = self._recorder

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
+
+from msgspec import Struct
 
 from loopline.clock import Clock
 from loopline.errors import StoreBusy
@@ -28,8 +29,7 @@ class Interrupted(Exception):
         self.cause: InterruptCause = cause
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     """What may be cut off now: the task that waits for it, whether a steer may, and what has."""
 
     task: asyncio.Task[object] | None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
+from operator import attrgetter
 from typing import Literal, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo
 
@@ -255,7 +256,7 @@ class LoopOptions:
         merged: Limits = {}
         for layer in limits:
             merged.update(check_limits(layer))
-        return replace(self, **merged)
+        return replace(self, **merged) if merged else self
 
     def validated(self) -> LoopOptions:
         """Return these options if they are consistent with each other.
@@ -278,12 +279,12 @@ class LoopOptions:
     @property
     def values(self) -> dict[str, LimitValue]:
         """Return every option by its name."""
-        return {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: getattr(self, name) for name in _CHECKS}
 
     def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
         """Return the options that differ from those of `base`, by name."""
-        base_values = base.values
-        return {name: value for name, value in self.values.items() if value != base_values[name]}
+        values = zip(_CHECKS, _OPTIONS(self), _OPTIONS(base), strict=True)
+        return {name: value for name, value, usual in values if value != usual}
 
     @property
     def synthesizes(self) -> bool:
@@ -299,6 +300,7 @@ class LoopOptions:
 _CHECKS: Mapping[str, Check] = {
     option.name: option.metadata["check"] for option in fields(LoopOptions)
 }
+_OPTIONS = attrgetter(*_CHECKS)
 GROUPS: Mapping[str, Sequence[str]] = {
     option.metadata["group"]: [
         member.name

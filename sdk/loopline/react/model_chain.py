@@ -23,9 +23,10 @@ from loopline.react.replies import (
     ReplyStream,
     cut_off_text,
 )
+from loopline.react.state import decision_limit
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import ModelSwitched, SwitchCause
-from loopline.timeline.tasks import compute
+from loopline.timeline.tasks import LONG_TEXT, compute
 
 
 class ModelChain:
@@ -60,11 +61,11 @@ class ModelChain:
         shrunk = False
         while True:
             context.use(self._models[position])
-            state = self._runtime.state
+            turn = self._recorder.turn
             is_needed = await context.begin(
                 Iteration(
-                    decisions=state.iteration,
-                    limit=state.max_iterations or 0,
+                    decisions=turn.rounds,
+                    limit=decision_limit(turn, self._runtime.options) or 0,
                     purpose=purpose,
                     traces=traces,
                 )
@@ -95,7 +96,9 @@ class ModelChain:
         """Return the reply of the last request with its thinking, what it decides, and the plan marks before its answer."""
         reading = self._reading or self._format(traces=traces)
         size = len(reading.before) + len(reply.text)
-        return await compute(partial(reading.read, reply), characters=size)
+        if size < LONG_TEXT:
+            return reading.read(reply)
+        return await compute(partial(reading.read, reply))
 
     async def _hand_over(self, position: int, why: SwitchCause, text: str, usage: Usage) -> None:
         self._texts.retract()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -25,7 +25,7 @@ from loopline.errors import (
 )
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, Usage
 from loopline.models.tokens import cost_of_prompt, estimate
-from loopline.react.quota import Amount, Quota, RequestEstimate
+from loopline.react.quota import Amount, OutOfBudget, RequestEstimate
 from loopline.timeline.tasks import LONG_TEXT, text_parts
 
 FIRST_WAIT_SECONDS = 1.0
@@ -39,6 +39,7 @@ _UNBILLED = (
     ModelRequestError,
     ModelAccessError,
     ModelOverflow,
+    OutOfBudget,
 )
 """Errors of a request that the provider has not begun to work on."""
 
@@ -131,6 +132,39 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
     return reply
 
 
+class RequestQuota(Protocol):
+    """What a request reserves from before it is sent, and settles with after it. Requests of one do not overlap."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether requests must reserve."""
+        ...
+
+    def check_time(self) -> None:
+        """Refuse a request when its time is over.
+
+        Raises:
+            OutOfBudget: it is.
+        """
+        ...
+
+    async def reserve(self, need: RequestEstimate) -> int:
+        """Reserve a request and return its output limit; wait while others' requests hold what it needs.
+
+        Raises:
+            OutOfBudget: too little is left.
+        """
+        ...
+
+    def settle(self, used: Amount) -> None:
+        """Put what a request used in place of what was reserved for it."""
+        ...
+
+    def estimate(self, usage: Usage, cost: float) -> None:
+        """Take note that the settled request was estimated, since nobody reported its usage."""
+        ...
+
+
 class MeteredModel(Struct, frozen=True):
     """A model whose requests reserve from a quota, each attempt of its own.
 
@@ -139,7 +173,7 @@ class MeteredModel(Struct, frozen=True):
     """
 
     model: Model
-    quota: Quota
+    quota: RequestQuota
     tokens: int | None = None
     factor: float = 1.0
 
@@ -172,9 +206,9 @@ class MeteredModel(Struct, frozen=True):
         need = RequestEstimate.of(prompt, tokens, self.capabilities)
         output = await self.quota.reserve(need)
         capped = replace(prompt, options=replace(prompt.options, output_limit=output))
-        texts, settled = list[str](), False
+        texts, settled, pieces = list[str](), False, self.model.stream(capped)
         try:
-            async for piece in self.model.stream(capped):
+            async for piece in pieces:
                 match piece:
                     case TextDelta(text=text):
                         texts.append(text)
@@ -190,6 +224,8 @@ class MeteredModel(Struct, frozen=True):
         finally:
             if not settled:
                 self._settle_estimated(need, estimate("".join(texts)))
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
 
     def _settle(self, need: RequestEstimate, reply: Reply) -> None:
         usage = reply.usage

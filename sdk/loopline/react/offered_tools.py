@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from loopline.clock import Clock, elapsed_ms
@@ -22,6 +23,8 @@ from loopline.tools import (
     select_tools,
 )
 
+KEPT_TEXTS = 64
+"""Tools and system texts whose JSON, digests and tokens are kept: turn after turn has the same."""
 _DEFERRED = f"tools of MCP servers are requested, with {REQUEST_TOOLS}, if there are more than {SELECT_ABOVE} tools"
 
 
@@ -52,16 +55,20 @@ class ToolOffering:
         manual, words = encoding.manual(tools.specs), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (instructions, manual, words) if part)
         specs = (*tools.specs, *(answer.specs if answer else ()))
-        text = tools_text(specs)
+        text = _tools_text(_SameSpecs(specs))
         native = encoding.name == NATIVE
+        (system_sha256, system_tokens), (tools_sha256, tools_tokens) = (
+            _measured(system),
+            _measured(text),
+        )
         return cls(
             tools=tools,
             specs=specs if native else (),
             system=system,
-            system_sha256=_digest(system),
+            system_sha256=system_sha256,
             tools_text=text,
-            tools_sha256=_digest(text),
-            fixed=estimate(system) + (estimate(text) if native else 0) + _form_tokens(answer),
+            tools_sha256=tools_sha256,
+            fixed=system_tokens + (tools_tokens if native else 0) + _form_tokens(answer),
         )
 
     @classmethod
@@ -133,10 +140,10 @@ class OfferedTools:
 
     async def defer_mcp_tools(self) -> None:
         """Leave the tools of MCP servers for `react.request_tools` if there are many tools; this is recorded."""
-        others = [name for name in self.tools if not name.startswith(f"{MCP}.")]
-        is_needed = len(self.tools) > SELECT_ABOVE and len(others) < len(self.tools)
+        own_tools = [name for name in self.tools if not name.startswith(f"{MCP}.")]
+        is_needed = len(self.tools) > SELECT_ABOVE and len(own_tools) < len(self.tools)
         if self.recorder.turn.selected is None and is_needed:
-            await self.recorder.record(ToolsSelected(names=tuple(others), why=_DEFERRED))
+            await self.recorder.record(ToolsSelected(names=tuple(own_tools), why=_DEFERRED))
 
     def _active_names(self) -> tuple[str, ...] | None:
         """Return the names of the offered tools, or None if all are offered."""
@@ -154,5 +161,26 @@ def _form_tokens(answer: TypedAnswer | None) -> int:
     return estimate(dumps(form.schema)) if form else 0
 
 
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
+class _SameSpecs(tuple[ToolSpec, ...]):
+    """Tools that are equal if each is the same object: no schema is compared."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _SameSpecs) or len(self) != len(other):
+            return False
+        return all(spec is twin for spec, twin in zip(self, other, strict=True))
+
+
+@lru_cache(KEPT_TEXTS)
+def _tools_text(specs: _SameSpecs) -> str:
+    return tools_text(specs)
+
+
+@lru_cache(KEPT_TEXTS)
+def _measured(text: str) -> tuple[str, int]:
+    """Return the sha256 of a text in hexadecimal, and its tokens."""
+    return sha256(text.encode()).hexdigest(), estimate(text)

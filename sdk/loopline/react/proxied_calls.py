@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta
 from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed
+from loopline.react.call_questions import pending_event, tool_question
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, is_approval
 from loopline.react.result_text import (
@@ -19,6 +20,7 @@ from loopline.react.result_text import (
     file_lines,
     number_sources,
     render_outcome,
+    source_spans,
     truncate_outcome,
 )
 from loopline.react.tool_runtime import Children, ToolRuntime
@@ -75,12 +77,15 @@ class ProxiedCalls:
         self._checker = checker
         self._invoke = invoke
         self._on_progress = on_progress
-        self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._running: list[_ProxiedTask] = []
         self._count = 0
         self._closed = False
         self._effect = effect
         self._tools = tools
+
+    @cached_property
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self._runtime.options.parallel_tools)
 
     @property
     def names(self) -> Sequence[str]:
@@ -127,11 +132,12 @@ class ProxiedCalls:
     async def close(self) -> None:
         """Begin no further call, and cut off those that run; each has its result then."""
         self._closed = True
+        if not self._running:
+            return
         tasks = [entry.task for entry in self._running if entry.task is not None]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_in_order(
         self, entry: _ProxiedTask, before: Sequence[asyncio.Event], approval_seconds: float
@@ -220,14 +226,14 @@ class ProxiedCalls:
         recorder = self._recorder
         if not recorder.is_heard or seconds <= 0:
             return None
-        waiting = asyncio.ensure_future(recorder.questions.answer_to(call_id))
+        body = tool_question(call_id, question, kind="approval")
+        announce = partial(self._runtime.listen, pending_event(body))
+        waiting = asyncio.ensure_future(recorder.ask(body, announce))
 
         def ring() -> None:
             waiting.cancel()
 
         alarm = self._clock.alarm(seconds, ring)
-        text = well_formed(question)
-        self._runtime.listen(Delta(type="pending", channel="tool", text=text, call_id=call_id))
         try:
             await asyncio.wait([waiting])
         finally:
@@ -269,7 +275,7 @@ class ProxiedCalls:
             numbered = number_sources(given, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
             limits = self._runtime.workspace_limits
-            files = file_bodies(timeline, turn, given.files, call.call_id, limits)
+            files = file_bodies(timeline, turn, given.files, call.call_id, limits=limits)
             lines = file_lines(files, turn)
             text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
             texts[:] = [text]
@@ -282,6 +288,7 @@ class ProxiedCalls:
                 elapsed_ms=elapsed_ms(self._clock, start),
                 artifact=artifact_ref,
                 ran_with=ran_with,
+                source_spans=source_spans(numbered, timeline.pool, text),
             )
             return [result, *numbered.added, *given.bodies, *numbered.kept, *kept, *files]
 

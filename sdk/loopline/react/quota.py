@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from loopline.errors import LooplineError, ModelError
 from loopline.models import Capabilities, Model, Price, Prompt, Usage
+from loopline.models.prompt import NO_USAGE
 from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
@@ -121,7 +122,7 @@ class Quota:
     recorded: Amount = field(default_factory=Amount)
     settled: Amount = field(default_factory=Amount)
     reserved: Amount | None = None
-    estimated: Usage = field(default_factory=Usage)
+    estimated: Usage = NO_USAGE
     estimated_cost: float = 0.0
     running: bool = False
     children: dict[str, Quota] = field(default_factory=dict[str, "Quota"])
@@ -163,6 +164,8 @@ class Quota:
         Raises:
             OutOfBudget: it is.
         """
+        if self.parent is None and self.deadline_seconds is None:
+            return
         for quota in self._lineage():
             if quota.deadline_seconds is None or quota.elapsed_seconds is None:
                 continue
@@ -232,7 +235,7 @@ class Quota:
     def take_unrecorded(self) -> tuple[Usage, float]:
         """Return the estimated usage and its cost since the last call, which are about to be recorded."""
         usage, cost = self.estimated, self.estimated_cost
-        self.estimated, self.estimated_cost = Usage(), 0.0
+        self.estimated, self.estimated_cost = NO_USAGE, 0.0
         return usage, cost
 
     def _lineage(self) -> Iterator[Quota]:

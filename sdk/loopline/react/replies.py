@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -136,7 +136,7 @@ class TypedAnswer:
         values = [dumps(call.arguments) for call in answers]
         if other_calls:
             discarded = "\n".join(filter(None, (decided.discarded, *values)))
-            return replace(decided, calls=other_calls, discarded=discarded)
+            return structs.replace(decided, calls=other_calls, discarded=discarded)
         discarded = "\n".join(filter(None, (decided.discarded, *values[1:])))
         return self._read_answer(Answer(decided.notes, values[0], decided.thinking, discarded))
 
@@ -150,7 +150,7 @@ class TypedAnswer:
         except SchemaMismatch as error:
             return Malformed(answer.text, self._problem(str(error)), is_text=False)
         discarded = answer.discarded or ("" if is_all else answer.text)
-        return replace(answer, text=text, discarded=discarded)
+        return structs.replace(answer, text=text, discarded=discarded)
 
     def _find(self, text: str) -> tuple[str, bool]:
         """Find the value in a text; where values are written as JSON, a string may also be the JSON of one."""
@@ -168,7 +168,7 @@ class TypedAnswer:
                 text, is_all = self.type.find(raw)
                 if is_all:
                     return Answer("", text)
-        return replace(malformed, is_text=False)
+        return structs.replace(malformed, is_text=False)
 
     def _problem(self, complaint: str) -> str:
         action = f"call {ANSWER_TOOL}" if self.way == "tool" else "give the whole answer"
@@ -263,7 +263,9 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
             alone = answer.read(self.protocol.decode(reply))
             return alone if isinstance(alone, Answer) else typed
         return (
-            typed if self.protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
+            typed
+            if self.protocol.name == NATIVE
+            else structs.replace(typed, raw=well_formed(reply.text))
         )
 
     def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
@@ -272,7 +274,7 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
             return decided, ""
         marks, answer = plan.split_marks(decided.text, self.steps)
         if answer.strip():
-            return replace(decided, text=answer), marks
+            return structs.replace(decided, text=answer), marks
         # It only acknowledged: what it is to say is still to come.
         problem = "The reply held only plan marks: call a tool or answer."
         return Malformed(decided.text, problem), marks
@@ -387,6 +389,10 @@ class ChannelTexts:
         # Subscribers do not have an answer that was not streamed as a draft.
         shown = {name: text for name, text in recorded.items() if name != "draft" or name in self}
         self._align(shown)
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the texts: what is about to be recorded takes their place."""
         self._texts.clear()
         self.written = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.models import ADDRESS_CHARACTERS, Json, dumps, one_line
 from loopline.refs import FileRef
@@ -17,8 +17,10 @@ from loopline.timeline import (
     FileBody,
     FileRemoved,
     FilesPulled,
+    Source,
     SourceAdded,
     SourcePool,
+    SourceSpan,
     TextKept,
     Timeline,
     unbound_citations,
@@ -53,8 +55,7 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
     return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberedOutcome:
+class NumberedOutcome(Struct, frozen=True, kw_only=True):
     """An outcome whose sources have numbers of the pool: those it lists, and those that its texts cite."""
 
     outcome: Outcome
@@ -64,8 +65,26 @@ class NumberedOutcome:
     shows: tuple[tuple[str, str], ...]
 
 
+def with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) -> Outcome:
+    """Return the outcome with the files that the user sees as sources, if it says that they are."""
+    if not outcome.cites_files:
+        return outcome
+    sources = [
+        Source(url=str(_file_ref(file, turn)), title=file.path, source_type="file")
+        for file in files
+        if isinstance(file, FileAdded) and file.area == "outputs" and file.visibility == "external"
+    ]
+    return replace(outcome, sources=(*outcome.sources, *sources))
+
+
+def _file_ref(file: FileAdded, turn: int) -> FileRef:
+    return FileRef(turn_id=f"turn_{turn}", area=file.area, path=file.path, version=file.version)
+
+
 def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
     """Return the outcome with numbers for its sources; sources that a section cites are listed with the others."""
+    if not outcome.sections and not outcome.sources:
+        return NumberedOutcome(outcome=outcome, sids=(), added=(), kept=(), shows=outcome.shows)
     own = [section.source for section in outcome.sections if section.source]
     cited = [source for section in outcome.sections for source in section.cites.values()]
     listed = [*outcome.sources, *cited]
@@ -93,14 +112,31 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
     )
 
 
+def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tuple[SourceSpan, ...]:
+    """Return the parts of a rendered result that show other texts of its sources than those that are recorded."""
+    recorded = {added.sid: added.source.text for added in numbered.added}
+    outcome = numbered.outcome
+    sections = [(section.source, section.text) for section in outcome.sections if section.source]
+    shown = [*sections, *((source, "") for source in outcome.sources)]
+    spans = dict[SourceSpan, None]()
+    for sid, (source, section) in zip(numbered.sids, shown, strict=True):
+        recorded_text = recorded[sid] if sid in recorded else pool.sources[sid].text
+        if source.text and source.text in recorded_text:
+            continue
+        part = source.text if source.text and source.text in text else section
+        start = text.find(part)
+        if part and start >= 0 and part not in recorded_text:
+            spans[SourceSpan(sid=sid, start=start, end=start + len(part))] = None
+    return tuple(spans)
+
+
 def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
     """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
     lines = list[str]()
     for body in files:
         match body:
-            case FileAdded(area=area, path=path, version=version):
-                ref = FileRef(turn_id=f"turn_{turn}", area=area, path=path, version=version)
-                lines.append(f"wrote {ref} ({workspace.describe_file(body)})")
+            case FileAdded():
+                lines.append(f"wrote {_file_ref(body, turn)} ({workspace.describe_file(body)})")
             case FileRemoved(area=area, path=path):
                 lines.append(f"removed {area}/{path}")
             case FilesPulled():
@@ -140,14 +176,14 @@ def render_outcome(
         mark = f"[[S:{next(numbers)}]] " if section.source else ""
         heading = one_line(section.heading, ADDRESS_CHARACTERS)
         parts.append(f"{mark}{heading}\n{section.text}{section.note}")
-    listed = [
-        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
-        for sid, source in zip(numbers, outcome.sources, strict=True)
-    ]
-    if listed:
+    if outcome.sources:
+        listed = [
+            f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
+            for sid, source in zip(numbers, outcome.sources, strict=True)
+        ]
         parts.append("\n".join(["sources:", *dict.fromkeys(listed)]))
     if files:
         parts.append("\n".join(files))
     if artifact:
         parts.append(f"the whole is kept: {artifact}")
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(filter(None, parts))

@@ -7,7 +7,7 @@ the same loop over what the log holds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Generic
@@ -57,8 +57,10 @@ class React(Generic[T_co]):
         models: Sequence[Model],
         context: Context,
         extensions: Extensions | None = None,
+        successor: Callable[[], Awaitable[React[T_co] | None]] | None = None,
     ) -> None:
         self._runtime = runtime
+        self._successor = successor
         self._recorder = runtime.recorder
         self._options = runtime.options
         self._context = context
@@ -99,8 +101,7 @@ class React(Generic[T_co]):
                 raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
-        del payload  # the log holds what the user said
-        recorder = self._recorder
+        recorder = self._recorder  # the log holds what the user said
         recorder.round = recorder.turn.rounds
         with self._interrupter.shielded():
             await self._context.open_quota()
@@ -114,6 +115,10 @@ class React(Generic[T_co]):
                     await self._interrupter.run(self._context.select_tools, steerable=False)
             while end is None:
                 end = await self._answers.from_tool() or await self._step()
+                successor = None if self._successor is None or end else await self._successor()
+                if successor is not None:  # another agent leads from here on
+                    recorder.answers -= 1
+                    return await successor.run(payload)
         recorder.round = 0
         self._result = result(
             recorder.timeline, recorder.number, end.reason, end.error, self._runtime.output
@@ -190,7 +195,7 @@ class React(Generic[T_co]):
             )
             for number, call in enumerate(calls, start=first)
         ]
-        plans = any(call.name == "react.plan" for call in calls)
+        plans = "react.plan" in [call.name for call in calls]
         await self._journal.record_decision(
             reply, notes, *numbered, calls=len(calls), acknowledges=not plans
         )
@@ -215,9 +220,7 @@ class React(Generic[T_co]):
         return None
 
     def _paused(self) -> LoopEnd | None:
-        turn = self._recorder.turn
-        is_waiting = any(call_id not in turn.answers for call_id in turn.pending)
-        return LoopEnd("paused") if is_waiting else None
+        return LoopEnd("paused") if self._recorder.turn.unanswered else None
 
     def _skip_cause(self) -> InterruptCause | None:
         """Return why no call starts: the budget is spent, or the user has just steered elsewhere."""
@@ -231,7 +234,7 @@ class React(Generic[T_co]):
         if options.max_cost is not None and cost > options.max_cost:
             return "budget"
         inputs = recorder.timeline.inputs_for(recorder.number)
-        steered = any(isinstance(block.body, UserSteer) for block in inputs)
+        steered = inputs and any(isinstance(block.body, UserSteer) for block in inputs)
         return "steer" if steered and self._runtime.asks_again else None
 
     def _interrupt_calls(self, cause: InterruptCause) -> None:

@@ -21,6 +21,7 @@ from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
     DEFAULT_USER,
+    BackgroundResult,
     Batch,
     Block,
     BodyUnion,
@@ -132,7 +133,11 @@ def pending_calls(turn: Turn) -> list[PendingCall]:
 def late_input(timeline: Timeline) -> list[str]:
     """Return the refs of what the user has added and no round has taken."""
     pending = timeline.pending.values()
-    return [block.ref for block in pending if isinstance(block.body, UserFollowup | UserSteer)]
+    return [
+        block.ref
+        for block in pending
+        if isinstance(block.body, UserFollowup | UserSteer | BackgroundResult)
+    ]
 
 
 STEER_ROUNDS = 3
@@ -141,6 +146,14 @@ LONGEST_CIRCLE = 3
 """The rounds of a circle that is seen: A, B, C, A, B, C is one of three."""
 FARTHEST = 64
 """So many rounds back repeated calls are looked for."""
+
+
+def decision_limit(turn: Turn, options: LoopOptions) -> int | None:
+    """Return how many decisions the turn may make, fewer once the user has steered it; None if nothing limits them."""
+    maximum, steered_at = options.max_iterations, turn.steered_at_round
+    if steered_at is None:
+        return maximum
+    return steered_at + STEER_ROUNDS if maximum is None else min(maximum, steered_at + STEER_ROUNDS)
 
 
 class ReactStateV2(Struct, frozen=True, kw_only=True):
@@ -168,14 +181,11 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
     @classmethod
     def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
         """Return the state that the turn's blocks make."""
-        maximum = options.max_iterations
-        minimum = options.min_rounds
-        if maximum is not None and not options.early_stop:
-            minimum = maximum
+        maximum, minimum = decision_limit(turn, options), options.min_rounds
         if turn.steered_at_round is not None:
-            steered_limit = turn.steered_at_round + STEER_ROUNDS
-            maximum = steered_limit if maximum is None else min(maximum, steered_limit)
             minimum = 1
+        elif maximum is not None and not options.early_stop:
+            minimum = maximum
         return cls(
             iteration=turn.rounds,
             max_iterations=maximum,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from loopline.clock import Clock
+from loopline.clock import Clock, done_within
 from loopline.errors import ToolError
 from loopline.react.guards import Claim
 
@@ -39,16 +39,7 @@ async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float 
     threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
     if not threads:
         return
-    late = asyncio.Event()
-    alarm = None if seconds is None else clock.alarm(seconds, late.set)
-    waited = [asyncio.ensure_future(_all_done(threads)), asyncio.ensure_future(late.wait())]
-    try:
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if alarm is not None:
-            alarm.cancel()
-        for task in waited:
-            task.cancel()
+    await done_within(clock, seconds, _all_done(threads))
     if not all(thread.done() for thread in threads):
         raise ToolError(
             "This call was not begun: an earlier one that it must not run beside was cut off, and still runs. "
@@ -56,6 +47,5 @@ async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float 
         )
 
 
-async def _all_done(threads: Sequence[Future[object]]) -> bool:
+async def _all_done(threads: Sequence[Future[object]]) -> None:
     await asyncio.gather(*map(asyncio.wrap_future, threads), return_exceptions=True)
-    return True

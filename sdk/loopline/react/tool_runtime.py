@@ -6,7 +6,7 @@ Each child is a conversation of its own, linked from its parent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -42,7 +42,7 @@ from loopline.timeline import (
     citations,
 )
 from loopline.timeline.tasks import compute, finish
-from loopline.tools import AskUser, ChildTask, Emission
+from loopline.tools import AskUser, Background, ChildTask, Emission, NoBackground
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class ChildAnswer:
 class Child:
     """A child run: the name of its conversation, what it is to do, and under which limits.
 
-    Its `quota` stands below its parent's.
+    Its `quota` stands below its parent's. One that `is_new` has no conversation yet.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Child:
     limits: Limits
     answer: ChildAnswer | None = None
     quota: Quota = field(default_factory=Quota)
+    is_new: bool = False
 
 
 class Spawn(Protocol):
@@ -99,6 +100,7 @@ class ToolRuntime:
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
     deps: object = field(default=None, repr=False)
+    background: Background = field(default_factory=NoBackground)
     workspace_limits: WorkspaceLimits = field(default_factory=WorkspaceLimits)
 
     @property
@@ -129,11 +131,14 @@ class _ChildListener:
 
     name: str
     outbox: Outbox
+    on_event: Callable[[Event], None] | None = None
     turn: Turn = field(default_factory=lambda: Turn(1))
     questions: dict[str, Block] = field(default_factory=dict[str, Block])
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
 
     def __call__(self, event: Event) -> None:
+        if self.on_event is not None:
+            self.on_event(event)
         match event:
             case Delta(type="progress", text=text):
                 self.outbox.progress(f"{self.name}: {text}")
@@ -243,7 +248,7 @@ class Children:
             if self._tasks:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.outbox.close()
-        if self._first_question is not None:
+        if self._questions and self._first_question is not None:
             raise self._first_question
         return outcome
 
@@ -262,8 +267,9 @@ class Children:
             limits=self._limits(task.limits),
             answer=self._answer(name),
             quota=quota,
+            is_new=name not in recorder.turn.children,
         )
-        if name not in recorder.turn.children:
+        if child.is_new:
             began = RunChild(
                 call_id=self._call_id,
                 conversation=name,
@@ -272,7 +278,7 @@ class Children:
             )
             await self._record(began, task)
             await recorder.check_lease()
-        listener = _ChildListener(name, self.outbox)
+        listener = _ChildListener(name, self.outbox, task.on_event)
         try:
             result = await run(child, listener)
         except StoreError:

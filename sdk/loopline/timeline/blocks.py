@@ -14,6 +14,7 @@ from msgspec import Struct
 from typing_extensions import TypeIs
 
 from loopline.models import Json, JsonObject, OutputSchema, ReasoningReplay, Usage
+from loopline.models.prompt import NO_USAGE
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -22,10 +23,17 @@ from loopline.refs import (
     Ref,
     SourcesRef,
     SummaryRef,
+    block_ref,
+    call_ref,
     parse,
 )
 from loopline.timeline.attachments import UserAttachment as UserAttachment
-from loopline.timeline.crew_graph import CrewGraph as CrewGraph
+from loopline.timeline.call_events import BackgroundResult as BackgroundResult
+from loopline.timeline.call_events import CustomEvent as CustomEvent
+from loopline.timeline.call_events import ShownImage as ShownImage
+from loopline.timeline.call_events import ToolPending as ToolPending
+from loopline.timeline.call_events import ToolQuestion as ToolQuestion
+from loopline.timeline.crew_bodies import CrewBody as CrewBody
 from loopline.timeline.plan import Plan as Plan
 from loopline.timeline.plan import PlanAck as PlanAck
 from loopline.timeline.plan import PlanHistory as PlanHistory
@@ -37,8 +45,8 @@ from loopline.timeline.prompt_blocks import RangeSummary as RangeSummary
 from loopline.timeline.prompt_blocks import RoundStart as RoundStart
 from loopline.timeline.prompt_blocks import SystemMessage as SystemMessage
 from loopline.timeline.prompt_blocks import turn_id
-from loopline.timeline.shown_images import ShownImage as ShownImage
 from loopline.timeline.sources import SourceAdded as SourceAdded
+from loopline.timeline.sources import SourceSpan
 from loopline.timeline.workspace import FileAdded as FileAdded
 from loopline.timeline.workspace import FileBody as FileBody
 from loopline.timeline.workspace import FileRemoved as FileRemoved
@@ -134,7 +142,7 @@ class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The user's answer to a pending call; for an approval it is true or false."""
+    """The user's answer to a call that asks or is pending; for an approval it is true or false, and None declines."""
 
     call_id: str
     value: Json
@@ -166,12 +174,12 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     stop_reason: str
     calls: int = 0
     raw: str = ""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
     attempt: int = 1
     echo: ReasoningReplay | None = None
-    estimated: Usage = Usage()
+    estimated: Usage = NO_USAGE
     discarded: str = ""
     type: ClassVar[Literal["react.decision"]] = "react.decision"
 
@@ -212,23 +220,6 @@ class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.tool.start"]] = "react.tool.start"
 
 
-class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call waits for the user: for an answer to its tool's question, or for approval.
-
-    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved. If a child run
-    of the call asks, `child` is the `cv:` ref of the block in which it does. `elapsed_ms` is how long the turn had
-    run until then, 0 if unknown.
-    """
-
-    call_id: str
-    kind: Literal["question", "approval"]
-    question: str
-    digest: str
-    child: str = ""
-    elapsed_ms: float = 0.0
-    type: ClassVar[Literal["react.tool.pending"]] = "react.tool.pending"
-
-
 class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call has started a child run in a conversation of its own; recorded again when the run is over.
 
@@ -240,9 +231,9 @@ class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
     call_id: str
     conversation: str
     reason: ExitReason | Literal[""] = ""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     cost: float | None = None
-    estimated: Usage = Usage()
+    estimated: Usage = NO_USAGE
     agent: str = ""
     agent_digest: str = ""
     type: ClassVar[Literal["run.child"]] = "run.child"
@@ -258,7 +249,7 @@ class ToolsSelected(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
     model: str = ""
     elapsed_ms: float = 0.0
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     cost: float | None = None
     type: ClassVar[Literal["react.tools"]] = "react.tools"
 
@@ -268,7 +259,8 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of
     ref and sha256, and `images` the images. `ran_with` are the arguments it ran with, if a guard changed them. An
-    `answer` is the answer of the turn and ends it.
+    `answer` is the answer of the turn and ends it. `source_spans` are the parts of the text that show a source with
+    another text than its recorded one.
     """
 
     call_id: str
@@ -282,6 +274,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     artifact: str = ""
     ran_with: JsonObject | None = None
     answer: str | None = None
+    source_spans: tuple[SourceSpan, ...] = ()
     type: ClassVar[Literal["react.tool.result"]] = "react.tool.result"
 
 
@@ -299,7 +292,7 @@ class ProxiedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProxiedResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program's call gave to the program, or its error. `ran_with` is as in `ToolResult`."""
+    """What a program's call gave to the program, or its error. `ran_with` and `source_spans` are as in `ToolResult`."""
 
     call_id: str
     parent: str
@@ -309,6 +302,7 @@ class ProxiedResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_ms: float = 0.0
     artifact: str = ""
     ran_with: JsonObject | None = None
+    source_spans: tuple[SourceSpan, ...] = ()
     type: ClassVar[Literal["react.proxied.result"]] = "react.proxied.result"
 
 
@@ -350,15 +344,6 @@ class ArtifactKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
     mime: str = "text/plain"
     type: ClassVar[Literal["artifact.kept"]] = "artifact.kept"
-
-
-class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool or a workflow emitted an event of its own; `call_id` is empty for a workflow. No prompt shows it."""
-
-    name: str
-    data: Json = None
-    call_id: str = ""
-    type: ClassVar[Literal["event.custom"]] = "event.custom"
 
 
 FactScope = Literal["user", "conversation"]
@@ -445,15 +430,16 @@ class Unknown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 UserInput = UserPrompt | UserFollowup | UserSteer
-InputBody = UserInput | UserStop | UserAttachment | UserAnswer | UserRecalled
-"""What a user says: it is appended without the lease of the conversation."""
+InboxBody = UserInput | BackgroundResult
+InputBody = InboxBody | UserStop | UserAttachment | UserAnswer | UserRecalled
+"""What is appended without the lease of the conversation."""
 ModelBody = ModelSwitched | ModelOverflowed
 RoundBody = RoundStart | Decision | Thinking | Notes | Notice | ToolsSelected | ModelBody
-CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
+CallBody = ToolCalled | ToolStarted | ToolPending | ToolQuestion | RunChild | ToolResult
 ProxiedBody = ProxiedCall | ProxiedResult
 PlanBody = Plan | PlanAck | PlanHistory
 ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
-KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | CrewGraph | MemoryFact | FileBody
+KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent | CrewBody | MemoryFact | FileBody
 OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
 Body = (
     InputBody
@@ -512,6 +498,13 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def ref(self) -> str:
         """Return the pinned ref of this block as text."""
+        body = self.body
+        if isinstance(body, ToolCalled):  # these are written in every round
+            return call_ref(f"turn_{self.turn}", body.call_id, "call")
+        if isinstance(body, ToolResult):
+            return call_ref(f"turn_{self.turn}", body.call_id, "result")
+        if isinstance(body, Notes | Decision):
+            return block_ref(f"turn_{self.turn}", body.type, self.n)
         return str(self.name)
 
     @property

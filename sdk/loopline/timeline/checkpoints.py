@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.blocks import (
+    BackgroundResult,
     Block,
     BodyUnion,
+    CustomEvent,
     Exit,
     Feedback,
     FileAdded,
@@ -27,6 +29,7 @@ from loopline.timeline.blocks import (
     UserSteer,
     input_seq_of,
 )
+from loopline.timeline.call_events import BACKGROUND_STARTED
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.plan import Plan, Plans
@@ -47,6 +50,7 @@ CarriedBody = (
     | Feedback
     | TurnHeader
     | FileBody
+    | CustomEvent
     | TakenBody
 )
 """The bodies that decide what a checkpoint carries."""
@@ -127,6 +131,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
         plans=matter.plans.started,
         learned=dict(learned),
+        carries_background=not before.covers or before.carries_background,
     )
 
 
@@ -141,6 +146,7 @@ class _CarriedBlocks:
         self._always: list[int] = []
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
+        self._background: dict[str, int] = {}
         self._pending: dict[int, Block] = {}
         self._files: FileTree[Block] = FileTree()
         for block in carried:
@@ -154,7 +160,7 @@ class _CarriedBlocks:
         latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
         files = [block.seq for block in self._files.files.values()]
         snapshots = map(self._snapshots.__getitem__, self.plans.latest)
-        alone = [*snapshots, *self._judged.values(), *files]
+        alone = [*snapshots, *self._judged.values(), *files, *self._background.values()]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
@@ -178,13 +184,28 @@ class _CarriedBlocks:
                 take_file(self._files, block)
             case FileAdded() | FileRemoved() | FilesPulled():
                 take_file(self._files, block)
-            case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
-                self._take_input(block, body)
+            case (
+                UserPrompt()
+                | UserFollowup()
+                | UserSteer()
+                | BackgroundResult()
+                | UserRecalled()
+                | RoundStart()
+                | CustomEvent()
+            ):
+                self._take_waiting(block, body)
 
-    def _take_input(self, block: Block, body: TakenBody) -> None:
+    def _take_waiting(self, block: Block, body: TakenBody | CustomEvent) -> None:
+        """Fold input that waits for a round, and calls that wait for their result."""
         match body:
+            case CustomEvent(name=name, call_id=call_id):
+                if name == BACKGROUND_STARTED:
+                    self._background[call_id] = block.seq
             case UserPrompt() | UserFollowup() | UserSteer():
                 self._pending[block.seq] = block
+            case BackgroundResult(call_id=call_id):
+                self._pending[block.seq] = block
+                self._background.pop(call_id, None)
             case UserRecalled(said=said):
                 self._pending.pop(said, None)
             case RoundStart(takes=takes):

@@ -82,8 +82,8 @@ class Marks:
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:
     """Return the text with each token replaced by `mark` of its sids."""
-    found = find(text, newest=newest)
-    return replaced(text, ((token.start, token.end, mark(token.sids)) for token in found))
+    tokens = find(text, newest=newest)
+    return replaced(text, ((token.start, token.end, mark(token.sids)) for token in tokens))
 
 
 def replaced(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:

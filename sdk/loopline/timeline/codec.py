@@ -1,7 +1,8 @@
 """Bodies to JSON and back, and blocks as documents: the one place that knows the stored form.
 
 A stored body is its type, the version of that type, and compact JSON without the type. A type or version from a
-newer version of Loopline is decoded to `Unknown`, which encodes to the same JSON again.
+newer version of Loopline is decoded to `Unknown`, which encodes to the same JSON again. Only the start of a round has a
+second version, which its `version` chooses; documents have every field of either by its name.
 """
 
 from __future__ import annotations
@@ -9,25 +10,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import MsgspecError, Struct, structs
 from msgspec.json import Decoder, Encoder
+from typing_extensions import TypeIs
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline.blocks import Block, Body, Unknown, UserPrompt, stored_type
+from loopline.timeline.blocks import Block, Body, RoundStart, Unknown, UserPrompt, stored_type
+from loopline.timeline.short_starts import ShortStart
 
 VERSION = 1
-"""The version of every body type that is written now."""
+"""The first version of every body type, and the only one of most."""
+SHORT = 2
+"""The version of a round's start that is stored as a `ShortStart`."""
 MAX_DEPTH = 200
 """How deep the JSON of a body may be nested, so that it can be read however deep the reader's own calls are."""
 
+DECODE_ERRORS = (ValueError, RecursionError, MsgspecError)
+"""What is raised for JSON that is not a body of its type."""
+
 _LARGE_FLOAT = 1e16
 """The least number that is written with an exponent."""
+_ALIKE = 0.55
+"""How much two names of types must share to be alike: `tool` is like `react.tool`, and `nosuch` like no type."""
 _EXPONENT = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?<=\d)e(?=\d)', re.DOTALL)
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
 
@@ -38,11 +49,34 @@ def encode(body: Body) -> tuple[str, int, str]:
     """Return the body's stored type, version and JSON; equal bodies have the same JSON."""
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
-    plan = _plan(type(body))
-    text = _write(_with_own_defaults(body) if plan.defaults or plan.nested else body).decode()
-    if plan.loose and _has_large_float(body):
-        text = _with_signs(text)
-    return body.type, VERSION, text
+    form = ShortStart.of(body) if is_short(body) else body
+    return body.type, body_version(body), _stored(form, _plan(type(form))).decode()
+
+
+def is_short(body: Body) -> TypeIs[RoundStart]:
+    """Return whether the body is the start of a round that is stored as a `ShortStart`."""
+    return isinstance(body, RoundStart) and body.version == SHORT
+
+
+def body_version(body: Body) -> int:
+    """Return the version in which the body is stored."""
+    if isinstance(body, Unknown):
+        return body.version
+    return SHORT if is_short(body) else VERSION
+
+
+def is_known_version(stored_type: str, version: int) -> bool:
+    """Return whether bodies of that type and version can be decoded."""
+    newest = SHORT if stored_type == RoundStart.type else VERSION
+    return stored_type in body_types() and version <= newest
+
+
+def _stored(body: Struct, plan: _Plan) -> bytes:
+    """Return the JSON of a body of a known type."""
+    stored = _write(_with_own_defaults(body) if plan.defaults or plan.nested else body)
+    if plan.loose and _has_large_float(list(map(partial(getattr, body), plan.loose))):
+        return _with_signs(stored.decode()).encode()
+    return stored
 
 
 def encode_full(body: Body) -> str:
@@ -50,7 +84,7 @@ def encode_full(body: Body) -> str:
     if isinstance(body, Unknown):
         return body.stored
     text = _write(_every_field(body)).decode()
-    return _with_signs(text) if _has_large_float(body) else text
+    return _with_signs(text) if _has_large_float([body]) else text
 
 
 def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
@@ -59,11 +93,21 @@ def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
     """
-    if stored_type not in body_types() or version > VERSION:
-        text = stored if isinstance(stored, str) else stored.decode()
-        return Unknown(stored_type=stored_type, version=version, stored=text)
+    return _decoded(body_reader(stored_type, version), stored)
+
+
+def decode_full(stored_type: str, stored: str) -> Body:
+    """Return the body of a known type that `encode_full` was given.
+
+    Raises:
+        ValueError: the JSON is not a body of that type; the message names the field.
+    """
+    return _decoded(_reader(stored_type), stored)
+
+
+def _decoded(read: Callable[[str | bytes], Body], stored: str | bytes) -> Body:
     try:
-        return _reader(stored_type)(stored)
+        return read(stored)
     except RecursionError as error:
         raise ValueError(f"its JSON is nested deeper than {MAX_DEPTH}") from error
     except MsgspecError as error:  # before msgspec 0.21 no ValueError
@@ -80,6 +124,25 @@ def body_types() -> dict[str, type[Body]]:
 def _reader(stored_type: str) -> Callable[[str | bytes], Body]:
     """Return what decodes a type, made when it is first met: most readers meet few types."""
     return Decoder(body_types()[stored_type]).decode
+
+
+@lru_cache(maxsize=1024)
+def body_reader(stored_type: str, version: int) -> Callable[[str | bytes], Body]:
+    """Return what decodes a type and version; it raises `DECODE_ERRORS`."""
+    if is_known_version(stored_type, version):
+        return _short_reader() if version == SHORT else _reader(stored_type)
+    return partial(_unknown, stored_type, version)
+
+
+def _unknown(stored_type: str, version: int, stored: str | bytes) -> Unknown:
+    text = stored if isinstance(stored, str) else stored.decode()
+    return Unknown(stored_type=stored_type, version=version, stored=text)
+
+
+@cache
+def _short_reader() -> Callable[[str | bytes], RoundStart]:
+    decode_short = Decoder(ShortStart).decode
+    return lambda stored: decode_short(stored).read()
 
 
 def _plain(value: object) -> object:
@@ -103,10 +166,15 @@ def _with_signs(text: str) -> str:
     return _EXPONENT.sub(lambda match: match[1] or "e+", text)
 
 
-def _has_large_float(body: Body) -> bool:
-    values: list[object] = [body]
+_NO_FLOATS = frozenset({type(None), bool, int, str})
+
+
+def _has_large_float(values: list[object]) -> bool:
+    """Return whether there is one among the values or within them; the list is used up."""
     while values:
         value = values.pop()
+        if type(value) in _NO_FLOATS:
+            continue
         match value:
             case float():
                 if abs(value) >= _LARGE_FLOAT:
@@ -116,8 +184,7 @@ def _has_large_float(body: Body) -> bool:
             case list() | tuple():
                 values += cast("Sequence[object]", value)
             case Struct():
-                for name in _plan(type(value)).loose:
-                    values.append(getattr(value, name))
+                values += [getattr(value, name) for name in _plan(type(value)).loose]
             case _:
                 pass
     return False
@@ -128,11 +195,13 @@ class _Plan(Struct, frozen=True):
 
     A field is left out if it holds the very object that is its default. `defaults` are those that another object can
     be equal to, `nested` the fields with values that have such defaults. `loose` are the fields that may hold a float.
+    With a `free` field it may hold any JSON, however deep.
     """
 
     defaults: tuple[tuple[str, object], ...]
     nested: tuple[str, ...]
     loose: tuple[str, ...]
+    free: bool
 
 
 @cache
@@ -150,7 +219,11 @@ def _plan(kind: type[Struct]) -> _Plan:
         loose=tuple(
             name
             for name in inner
-            if _may_be_float(hints[name]) or any(_plan(item).loose for item in inner[name])
+            if _mentions(hints[name], float, Any) or any(_plan(item).loose for item in inner[name])
+        ),
+        free=any(
+            _mentions(hints[name], Any) or any(_plan(item).free for item in inner[name])
+            for name in inner
         ),
     )
 
@@ -167,8 +240,8 @@ def _struct_types(hint: object) -> Iterator[type[Struct]]:
         yield from _struct_types(inner)
 
 
-def _may_be_float(hint: object) -> bool:
-    return hint is float or hint is Any or any(map(_may_be_float, get_args(hint)))
+def _mentions(hint: object, *types: object) -> bool:
+    return hint in types or any(_mentions(inner, *types) for inner in get_args(hint))
 
 
 def _with_own_defaults(value: S) -> S:
@@ -205,16 +278,45 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
     Raises:
         UnsoundBody: one of its fields has a value of the wrong type, or one that JSON cannot hold.
     """
+    if isinstance(body, Unknown):
+        return _encode_unknown(body)
+    if is_short(body):
+        return _encode_short(body)
+    kind, plan = body.type, _plan(type(body))
     try:
-        encoded = kind, version, stored = encode(body)
+        stored = _stored(body, plan)
+        again = _reader(kind)(stored)
+    except (ValueError, TypeError, RecursionError, MsgspecError) as error:
+        raise UnsoundBody(f"{kind}: {_unsound_field(body)}{error}") from error
+    if again != body:
+        raise UnsoundBody(f"{kind}: {_changed_fields(body, again)}")
+    text = stored.decode()
+    if plan.free and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise UnsoundBody(f"{kind}: its JSON is nested deeper than {MAX_DEPTH}")
+    return kind, VERSION, text
+
+
+def _encode_short(body: RoundStart) -> tuple[str, int, str]:
+    again = None
+    with suppress(ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
+        stored = _stored(ShortStart.of(body), _plan(ShortStart))
+        again = _short_reader()(stored)
+        if again == body:
+            return body.type, SHORT, stored.decode()
+    encode_checked(structs.replace(body, version=VERSION))  # which names the field
+    raise UnsoundBody(f"{body.type}: it would be read back as {again!r}")
+
+
+def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
+    encoded = kind, version, stored = encode(body)
+    try:
         again = decode(kind, version, stored)
-        if isinstance(body, Unknown):
-            f"{kind}{stored}".encode()  # of the others the codec has made sure
+        f"{kind}{stored}".encode()  # of the others the codec has made sure
     except (ValueError, TypeError, RecursionError) as error:
         raise UnsoundBody(f"{body.type}: {_unsound_field(body)}{error}") from error
     if again != body:
         raise UnsoundBody(f"{body.type}: {_changed_fields(body, again)}")
-    if stored.count("[") + stored.count("{") > MAX_DEPTH and _depth(stored) > MAX_DEPTH:
+    if _depth(stored) > MAX_DEPTH:
         raise UnsoundBody(f"{body.type}: its JSON is nested deeper than {MAX_DEPTH}")
     return encoded
 
@@ -266,7 +368,7 @@ def block_document(block: Block) -> JsonObject:
     return {
         "seq": block.seq,
         "type": stored_type(block.body),
-        "version": block.body.version if isinstance(block.body, Unknown) else VERSION,
+        "version": body_version(block.body),
         "turn_id": block.turn_id,
         "round": block.round,
         "n": block.n,
@@ -300,10 +402,12 @@ def is_known_type(kind: str) -> bool:
     return kind in _known_types()
 
 
-def nearest_type(kind: str) -> str:
-    """Return the known type, or prefix of types, that is spelled most like this one."""
-    (nearest,) = get_close_matches(kind, _known_types(), n=1, cutoff=0)
-    return nearest
+def type_hint(kind: str) -> str:
+    """Return which known type, or prefix of types, is spelled like this one, or else with what types begin."""
+    nearest = get_close_matches(kind, _known_types(), n=1, cutoff=_ALIKE)
+    if nearest:
+        return f"nearest is {nearest[0]!r}"
+    return f"types begin with {', '.join(name for name in _known_types() if '.' not in name)}"
 
 
 @cache

@@ -128,7 +128,7 @@ class Reactions:
 
         A withdrawn reaction is reported only if the reaction was recorded up to that seq.
         """
-        recent = self._after(seq)
+        recent = self._after(seq) if self._entries else []
         if not recent:
             return []
         turns = {entry.block.turn for entry in recent if entry.feedback.origin == "user"}

@@ -43,7 +43,10 @@ class ConversationKey(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """What a list of conversations shows of one. `uid` is unique for ever; `head` is the last seq."""
+    """What a list of conversations shows of one. `uid` is unique for ever; `head` is the last seq.
+
+    A fork has the blocks up to `inherited` from the conversation that it was forked from.
+    """
 
     conversation: ConversationKey
     uid: str
@@ -52,6 +55,7 @@ class ConversationSummary:
     title: str
     started_at: datetime
     last_activity_at: datetime
+    inherited: int = 0
 
 
 class HeadMoved(ConflictError):
@@ -87,7 +91,8 @@ class TimelineLog(Protocol):
             LeaseLost: the term is not the newest, or there is none and an entry is not the user's.
             StoreBusy: another process held the store for too long; nothing was stored.
             StoreFull: there is no room; nothing was stored.
-            StoreError: the conversation is full, and something new would begin; nothing was stored.
+            StoreError: the conversation is full, and something new would begin; nothing was stored. Or the disk failed
+                behind a commit, as the message says: the entries are stored, and may be lost with the power.
         """
         ...
 
@@ -360,19 +365,14 @@ def warn_if_nearly_full(
     limits: ConversationLimits,
 ) -> None:
     """Log a warning if this append brings a conversation close to its limits."""
-    if _is_nearly_full(after, limits) and not _is_nearly_full(before, limits):
+    blocks, size = limits.blocks * NEARLY_FULL_PERCENT, limits.bytes * NEARLY_FULL_PERCENT
+    is_close = after.blocks * 100 >= blocks or after.bytes * 100 >= size
+    if is_close and before.blocks * 100 < blocks and before.bytes * 100 < size:
         logger.warning(
             "conversation %r is nearly full: it has %s",
             conversation.name,
             _measured(after, limits),
         )
-
-
-def _is_nearly_full(size: ConversationSize, limits: ConversationLimits) -> bool:
-    return (
-        size.blocks * 100 >= limits.blocks * NEARLY_FULL_PERCENT
-        or size.bytes * 100 >= limits.bytes * NEARLY_FULL_PERCENT
-    )
 
 
 def _measured(size: ConversationSize, limits: ConversationLimits) -> str:

@@ -78,6 +78,7 @@ class MemoryLog:
         """Append the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
+        now = self._clock.now()
         encoded = [encode_checked(entry.body) for entry in entries]
         check_append(entries, term=term, newest=self._terms[conversation])
         stored = self._conversations.get(conversation)
@@ -90,8 +91,9 @@ class MemoryLog:
             if at_head:
                 check_head(seen=seen, head=before.blocks)
             check_room(conversation, entries, before, self._limits)
-            self._keep(stored, entries, encoded, term or 0)
-            stored.keys[key] = len(stored.blocks)
+            self._keep(stored, entries, encoded, term or 0, now)
+            if key:
+                stored.keys[key] = len(stored.blocks)
             warn_if_nearly_full(conversation, before, stored.size, self._limits)
         return stored.blocks[seen:]
 
@@ -101,19 +103,21 @@ class MemoryLog:
         entries: Sequence[Entry],
         encoded: Sequence[tuple[str, int, str]],
         term: int,
+        now: datetime,
     ) -> None:
         if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
-        now, size = self._clock.now(), stored.size.bytes
+        total, blocks = stored.size.bytes, stored.blocks
         for entry, (kind, _, text) in zip(entries, encoded, strict=True):
             turn = entry.turn or stored.turns
             place = turn, kind
-            stored.sizes.append(len(text.encode()))
-            size += stored.sizes[-1]
+            size = len(text) if text.isascii() else len(text.encode())
+            stored.sizes.append(size)
+            total += size
             stored.counts[place] = n = stored.counts[place] + 1
-            stored.blocks.append(
+            blocks.append(
                 Block(
-                    seq=len(stored.blocks) + 1,
+                    seq=len(blocks) + 1,
                     turn=turn,
                     round=entry.round,
                     n=n,
@@ -122,7 +126,7 @@ class MemoryLog:
                     body=entry.body,
                 )
             )
-        stored.size = ConversationSize(blocks=len(stored.blocks), bytes=size)
+        stored.size = ConversationSize(blocks=len(blocks), bytes=total)
 
     async def read(
         self,
@@ -258,7 +262,10 @@ class MemoryLog:
                 block.body for block in stored.blocks[seq:] if isinstance(block.body, Imported)
             ]
             entries = [Entry(body=mark, turn=forked.turns) for mark in marks]
-            self._keep(forked, entries, [encode_checked(mark) for mark in marks], 0)
+            if entries:
+                self._keep(
+                    forked, entries, [encode_checked(mark) for mark in marks], 0, self._clock.now()
+                )
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""
@@ -335,4 +342,5 @@ def _summary(conversation: ConversationKey, stored: _StoredConversation) -> Conv
         title=stored.title,
         started_at=stored.blocks[0].ts,
         last_activity_at=stored.blocks[-1].ts,
+        inherited=max(stored.shows.values(), default=0),
     )

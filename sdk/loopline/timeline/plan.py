@@ -165,6 +165,8 @@ class Plans:
     @property
     def open_plans(self) -> list[PlanSnapshot]:
         """Return the open plans, the one changed last at the end."""
+        if not self.latest:
+            return []
         return [plan for name, plan in self.latest.items() if name not in self._ended_ids]
 
     @property
@@ -175,6 +177,8 @@ class Plans:
     @property
     def current(self) -> PlanSnapshot | None:
         """Return the open plan that acknowledgements go to, None if there is none."""
+        if not self.latest:
+            return None
         return next((plan for plan in reversed(self.open_plans) if plan.current), None)
 
 

@@ -20,7 +20,7 @@ RESULT_CHARACTERS = 64_000
 """How much of a result is shown, unless a projection says otherwise."""
 
 
-class CachePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CachePoint(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A point in a prompt; the provider is asked to cache everything before it.
 
     `messages` is the number of messages before it; with system text and tools they have about `tokens` tokens.
@@ -73,6 +73,7 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     that `shows` the trace of its turn instead of the context is part of no epoch. `elapsed_ms` is how long the turn
     had run, and `cache_ttl` the seconds for which the provider was expected to keep the prompt; 0 if unknown.
     `answer_by` is the way in which the answer is held to the turn's output type, `schema_sha256` that type's digest.
+    `version` is that of its stored form.
     """
 
     saw: int
@@ -101,6 +102,7 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     elapsed_ms: float = 0.0
     answer_by: AnswerWay | Literal[""] = ""
     schema_sha256: str = ""
+    version: Literal[1, 2] = 1
     type: ClassVar[Literal["react.round.start"]] = "react.round.start"
 
 
@@ -179,7 +181,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.
 
     `carries` are the seqs of earlier blocks that still matter: newest plans, sources, stored texts, feedback in
-    force and input that no round has taken. `calls` counts the tool calls, `texts` are the sha256 of the stored
+    force, input that no round has taken and, if it `carries_background`, calls that go on in the background. `calls` counts the tool calls, `texts` are the sha256 of the stored
     system and tool texts, `types` are the stored types, and `learned` holds each model's last ratios of reported to
     estimated usage. `plans` counts the plans started, 0 if not counted, in which case every plan is carried. Every
     turn that had started before this position has ended.
@@ -192,6 +194,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     types: tuple[str, ...] = ()
     plans: int = 0
     learned: dict[str, tuple[float, ...]] = {}
+    carries_background: bool = False
     type: ClassVar[Literal["conv.checkpoint"]] = "conv.checkpoint"
 
 

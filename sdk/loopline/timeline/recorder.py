@@ -11,8 +11,18 @@ from msgspec import structs
 
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
-from loopline.models import OutputType
-from loopline.timeline.blocks import Block, Body, Entry, Feedback, TurnHeader, UserSteer, UserStop
+from loopline.models import Json, OutputType
+from loopline.timeline.blocks import (
+    Block,
+    Body,
+    Entry,
+    Feedback,
+    ToolQuestion,
+    TurnHeader,
+    UserAnswer,
+    UserSteer,
+    UserStop,
+)
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
 from loopline.timeline.open_questions import OpenQuestions
@@ -150,16 +160,57 @@ class Recorder:
             LooplineError: the recorder's own turn is over.
             LeaseLost: another runner has taken the conversation over.
         """
-        if self.turn.exit is not None:
-            raise LooplineError(f"{turn_id(self.number)} is over: it records no feedback")
+        await self.record_in(turn, lambda _: [feedback])
+
+    async def record_in(
+        self, turn: int, make: Callable[[Timeline], Sequence[Body]], key: str = ""
+    ) -> None:
+        """Append what `make` returns to another turn, under the lease of this one; with a `key`, only the first time.
+
+        Raises:
+            LooplineError: the recorder's own turn is over.
+            LeaseLost: another runner has taken the conversation over.
+        """
         async with self._order:
+            if self.turn.exit is not None:
+                raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded")
             appended = self._log.append(
                 self.conversation,
-                [Entry(body=feedback, turn=turn)],
+                [Entry(body=body, turn=turn) for body in make(self.timeline)],
                 seen=self.timeline.seq,
                 term=self._term,
+                key=key,
             )
             self._take(await appended)
+
+    async def ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
+        """Record a question of a running call, announce it, and return the user's answer; None declines.
+
+        The first answer in the log counts: one that was appended elsewhere, or one that is given here and then recorded.
+        A second question of the call waits until the first has its answer.
+        """
+        async with self.questions.lock(question.call_id):
+            return await self._ask(question, announce)
+
+    async def _ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
+        [block] = await self.record(question)
+        with self.questions.asking(question.call_id, block.seq) as waiting:
+            announce()
+            self.questions.take(self.timeline.after(block.seq))
+            value = await waiting.answer
+        answer = UserAnswer(call_id=question.call_id, value=value)
+        while (first := self._answer_after(block.seq, question.call_id)) is None:
+            if await self.record_at_head(answer):
+                return value
+        return first.value
+
+    def _answer_after(self, seq: int, call_id: str) -> UserAnswer | None:
+        """Return the first answer to the call after that seq, None if there is none yet."""
+        answers = (block.body for block in self.timeline.after(seq))
+        return next(
+            (body for body in answers if isinstance(body, UserAnswer) and body.call_id == call_id),
+            None,
+        )
 
     def notify_steer(self) -> None:
         """Tell the turn that the user has just steered it in this process."""
@@ -172,15 +223,21 @@ class Recorder:
         return max([block.seq for block in waiting if isinstance(block.body, UserSteer)] + [seq])
 
     async def newest_steer_after(self, seq: int) -> int:
-        """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`."""
-        self._read_at = time.monotonic()
-        after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
-        blocks = await self._log.read(self.conversation, after=after, types=types)
-        self._look_for_stop(blocks)
-        return blocks[-1].seq if blocks else seq
+        """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`.
 
-    def _look_for_stop(self, blocks: Sequence[Block]) -> None:
-        """Call `on_stop` if one of these blocks stops the turn."""
+        Answers that are not folded yet are given to the calls that ask.
+        """
+        self._read_at = time.monotonic()
+        after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop", "user.answer"]
+        blocks = await self._log.read(self.conversation, after=after, types=types)
+        self._pass_on(blocks)
+        return max(
+            [block.seq for block in blocks if not isinstance(block.body, UserAnswer)] + [seq]
+        )
+
+    def _pass_on(self, blocks: Sequence[Block]) -> None:
+        """Give answers to the calls that ask, and call `on_stop` if one of these blocks stops the turn."""
+        self.questions.take(blocks)
         for block in blocks:
             if (
                 isinstance(block.body, UserStop)
@@ -219,9 +276,9 @@ class Recorder:
     ) -> Sequence[Block]:
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
-        bodies = make(self.timeline)
-        new = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
-        entries = [*self._heading(), *new]
+        new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
+        is_headed = self.header is None or self.header is self.turn.header
+        entries = new if is_headed else [*self._heading(), *new]
         if not entries:
             return []
         try:
@@ -240,7 +297,7 @@ class Recorder:
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header
-        if self.header is None or self.header is recorded or self.header == recorded:
+        if self.header is None or self.header == recorded:
             return []
         foreword = self.foreword if recorded is None else ()
         return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
@@ -251,6 +308,10 @@ class Recorder:
     def _take(self, blocks: Sequence[Block]) -> None:
         self._read_at = time.monotonic()  # other processes append in the time of this machine
         self.timeline.extend(blocks)
+        foreign = list[Block]()
         for block in blocks:
             self._listener(block)
-        self._look_for_stop(blocks)
+            if block.term != self._term:
+                foreign.append(block)
+        if foreign:
+            self._pass_on(foreign)

@@ -8,13 +8,18 @@ from typing import Literal
 
 from loopline.models import Usage, find_model_facts
 from loopline.timeline.blocks import Block, BodyUnion, Decision, RunChild, ToolsSelected
+from loopline.timeline.crew_bodies import Lesson, SearchExpanded
 from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchCause
 
-PricedBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild
+PricedBody = (
+    Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild | SearchExpanded | Lesson
+)
 """The bodies that say what a request to a model used."""
 _PRICED = BodyUnion[PricedBody](PricedBody)
 
-CostPurpose = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause
+CostPurpose = (
+    Literal["decision", "answer", "selection", "summary", "search", "lesson", "child"] | SwitchCause
+)
 """The purpose of a request. A "refusal" or an "unavailable" model gave no answer; a "child" is a full run."""
 
 
@@ -81,6 +86,10 @@ def request_cost(block: Block) -> RequestCost | None:
         case RangeSummary(model=model, usage=usage, cost=cost):
             requested = model or usage != Usage()
             return _priced(block, "summary", model, usage, cost) if requested else None
+        case SearchExpanded(model=model, usage=usage, cost=cost):
+            return _priced(block, "search", model, usage, cost)
+        case Lesson(model=model, usage=usage, cost=cost):
+            return _priced(block, "lesson", model, usage, cost) if model else None
         case RunChild(usage=usage, cost=cost):
             return RequestCost(block=block, purpose="child", model="", usage=usage, cost=cost)
 

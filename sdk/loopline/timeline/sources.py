@@ -44,6 +44,14 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
     favicon_url: str = ""
 
 
+class SourceSpan(Struct, frozen=True, kw_only=True):
+    """The part of a result's text, from `start` to `end`, that is of the source `sid` and other than its recorded text."""
+
+    sid: int
+    start: int
+    end: int
+
+
 class SourceAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A source was added to the pool under the number `sid`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,21 @@ async def finish(outcome: asyncio.Future[T]) -> T:
     except asyncio.CancelledError:
         await wait_until_done(outcome)
         raise
+
+
+async def run_together(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for the tasks, or for the first error of one; a cancellation reaches all, and is raised once they are done.
+
+    A lone task is awaited itself, for `asyncio.gather` takes a turn of the event loop more.
+    """
+    if len(tasks) != 1:
+        await asyncio.gather(*tasks)
+        return
+    current = asyncio.current_task()
+    before = current.cancelling() if current else 0
+    await tasks[0]
+    if current is not None and current.cancelling() > before:  # the task paid no heed to it
+        raise asyncio.CancelledError
 
 
 async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:

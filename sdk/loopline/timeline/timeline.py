@@ -18,6 +18,7 @@ from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref,
 from loopline.timeline.attachments import UserAttachment
 from loopline.timeline.blocks import (
     ArtifactKept,
+    BackgroundResult,
     Block,
     BodyUnion,
     Exit,
@@ -27,6 +28,7 @@ from loopline.timeline.blocks import (
     FileRemoved,
     FilesPulled,
     Imported,
+    InboxBody,
     KnowledgeCommit,
     ProxiedBody,
     ProxiedCall,
@@ -37,7 +39,6 @@ from loopline.timeline.blocks import (
     TurnHeader,
     Unknown,
     UserFollowup,
-    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
@@ -55,7 +56,7 @@ F = TypeVar("F")
 # The bodies that the state of a conversation reads, apart from its turns.
 CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Imported
 _COURSE = BodyUnion[CourseBody](CourseBody)
-TakenBody = UserInput | UserRecalled | RoundStart
+TakenBody = InboxBody | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
 HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
@@ -110,13 +111,15 @@ class Timeline:
     """The blocks of a conversation and the state that follows from them.
 
     With a `base` the blocks are those that the checkpoint carries and every one after it: the folds are those of
-    the full conversation, but turns that ended before the checkpoint are missing.
+    the full conversation, but turns that ended before the checkpoint are missing. `seq` is that of the last block, 0 if
+    there is none.
     """
 
     def __init__(self, blocks: Iterable[Block] = (), base: Checkpoint | None = None) -> None:
         self.base: Checkpoint = base or Checkpoint()
         self.checkpoint: Checkpoint = self.base
         self.blocks: list[Block] = []
+        self.seq: int = self.base.covers
         self.turns: dict[int, Turn] = {}
         self.pending: dict[int, Block] = {}
         self.recalled: set[int] = set()
@@ -147,11 +150,6 @@ class Timeline:
             self._fold(block)
         self.plans.started = started_plans(self.base.plans, self.blocks)
         self.extend(block_list)
-
-    @property
-    def seq(self) -> int:
-        """Return the seq of the last block, 0 if there is none."""
-        return max(self.blocks[-1].seq if self.blocks else 0, self.base.covers)
 
     def after(self, seq: int) -> Sequence[Block]:
         """Return the blocks after that seq."""
@@ -212,6 +210,8 @@ class Timeline:
 
     def prompts_after(self, turn: int) -> list[str]:
         """Return the refs of the prompts queued after that turn, oldest first."""
+        if not self.pending:
+            return []
         later = [queued.prompt for queued in self.queued if queued.number > turn]
         return [prompt.ref for prompt in later if prompt is not None]
 
@@ -221,6 +221,8 @@ class Timeline:
         They are the turn's own prompt, messages added since, and prompts of turns that ended before a round took
         them. The prompt of a turn that has not run yet waits for that turn.
         """
+        if not self.pending:
+            return []
         return [
             block
             for block in self.pending.values()
@@ -288,10 +290,10 @@ class Timeline:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
-        last, turns = self.seq, self.turns
+        turns = self.turns
         for block in blocks:
-            if block.seq > last:
-                last = block.seq
+            if block.seq > self.seq:
+                self.seq = block.seq
                 self.blocks.append(block)
                 (turns.get(block.turn) or self.turn(block.turn)).take(block)
                 self._fold(block)
@@ -346,13 +348,17 @@ class Timeline:
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
             case RoundStart():
-                inputs = [self.pending.pop(seq, None) for seq in body.takes]
-                if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
-                    self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
+                if body.takes:
+                    self._fold_taken(block, body.takes)
                 if body.model:
                     self._fold_round(block, body)
-            case UserPrompt() | UserFollowup() | UserSteer():
+            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.pending[block.seq] = block
+
+    def _fold_taken(self, block: Block, takes: Sequence[int]) -> None:
+        inputs = [self.pending.pop(seq, None) for seq in takes]
+        if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
+            self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
         self.last_request = block

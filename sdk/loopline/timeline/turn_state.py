@@ -10,9 +10,11 @@ from hashlib import sha256
 from json import dumps
 from typing import Generic
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from loopline.models import JsonObject, Usage
+from loopline.models.prompt import NO_USAGE
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
@@ -37,10 +39,9 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserStop,
 )
+from loopline.timeline.crew_bodies import SearchExpanded
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import Source
-
-NO_USAGE = Usage()
 
 # The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
@@ -48,18 +49,17 @@ _ACT = BodyUnion[ActBody](ActBody)
 _PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
 CourseBody = UserPrompt | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
 _COURSE = BodyUnion[CourseBody](CourseBody)
-SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
+SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched | SearchExpanded
 _SPENT = BodyUnion[SpentBody](SpentBody)
 EndBody = Draft | Completion | Exit | UserStop
 _END = BodyUnion[EndBody](EndBody)
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """The calls of one decision and the results so far."""
 
-    calls: list[ToolCalled] = field(default_factory=list[ToolCalled])
-    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    calls: list[ToolCalled] = []
+    results: dict[str, ToolResult] = {}
 
 
 @dataclass(slots=True)
@@ -104,8 +104,8 @@ class Turn:
     completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
     stopped: bool = False
-    usage: Usage = field(default_factory=Usage)
-    estimated: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
+    estimated: Usage = NO_USAGE
     cost: float | None = None
     model_index: int = 0
     malformed: int = 0
@@ -173,7 +173,7 @@ class Turn:
             case ToolsSelected(usage=usage, cost=cost):
                 self.selected = body
                 self._spend(usage, cost)
-            case RangeSummary(usage=usage, cost=cost):
+            case RangeSummary(usage=usage, cost=cost) | SearchExpanded(usage=usage, cost=cost):
                 self._spend(usage, cost)
             case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
                 self.model_index = place if why == "refusal" else self.model_index
@@ -184,7 +184,8 @@ class Turn:
 
     def _spend(self, usage: Usage, cost: float | None, estimated: Usage = NO_USAGE) -> None:
         self.usage += usage
-        self.estimated += estimated
+        if estimated is not NO_USAGE:
+            self.estimated += estimated
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
@@ -201,8 +202,8 @@ class Turn:
                 pending = {**self.pending, call_id: body}
                 self.pending = {key: pending[key] for key in self.open_calls if key in pending}
                 self.answers.pop(call_id, None)  # given to what it asked before
-            case UserAnswer(call_id=call_id):
-                self.answers.setdefault(call_id, body)
+            case UserAnswer():
+                self._take_answer(body)
             case ToolResult(call_id=call_id, status=status, answer=answer):
                 if answer is not None:
                     self.tool_answers[call_id] = answer
@@ -213,6 +214,10 @@ class Turn:
                 self.results.append(body)
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
+
+    def _take_answer(self, body: UserAnswer) -> None:
+        if body.call_id in self.pending:  # else the call runs, and has the answer to what it asked
+            self.answers.setdefault(body.call_id, body)
 
     def _take_proxied(self, body: ProxiedBody) -> None:
         match body:
@@ -242,9 +247,16 @@ class Turn:
         return self.completions[-1] if self.completions else None
 
     @property
+    def unanswered(self) -> dict[str, ToolPending]:
+        """Return the calls that wait for the user and have no answer yet."""
+        if not self.pending:
+            return {}
+        return {call: body for call, body in self.pending.items() if call not in self.answers}
+
+    @property
     def tool_answer(self) -> str | None:
         """Return the answer that a tool gave for the turn: that of the first call, once every call has its result."""
-        if self.open_calls or not self.batches:
+        if not self.tool_answers or self.open_calls or not self.batches:
             return None
         call_ids = [call.call_id for call in self.batches[-1].calls]
         return next((self.tool_answers[key] for key in call_ids if key in self.tool_answers), None)

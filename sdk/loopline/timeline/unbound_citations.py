@@ -39,8 +39,8 @@ def _rewritten(text: str, numbers: Mapping[int, int], write: Callable[[str], str
         return text
     tokens, pieces, at = _UNBOUND.sub("[", text), list[str](), 0
     for token in citations.find(tokens, newest=max(numbers)):
-        known = [numbers[sid] for sid in token.sids if sid in numbers]
-        if known:
-            pieces += [unbind(tokens[at : token.start]), write(",".join(map(str, known)))]
+        bound = [numbers[sid] for sid in token.sids if sid in numbers]
+        if bound:
+            pieces += [unbind(tokens[at : token.start]), write(",".join(map(str, bound)))]
             at = token.end
     return "".join([*pieces, unbind(tokens[at:])])

@@ -10,6 +10,15 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from loopline.timeline import citations
+from loopline.timeline.blocks import (
+    BackgroundResult,
+    Block,
+    BodyUnion,
+    ProxiedResult,
+    SourceAdded,
+    TextKept,
+    ToolResult,
+)
 from loopline.timeline.citations import Citation
 from loopline.timeline.sources import Source
 
@@ -17,6 +26,10 @@ Support = Literal["supported", "weak", "unsupported", "no text kept"]
 
 SUPPORTED_SHARE, SUPPORTED_RUN = 0.6, 8
 WEAK_SHARE, WEAK_RUN = 0.3, 5
+
+ShowingBody = SourceAdded | TextKept | ToolResult | ProxiedResult | BackgroundResult
+"""The bodies that hold texts of sources."""
+_SHOWING = BodyUnion[ShowingBody](ShowingBody)
 
 _END = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'\u201d\u2019»)\]*_]*+(?=\s++[^\sa-z]|\s*+\Z)|[\u3002\uff01\uff1f]++"
@@ -74,9 +87,32 @@ class Verification:
         return {support: supports.count(support) for support in get_args(Support)}
 
 
-def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
+def source_texts(blocks: Iterable[Block]) -> dict[int, list[str]]:
+    """Return every text that the blocks hold of each source, the oldest first."""
+    texts, by_url = dict[int, list[str]](), dict[str, list[str]]()
+    for _, body in _SHOWING.among(blocks):
+        match body:
+            case SourceAdded(sid=sid, source=source):
+                own = texts.setdefault(sid, by_url.setdefault(source.url, []) if source.url else [])
+                own.append(source.text)
+            case TextKept(ref=ref, text=text):
+                by_url.setdefault(ref, []).append(text)
+            case (
+                ToolResult(text=text, source_spans=spans)
+                | ProxiedResult(text=text, source_spans=spans)
+                | BackgroundResult(text=text, source_spans=spans)
+            ):
+                for span in spans:
+                    texts.setdefault(span.sid, []).append(text[span.start : span.end])
+    return texts
+
+
+def verify(
+    answer: str, sources: Mapping[int, Source], texts: Mapping[int, Sequence[str]] | None = None
+) -> Verification:
     """Compare each cited sentence with the stored texts of its sources.
 
+    `texts` are those that `source_texts` finds in the log; without them, each source has the text of its first record.
     Content words are those of three letters or more, or with a digit, that are not among the most
     common English ones; they are compared in lower case, without a possessive or plural `s`.
     A sentence is `supported` if 60 % of its content words or eight words in a row are found and none of its numbers
@@ -87,8 +123,9 @@ def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
     newest = max(sources, default=0)
     sentences = [*_sentences(answer, newest)]
     named = dict.fromkeys(sid for sentence in sentences for sid in sentence.sids)
-    texts = {sid: _Text.of(sources[sid].text) for sid in named if sid in sources}
-    compared = [(sentence, _compare(sentence, texts)) for sentence in sentences]
+    recorded = {sid: [source.text] for sid, source in sources.items()} if texts is None else texts
+    read = {sid: [*map(_Text.of, recorded.get(sid, ()))] for sid in named if sid in sources}
+    compared = [(sentence, _compare(sentence, read)) for sentence in sentences]
     return Verification(
         cited=tuple(result for _, result in compared if result.sids),
         uncited=tuple(
@@ -161,14 +198,14 @@ def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
     return index
 
 
-def _compare(sentence: _Sentence, texts: Mapping[int, _Text]) -> CitedSentence:
+def _compare(sentence: _Sentence, texts: Mapping[int, Sequence[_Text]]) -> CitedSentence:
     sids = tuple(sid for sid in sentence.sids if sid in texts)
     read = _Text.of(sentence.text)
     return CitedSentence(
         text=sentence.text,
         sids=sids,
-        each=tuple(_overlap(read, [texts[sid]]) for sid in sids),
-        together=_overlap(read, [texts[sid] for sid in sids]),
+        each=tuple(_overlap(read, texts[sid]) for sid in sids),
+        together=_overlap(read, [text for sid in sids for text in texts[sid]]),
     )
 
 

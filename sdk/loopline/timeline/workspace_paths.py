@@ -46,13 +46,15 @@ def parse_path(text: str) -> WorkspacePath:
         ToolError: it is no path of a workspace; the message says why.
     """
     path = _path_of_ref(text) if text.startswith("fi:") else text
-    area, slash, rest = path.partition("/")
+    area, slash, inner_path = path.partition("/")
     if is_beside(path):
         raise ToolError(
             f"{text!r} is a file of an older turn: react.checkout brings it into files/"
         )
     if slash and area in ("files", "outputs"):
-        return WorkspacePath("files" if area == "files" else "outputs", checked_names(rest, text))
+        return WorkspacePath(
+            "files" if area == "files" else "outputs", checked_names(inner_path, text)
+        )
     if slash and area == "attachments":
         raise ToolError(f"{text!r}: what the user attached cannot be changed; write below files/")
     return WorkspacePath("files", checked_names(path, text))

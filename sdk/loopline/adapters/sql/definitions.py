@@ -337,6 +337,7 @@ def _read_statements(
     blob: ColumnElement[Any],
     digest: ColumnElement[Any],
     newest_block: ColumnElement[int],
+    inherited: ColumnElement[int],
 ) -> Mapping[str, Query]:
     """Return the statements of a schema version by the fields of `ReadStatements`."""
     columns = select(*_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blob, digest).limit(
@@ -353,6 +354,7 @@ def _read_statements(
         conversations.c.title,
         conversations.c.started_at,
         blocks.c.ts,
+        inherited.label("inherited"),
     ).join_from(conversations, blocks, blocks.c.id == newest_block)
     listed = summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
     return {
@@ -379,9 +381,14 @@ _SELECT_SEGMENTS = (
     .where(_IS_NAMED)
     .order_by(segments.c.last)
 )
-CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
-BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
-BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
+_INHERITED = func.coalesce(_last_inherited_seq, 0)
+CURRENT = _read_statements(
+    _SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK, _INHERITED
+)
+BEFORE_DIGESTS = _read_statements(
+    _SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK, _INHERITED
+)
+BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own, literal(0, Integer))
 SELECT_DIGESTS = select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
 
 

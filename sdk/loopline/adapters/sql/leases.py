@@ -11,15 +11,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
+from loopline.adapters.sql.group_commit import GroupCommit
 from loopline.adapters.sql.rows import LeaseOwner, StoreReader
 from loopline.adapters.sql.sqlite import make_private_folder, store_error
-from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads
+from loopline.adapters.sql.store_threads import ReaderThreads
 from loopline.adapters.sql.store_writer import LeaseClaim
+from loopline.clock import boot_id
 from loopline.errors import ConflictError, StoreError
 from loopline.timeline import ConversationKey
 
@@ -31,7 +33,6 @@ OWNER_CHECK_SECONDS = 0.5
 HANG_SECONDS = 300.0
 """An event loop that has been blocked for so long hangs: its leases are renewed no more."""
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _Term = tuple[ConversationKey, int]
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -67,6 +68,11 @@ class Leases:
         self._seconds = seconds
         self._leases: dict[ConversationKey, _Lease] = {}
         self._heartbeat: Heartbeat | None = None
+
+    def prepare(self) -> None:
+        """Do what blocks before the first lease: make the folder of the locks, and read the id of the boot."""
+        make_private_folder(self._folder)
+        boot_id()
 
     @asynccontextmanager
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
@@ -132,27 +138,22 @@ class Leases:
     async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> _Lease | None:
         """Return a lease if nobody has the lock of the newest generation; to take over is tried only once."""
         group = self._group_commit()  # it may have been closed meanwhile
-
-        def claim_lease() -> _Lease | None:
-            while lock.take():
-                claim = LeaseClaim(
-                    generation=lock.generation,
-                    takes_over=takes_over,
-                    boot=boot_id(),
-                    now=since_boot(),
-                    seconds=self._seconds,
-                )
-                claimed = group.thread.transact(
-                    partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
-                )
-                if isinstance(claimed, int):
-                    return _Lease(claimed, claim.ends)
-                lock.switch_to(claimed.generation)
-                if takes_over:
-                    break
-            return None
-
-        return await group.thread.do(claim_lease)
+        while lock.take():
+            claim = LeaseClaim(
+                generation=lock.generation,
+                takes_over=takes_over,
+                boot=boot_id(),
+                now=since_boot(),
+                seconds=self._seconds,
+            )
+            take_term = partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
+            claimed = await group.write(lock.conversation, take_term)
+            if isinstance(claimed, int):
+                return _Lease(claimed, claim.ends)
+            lock.switch_to(claimed.generation)
+            if takes_over:
+                break
+        return None
 
     def _beat(self, group: GroupCommit) -> None:
         """Renew every lease; on the heartbeat's thread."""
@@ -217,7 +218,6 @@ class _ConversationLock:
         suffix = f".{self.generation}" if self.generation else ""
         path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
         try:
-            make_private_folder(self._folder)
             return self._stack.enter_context(FileIO(path, "a", opener=partial(os.open, mode=0o600)))
         except OSError as error:
             raise store_error(self._folder, error) from error
@@ -273,15 +273,6 @@ class Heartbeat:
                 "as tools that are plain functions are",
                 blocked,
             )
-
-
-@cache
-def boot_id() -> str:
-    """Return the id of the machine's current boot, or an empty string where there is none."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 def since_boot() -> int:

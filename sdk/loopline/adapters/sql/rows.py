@@ -12,6 +12,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from msgspec import Struct, structs
+
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.read_statements import (
     EPOCH,
@@ -26,7 +28,7 @@ from loopline.adapters.sql.sqlite import Connection, execute
 from loopline.adapters.sql.statements import BEFORE_DIGESTS, BEFORE_FORKS, CURRENT
 from loopline.errors import StoreError
 from loopline.models import dumps
-from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry, decode
+from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.blob_store import LARGE_BYTES, BlobStore
 from loopline.timeline.chain import (
     START,
@@ -39,7 +41,8 @@ from loopline.timeline.chain import (
     position_bytes,
     row_digest,
 )
-from loopline.timeline.codec import encode_checked
+from loopline.timeline.codec import DECODE_ERRORS, body_reader, encode_checked
+from loopline.timeline.log import parent_name
 
 SURVIVE_POWER_LOSS = {
     "user.prompt",
@@ -50,9 +53,13 @@ SURVIVE_POWER_LOSS = {
     "user.recalled",
     "user.attachment",
     "turn.feedback",
+    "memory.fact",
     "react.tool.start",
+    "react.background.result",
     "assistant.completion",
 }
+PART_OF_A_CALL = {"user.prompt", "assistant.completion"}
+"""Of a child run these are no words of a user: what is lost is done again by the call, which the disk has."""
 BATCH = 1_000
 """How many rows are held at once while blocks are made of them."""
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
@@ -66,8 +73,7 @@ _Part = tuple[int, int, int]
 # Encoding.
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBody:
+class EncodedBody(Struct, frozen=True):
     """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name.
 
     `size` and `sha256` are those of the JSON text.
@@ -96,9 +102,8 @@ class EncodedBody:
         return cls(kind, version, text, len(data), digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendRequest:
-    """The arguments of an append, its bodies encoded already."""
+class AppendRequest(Struct, frozen=True, kw_only=True):
+    """The arguments of an append, its bodies encoded already; `large` are those to keep as blobs."""
 
     conversation: ConversationKey
     entries: Sequence[Entry]
@@ -106,7 +111,9 @@ class AppendRequest:
     seen: int
     term: int | None
     key: str
+    now: datetime
     at_head: bool = False
+    large: Sequence[bytes] = ()
 
     @classmethod
     def encode(
@@ -117,6 +124,7 @@ class AppendRequest:
         seen: int,
         term: int | None,
         key: str,
+        now: datetime,
         has_blobs: bool,
         at_head: bool = False,
     ) -> Self:
@@ -126,26 +134,27 @@ class AppendRequest:
             UnsoundBody: a body could not be read again.
             UnicodeEncodeError: a database cannot hold a name or the key.
         """
-        "".join((*key_parameters(conversation).values(), key)).encode()
+        "".join((*structs.astuple(conversation), key)).encode()
+        bodies = [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
         return cls(
             conversation=conversation,
             entries=tuple(entries),
-            bodies=[EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries],
+            bodies=bodies,
             seen=seen,
             term=term,
             key=key,
+            now=now,
             at_head=at_head,
+            large=[body.large for body in bodies if body.blob is not None],
         )
 
     @property
     def survives_power_loss(self) -> bool:
         """Whether to wait until the disk has it, and not only the operating system."""
-        return any(body.kind in SURVIVE_POWER_LOSS for body in self.bodies)
-
-    @property
-    def large(self) -> list[bytes]:
-        """The bodies to keep as blobs."""
-        return [body.large for body in self.bodies if body.blob is not None]
+        kinds = SURVIVE_POWER_LOSS.intersection([body.kind for body in self.bodies])
+        if kinds and kinds <= PART_OF_A_CALL:
+            return parent_name(self.conversation.name) is None
+        return bool(kinds)
 
     def put_large(self, blobs: BlobStore) -> None:
         """Put the bodies that are kept as blobs; this blocks."""
@@ -153,8 +162,7 @@ class AppendRequest:
             blobs.put(data)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainPoint:
+class ChainPoint(Struct, frozen=True):
     """What a row records of all blocks up to it: the digest of the chain and the size of the bodies."""
 
     digest: bytes = START
@@ -352,12 +360,15 @@ class StoreReader:
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
         """Yield the rows as blocks."""
+        moment, at = EPOCH, 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
             if blob is not None:
                 stored = self._large(blob)
+            if ts != at:  # the blocks of an append share one time
+                moment, at = EPOCH + ts * MILLISECOND, ts
             try:
-                body = decode(kind, version, stored)
-            except ValueError as error:
+                body = body_reader(kind, version)(stored)
+            except DECODE_ERRORS as error:
                 raise StoreError(
                     f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
                 ) from error
@@ -366,7 +377,7 @@ class StoreReader:
                 turn=turn,
                 round=round_number,
                 n=n,
-                ts=from_milliseconds(ts),
+                ts=moment,
                 term=term,
                 body=body,
             )
@@ -410,13 +421,13 @@ def _damaged_seq(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
         if seq != last + 1:
             previous = before.get(seq - 1, b"")
         try:
-            body = sha256(stored).digest() if blob is None else bytes.fromhex(blob)
-            written = row_digest(
-                previous, body, seq, turn, round_number, n, ts, term, version, kind
-            )
+            chained = sha256(previous)  # as in `row_digest`, in steps: a thousand rows at once
+            chained.update(sha256(stored).digest() if blob is None else bytes.fromhex(blob))
         except (TypeError, ValueError):  # a damaged row may hold values of any type
             return seq
-        if written != digest:
+        position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
+        chained.update(position.encode())
+        if chained.digest() != digest:
             return seq
         last, previous = seq, digest
     return None
@@ -489,7 +500,7 @@ def _parts(connection: Connection, query: str, conversation: ConversationKey) ->
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
-    tenant, project, user, name, uid, head, turns, title, started, last_active = row
+    tenant, project, user, name, uid, head, turns, title, started, last_active, inherited = row
     return ConversationSummary(
         conversation=ConversationKey(name=name, user=user, tenant=tenant, project=project),
         uid=uid,
@@ -498,6 +509,7 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
         title=title,
         started_at=from_milliseconds(started),
         last_activity_at=from_milliseconds(last_active),
+        inherited=inherited,
     )
 
 

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from loopline.adapters.sql import statements
+from loopline.adapters.sql.group_commit import GroupCommit
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
 from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader, key_parameters
 from loopline.adapters.sql.sqlite import Connection, database_path, execute, file_id
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
-    GroupCommit,
     ImmutableReaders,
+    LogSync,
     ReaderThreads,
     WriterThread,
 )
@@ -74,8 +75,10 @@ class SqlLog:
             self._readers = ReaderThreads(path, reading, READERS)
             writer = StoreWriter(path, clock, blobs, limits)
             thread = WriterThread(path, file_id(path), writing, writer.clear_cache)
-            self._group = GroupCommit(thread, writer)
+            self._group = GroupCommit(thread, writer, LogSync(path))
         self._leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
+        if not read_only:
+            self._leases.prepare()
         self._process = os.getpid()
         self._collection: asyncio.Task[None] | None = None
         self._closed = False
@@ -139,6 +142,7 @@ class SqlLog:
             seen=seen,
             term=term,
             key=key,
+            now=self._clock.now(),
             at_head=at_head,
             has_blobs=self._blobs is not None,
         )
@@ -158,11 +162,16 @@ class SqlLog:
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """Return the blocks after `after` that match."""
+        """Return the blocks after `after` that match; if there are few, no thread is asked."""
+        self._check_usable()
+        group = self._group
+        if group is not None and not also and group.has_nothing_after(conversation, after):
+            return []
         selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
-        return await self._read(
-            partial(self._reader.blocks, conversation=conversation, selection=selection)
-        )
+        work = partial(self._reader.blocks, conversation=conversation, selection=selection)
+        if group is not None and group.writer.has_little_after(conversation, after):
+            return await self._read_little(work)
+        return await self._read(work)
 
     @asynccontextmanager
     async def lease(
@@ -175,7 +184,7 @@ class SqlLog:
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """Return the conversation's summary, or None when it has no blocks."""
-        return await self._read(partial(self._reader.summary, conversation=conversation))
+        return await self._read_little(partial(self._reader.summary, conversation=conversation))
 
     async def conversations(
         self,
@@ -310,10 +319,18 @@ class SqlLog:
     def _close_threads(self) -> None:
         self._readers.close()
         if self._group is not None:
+            self._group.sync.close()
             self._group.thread.close()  # the last to close moves the write-ahead log into the file
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_usable()
+        return await self._readers.read(work)
+
+    async def _read_little(self, work: Callable[[Connection], T]) -> T:
+        """Return what is read at once by the event loop, or by a thread if that could have to wait."""
+        self._check_usable()
+        for result in () if self._group is None else self._group.thread.read_at_once(work):
+            return result
         return await self._readers.read(work)
 
     def _group_commit(self) -> GroupCommit:

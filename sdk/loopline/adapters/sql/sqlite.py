@@ -256,6 +256,7 @@ def _connect_to_write(path: Path) -> Connection:
     pragmas = (
         "synchronous = NORMAL",
         f"journal_size_limit = {WAL_LIMIT_BYTES}",
+        "wal_autocheckpoint = 0",  # it would wait for the disk, on whatever thread commits
         "foreign_keys = ON",
         "secure_delete = ON",  # a forgotten conversation must not stay in free pages
     )
@@ -282,7 +283,57 @@ def vacuum_into(path: Path, target: Path) -> None:
         connection.close()
 
 
+on_sync: list[Callable[[Path], object]] = []
+"""Called with the path of every store whose log the disk has now, to observe it."""
+
+
+def sync_log(path: Path) -> None:
+    """Wait until the disk has the write-ahead log of the store: what is committed now survives the loss of power.
+
+    As SQLite does at each commit with `synchronous = FULL`, but without its write lock. The file may be opened
+    and closed, for SQLite locks the store's file and never its log.
+
+    Raises:
+        StoreError: the disk failed; what was committed stays in the store.
+    """
+    try:
+        _sync_file(path.with_name(f"{path.name}-wal"), store=path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: its disk failed to write the log ({error}): what was just appended is in the store, and may be "
+            "lost with the power: check that the disk works, then open the store again"
+        ) from error
+    for observe in on_sync:
+        observe(path)
+
+
+def _sync_file(log: Path, *, store: Path) -> None:
+    try:
+        file = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        store.stat()  # the last connection was closed, and the disk has the log's rows in the store's file
+        return
+    try:
+        _wait_for_disk(file)
+    finally:
+        os.close(file)
+
+
+_wait_for_disk: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
 # Errors.
+
+
+def begin_at_once(connection: Connection) -> bool:
+    """Begin a transaction with the write lock; return False if another process has the lock."""
+    try:
+        connection.execute(BEGIN_WRITING)
+    except DATABASE_ERRORS as error:
+        if _code(error) & 0xFF not in _BUSY:
+            raise
+        return False
+    return True
 
 
 def retry_while_busy(work: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:

@@ -94,41 +94,47 @@ FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND b
 ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
     summary="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND conversations.project =
-:project AND conversations.user = :user AND conversations.name = :name""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE conversations.tenant = :tenant AND conversations.project = :project AND
+conversations.user = :user AND conversations.name = :name""",
     summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
-conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
-substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
-'0123456789.')) - 1) = '~c') AND (:tenant IS NULL OR conversations.tenant = :tenant) AND
-(:project IS NULL OR conversations.project = :project) AND (:user IS NULL OR
-conversations.user = :user) AND (:after IS NULL OR blocks.ts > :after) AND (:before IS
-NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC, blocks.id DESC LIMIT :limit OFFSET 0""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
+IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
+= :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
+blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
+blocks.id DESC LIMIT :limit OFFSET 0""",
     unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
-conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
-substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
-'0123456789.')) - 1) = '~c') AND conversations.id IN (SELECT leases.conversation FROM
-leases) AND coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation =
-conversations.id AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0)
-< conversations.turns ORDER BY blocks.ts DESC, blocks.id DESC""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
+conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
+ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
+'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
+blocks.ts DESC, blocks.id DESC""",
 )
 BEFORE_DIGESTS = ReadStatements(
     segments="""SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
@@ -170,41 +176,47 @@ blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:
 AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
     summary="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND conversations.project =
-:project AND conversations.user = :user AND conversations.name = :name""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE conversations.tenant = :tenant AND conversations.project = :project AND
+conversations.user = :user AND conversations.name = :name""",
     summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
-conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
-substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
-'0123456789.')) - 1) = '~c') AND (:tenant IS NULL OR conversations.tenant = :tenant) AND
-(:project IS NULL OR conversations.project = :project) AND (:user IS NULL OR
-conversations.user = :user) AND (:after IS NULL OR blocks.ts > :after) AND (:before IS
-NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC, blocks.id DESC LIMIT :limit OFFSET 0""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
+IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
+= :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
+blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
+blocks.id DESC LIMIT :limit OFFSET 0""",
     unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM
-segments JOIN blocks AS shown ON shown.conversation = segments.owner AND shown.seq =
-segments.last WHERE segments.conversation = conversations.id ORDER BY segments.last DESC
-LIMIT 1 OFFSET 0)) WHERE NOT (rtrim(conversations.name, '0123456789.') !=
-conversations.name AND length(rtrim(conversations.name, '0123456789.')) > 2 AND
-substr(rtrim(conversations.name, '0123456789.'), length(rtrim(conversations.name,
-'0123456789.')) - 1) = '~c') AND conversations.id IN (SELECT leases.conversation FROM
-leases) AND coalesce((SELECT ends.turn FROM blocks AS ends WHERE ends.conversation =
-conversations.id AND ends.type = 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0)
-< conversations.turns ORDER BY blocks.ts DESC, blocks.id DESC""",
+conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
+max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
+0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
+FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
+DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
+shown.conversation = segments.owner AND shown.seq = segments.last WHERE
+segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
+WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
+length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
+'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
+conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
+ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
+'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
+blocks.ts DESC, blocks.id DESC""",
 )
 BEFORE_FORKS = ReadStatements(
     segments="""SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
@@ -245,17 +257,17 @@ blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:
 AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
     summary="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE conversations.tenant =
-:tenant AND conversations.project = :project AND conversations.user = :user AND
-conversations.name = :name""",
+conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
+conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
+conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
+= :user AND conversations.name = :name""",
     summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE NOT
-(rtrim(conversations.name, '0123456789.') != conversations.name AND
+conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
+conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
+NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
 length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
 '0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
 IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
@@ -264,10 +276,10 @@ blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks
 blocks.id DESC LIMIT :limit OFFSET 0""",
     unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts FROM conversations JOIN blocks ON
-blocks.id = (SELECT newest.id FROM blocks AS newest WHERE newest.conversation =
-conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE NOT
-(rtrim(conversations.name, '0123456789.') != conversations.name AND
+conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
+conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
+NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
 length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
 '0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
 conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT

@@ -1,10 +1,10 @@
-"""The threads that use a store: a few that read, one that writes, and the appends that share a commit."""
+"""The threads that use a store: a few that read, one that writes, and one that waits for the disk."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,36 +12,35 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
-from loopline.adapters.sql.rows import AppendRequest
 from loopline.adapters.sql.sqlite import (
     BEGIN_WRITING,
     DATABASE_ERRORS,
     Connection,
     ConnectionPool,
     FileId,
+    begin_at_once,
     discard,
     file_id,
     immutable_pool,
     retry_while_busy,
     set_patience,
     store_error,
+    sync_log,
 )
 from loopline.adapters.sql.store_file import idle_stamp
-from loopline.adapters.sql.store_writer import StoreWriter
-from loopline.errors import LooplineError, StoreError
-from loopline.timeline import Block
-from loopline.timeline.tasks import finish, wait_until_done
+from loopline.errors import StoreError
+from loopline.timeline.tasks import finish
 
 T = TypeVar("T")
 
-GROUP_LIMIT = 256
-"""The most appends that share a transaction; other processes wait for the store meanwhile."""
-DRAIN_SECONDS = 10.0
-
-_Outcomes = list[list[Block] | LooplineError]
+LOG_ROWS = 500
+"""After so many rows the thread moves the write-ahead log into the file, which waits for the disk."""
+SLOW_SECONDS = 0.02
+"""After a commit by the event loop that took longer, the thread makes those of the next `PAUSE` times as long."""
+PAUSE = 4
 
 
 class ReaderThreads:
@@ -133,13 +132,6 @@ class JobOutcome(Generic[T]):
         return self.results[0]
 
 
-def _attempt(job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
-    outcome = JobOutcome[T]()
-    with outcome as results:
-        results.append(job())
-    report(outcome)
-
-
 def _tell(
     loop: asyncio.AbstractEventLoop,
     on_done: Callable[[JobOutcome[T]], object],
@@ -149,10 +141,120 @@ def _tell(
         loop.call_soon_threadsafe(on_done, outcome)
 
 
-class WriterThread:
-    """The thread that does all writes of a process, one transaction after another.
+class JobThread:
+    """A thread that does one job after the other.
 
     It has a queue of its own: the futures of an executor take as long as a small transaction.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Begin the thread with its first job; errors name the store's path."""
+        self._path = path
+        self._name = name
+        self._jobs = _Jobs()
+        self._thread: Thread | None = None
+        self._closed = False
+        weakref.finalize(self, self._jobs.put, None)  # nobody may have closed it
+
+    async def do(self, job: Callable[[], T]) -> T:
+        """Run the job on the thread and return its result; a cancellation waits for it to end."""
+        end: asyncio.Future[JobOutcome[T]] = asyncio.get_running_loop().create_future()
+        self.submit(job, end.set_result)
+        return (await finish(end)).result()
+
+    def wait_for(self, job: Callable[[], T]) -> T:
+        """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
+        outcomes = SimpleQueue[JobOutcome[T]]()
+        self._put(partial(self._attempt, job, outcomes.put))
+        return outcomes.get().result()
+
+    def submit(self, job: Callable[[], T], on_done: Callable[[JobOutcome[T]], object]) -> None:
+        """Run the job on the thread; `on_done` gets its outcome on the event loop."""
+        self._put(partial(self._attempt, job, partial(_tell, asyncio.get_running_loop(), on_done)))
+
+    def close(self) -> None:
+        """Finish the jobs that were submitted, and take no more."""
+        self._closed = True
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _put(self, job: Callable[[], object]) -> None:
+        if self._closed:
+            raise StoreError(f"{self._path} is closed: open it again")
+        if self._thread is None:
+            # A daemon: a process that ends without closing the store does not wait for it.
+            self._thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
+        outcome = JobOutcome[T]()
+        with outcome as results:
+            results.append(job())
+        report(outcome)
+
+
+class LogSync:
+    """Waits until the disk has the write-ahead log; those that ask while it waits share the next wait.
+
+    It waits beside the store: nobody has the write lock meanwhile, and other commits are made. After the disk has failed
+    once, every wait fails: a later success says nothing of what it lost, and what comes behind that in the log is lost too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = JobThread(path, "loopline-sync")
+        self._failure = ""
+        self._next: asyncio.Future[None] | None = None
+        self.running: asyncio.Future[None] | None = None
+
+    def begin(self) -> asyncio.Future[None]:
+        """Return a future that is done once the disk has everything that is committed now.
+
+        It has a StoreError if the disk fails or has failed: what was committed may then be lost with the power.
+        """
+        waiting = self._next
+        if waiting is None:
+            waiting = self._next = asyncio.get_running_loop().create_future()
+            if self.running is None:  # a wait that has begun may miss the newest commit
+                self._start()
+        return waiting
+
+    def close(self) -> None:
+        """Finish the wait under way."""
+        self._thread.close()
+
+    def _start(self) -> None:
+        self.running, self._next = self._next, None
+        self._thread.submit(self._sync, self._end)
+
+    def _sync(self) -> None:
+        if self._failure:
+            raise StoreError(self._failure)
+        try:
+            sync_log(self._path)
+        except StoreError as error:
+            self._failure = str(error)
+            raise
+
+    def _end(self, outcome: JobOutcome[None]) -> None:
+        waiter, self.running = self.running, None
+        if self._next is not None:
+            self._start()
+        if waiter is None or waiter.done():
+            return
+        if outcome.error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(outcome.error)
+            waiter.exception()  # whoever waited may be gone
+
+
+class WriterThread(JobThread):
+    """The thread that does the writes of a process, one transaction after another.
+
+    While it is idle, the event loop may make a small transaction `at_once`.
     """
 
     def __init__(
@@ -162,64 +264,119 @@ class WriterThread:
 
         `file` is the file that the path named when the store was opened.
         """
-        self._path = path
+        super().__init__(path, "loopline-write")
         self._pool = pool
         self._on_rollback = on_rollback
-        self._jobs = _Jobs()
-        self._thread: Thread | None = None
-        self._closed = False
+        self._in_use = Lock()
+        self._rows_in_file = 0
+        self._is_log_long = False
+        self._paused_until = 0.0
         self._connection: Connection | None = None
         self._synchronous = ""
         self._patience = 0.0
         self._file = file
-        weakref.finalize(self, self._jobs.put, None)  # nobody may have closed it
-
-    async def do(self, job: Callable[[], T]) -> T:
-        """Run the job on the thread and return its result; a cancellation waits for it to end."""
-        end: asyncio.Future[JobOutcome[T]] = asyncio.get_running_loop().create_future()
-        self.submit(job, end.set_result)
-        return (await finish(end)).result()
 
     async def run(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
         """Run the work in one transaction and return its result; a cancellation waits for it to end."""
         return await self.do(partial(self.transact, work, survives_power_loss=survives_power_loss))
 
-    def wait_for(self, job: Callable[[], T]) -> T:
-        """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
-        outcomes = SimpleQueue[JobOutcome[T]]()
-        self._put(partial(_attempt, job, outcomes.put))
-        return outcomes.get().result()
+    def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
+        outcome = JobOutcome[T]()
+        with self._in_use, outcome as results:
+            results.append(job())
+        report(outcome)
 
-    def submit(self, job: Callable[[], T], on_done: Callable[[JobOutcome[T]], object]) -> None:
-        """Run the job on the thread; `on_done` gets its outcome on the event loop."""
-        self._put(partial(_attempt, job, partial(_tell, asyncio.get_running_loop(), on_done)))
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the event loop may commit: the thread is not at work, and the disk was not slow just now."""
+        is_paused = time.monotonic() < self._paused_until
+        return not (self._is_log_long or is_paused or self._in_use.locked())
 
-    def _put(self, job: Callable[[], object]) -> None:
-        if self._closed:
-            raise StoreError(f"{self._path} is closed: open it again")
-        if self._thread is None:
-            # A daemon: a process that ends without closing the store does not wait for it.
-            self._thread = Thread(
-                target=_work, args=(self._jobs,), name="loopline-write", daemon=True
-            )
-            self._thread.start()
-        self._jobs.put(job)
+    def at_once(self, work: Callable[[Connection], T]) -> list[T]:
+        """Return the result of work in one transaction, made on the calling thread; nothing if another writes meanwhile.
+
+        Ask whether the thread `is_idle` first.
+        """
+        if not self._in_use.acquire(blocking=False):
+            return []
+        try:
+            connection = self._connect(survives_power_loss=False)
+            if self._closed or not begin_at_once(connection):
+                return []
+            return [self._commit(connection, work)]
+        except BaseException as error:
+            self._undo(error)
+            raise
+        finally:
+            self._in_use.release()
+
+    def check_at_once(self, check: Callable[[Connection], bool]) -> bool:
+        """Return what the check says of the store, made on the calling thread; False if that thread could have to wait."""
+        if not self._in_use.acquire(blocking=False):
+            return False
+        try:
+            connection = self._connection
+            return connection is not None and not self._closed and check(connection)
+        except DATABASE_ERRORS:  # who asks reads the store then, and is told why it cannot be read
+            return False
+        finally:
+            self._in_use.release()
+
+    def read_at_once(self, work: Callable[[Connection], T]) -> list[T]:
+        """Return what the work reads, in one transaction on the calling thread; nothing if that thread could have to wait."""
+        results = list[T]()
+
+        def read(connection: Connection) -> bool:
+            connection.execute("BEGIN")
+            try:
+                results.append(work(connection))
+            finally:
+                connection.execute("COMMIT")
+            return True
+
+        return results if self.check_at_once(read) else []
 
     def transact(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
         """Return the result of work in one transaction with the write lock; only inside a job of the thread."""
         try:
             connection = self._connect(survives_power_loss=survives_power_loss)
             retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
-            result = work(connection)
-            connection.execute("COMMIT")
-            self._check_file()  # before anybody is told that it is kept
+            result = self._commit(connection, work)
         except BaseException as error:
-            self._on_rollback()
-            self._disconnect()
-            if isinstance(error, DATABASE_ERRORS):
-                raise store_error(self._path, error) from error
+            self._undo(error)
             raise
+        if self._is_log_long:
+            self._move_log(connection)
         return result
+
+    def _move_log(self, connection: Connection) -> None:
+        """Move the write-ahead log into the file; if others write or read meanwhile, the next commit goes on with it."""
+        with suppress(*DATABASE_ERRORS):  # everything is kept, in the log
+            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if moved == pages:
+                self._rows_in_file, self._is_log_long = connection.total_changes, False
+
+    def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        result = work(connection)
+        start = time.monotonic()
+        connection.execute("COMMIT")
+        end = time.monotonic()
+        if end - start > SLOW_SECONDS:
+            self._paused_until = end + PAUSE * (end - start)
+        self._is_log_long = connection.total_changes - self._rows_in_file > LOG_ROWS
+        self._check_file()  # before anybody is told that it is kept
+        return result
+
+    def _undo(self, error: BaseException) -> None:
+        """Drop the connection, and with it the transaction, because its work has failed.
+
+        Raises:
+            StoreError: it failed by an error of the database.
+        """
+        self._on_rollback()
+        self._disconnect()
+        if isinstance(error, DATABASE_ERRORS):
+            raise store_error(self._path, error) from error
 
     def truncate_log(self) -> None:
         """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
@@ -238,7 +395,7 @@ class WriterThread:
         if connection is None:
             connection = self._connection = self._pool.take()
             self._patience = set_patience(connection, 0.0)  # `transact` itself waits
-            self._synchronous = ""
+            self._synchronous, self._rows_in_file, self._is_log_long = "", 0, False
         synchronous = "FULL" if survives_power_loss else "NORMAL"
         if synchronous != self._synchronous:
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -261,89 +418,6 @@ class WriterThread:
 
     def close(self) -> None:
         """Finish the jobs that were submitted, then close the file."""
-        self._closed = True
-        self._jobs.put(None)
-        if self._thread is not None:
-            self._thread.join()
+        super().close()
         self._disconnect()
         self._pool.close()
-
-
-@dataclass(slots=True)
-class _PendingAppend:
-    """An append and the future of its caller; `finished` once there is an outcome."""
-
-    request: AppendRequest
-    outcome: asyncio.Future[list[Block]]
-    finished: bool = False
-
-    def finish(self, outcome: list[Block] | BaseException) -> None:
-        self.finished = True
-        if self.outcome.done():  # it was cancelled just now
-            return
-        if isinstance(outcome, BaseException):
-            self.outcome.set_exception(outcome)
-        else:
-            self.outcome.set_result(outcome)
-
-
-@dataclass(slots=True)
-class GroupCommit:
-    """Commits together the appends that arrived while the writer was busy with the group before."""
-
-    thread: WriterThread
-    writer: StoreWriter
-    _queue: deque[_PendingAppend] = field(default_factory=deque[_PendingAppend])
-    _busy: asyncio.Future[None] | None = None
-
-    async def append(self, request: AppendRequest) -> list[Block]:
-        """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
-        loop = asyncio.get_running_loop()
-        pending = _PendingAppend(request, loop.create_future())
-        self._queue.append(pending)
-        self._start_next()
-        try:
-            return await pending.outcome
-        except asyncio.CancelledError:
-            if not pending.finished:  # the future was cancelled too: wait for another one
-                pending.outcome = loop.create_future()
-                await wait_until_done(pending.outcome)
-            raise
-
-    async def drain(self) -> None:
-        """Wait for the appends under way, and refuse those that do not start within `DRAIN_SECONDS`."""
-        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while self._busy is not None:
-            await finish(self._busy)
-            if asyncio.get_running_loop().time() > deadline:
-                while self._queue:
-                    error = StoreError("the log was closed before this could be kept")
-                    self._queue.popleft().finish(error)
-
-    def _start_next(self) -> None:
-        if self._busy is not None or not self._queue:
-            return
-        batch = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
-        requests = [pending.request for pending in batch]
-        done = asyncio.get_running_loop().create_future()
-        self.thread.submit(partial(self._commit, requests), partial(self._finish, batch, done))
-        self._busy = done
-
-    def _commit(self, requests: list[AppendRequest]) -> _Outcomes:
-        survives_power_loss = any(request.survives_power_loss for request in requests)
-        append = partial(self.writer.append, batch=requests)
-        return self.thread.transact(append, survives_power_loss=survives_power_loss)
-
-    def _finish(
-        self,
-        batch: list[_PendingAppend],
-        done: asyncio.Future[None],
-        commit: JobOutcome[_Outcomes],
-    ) -> None:
-        self._busy = None
-        done.set_result(None)
-        error = commit.error
-        outcomes = commit.result() if error is None else [error] * len(batch)
-        for pending, outcome in zip(batch, outcomes, strict=True):
-            pending.finish(outcome)
-        self._start_next()

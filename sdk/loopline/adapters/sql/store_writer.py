@@ -7,7 +7,7 @@ lock. An append is refused before it writes anything, so that several appends ca
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from loopline.adapters.sql.rows import (
 from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many, insert
 from loopline.adapters.sql.store_file import migrate
 from loopline.clock import Clock
-from loopline.errors import ConflictError, LooplineError
+from loopline.errors import ConflictError
 from loopline.models import dumps
 from loopline.timeline import (
     NEW_TURN,
@@ -61,6 +61,9 @@ from loopline.timeline.log import (
 
 CACHED_CONVERSATIONS = 1024
 """How many conversations a process caches the state and the ordinals of."""
+
+LITTLE, LITTLE_BYTES = 64, 128 * 1024
+"""So many blocks of a conversation of so many bytes are read in a millisecond or two."""
 
 _COLLECTED_AT = "collected_at"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
@@ -210,19 +213,28 @@ class StoreWriter:
         self._pending = _PendingRows()
         self._data_version = None
 
-    def append(
-        self, connection: Connection, batch: Iterable[AppendRequest]
-    ) -> list[list[Block] | LooplineError]:
-        """Append each request's entries; return for each every block after `seen`, or why it was refused."""
+    def knows(self, request: AppendRequest) -> bool:
+        """Return whether the append probably has nothing to read; any thread may ask."""
+        state = self._states.get(request.conversation)
+        return not request.seen if state is None else state.head == request.seen
+
+    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether there probably is little to read after that seq; any thread may ask."""
+        state = self._states.get(conversation)
+        return state is not None and state.head - seq <= LITTLE and state.size.bytes <= LITTLE_BYTES
+
+    def is_head(self, connection: Connection, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether the conversation is known to end there; outside of a transaction too."""
+        state = self._states.get(conversation)
+        is_head = state is not None and state.head == seq
+        return is_head and data_version(connection) == self._data_version
+
+    def write(self, connection: Connection, batch: Iterable[Callable[[Connection], None]]) -> None:
+        """Do these writes in the transaction, each of which notes itself what it is refused for."""
         self._refresh(connection)
-        outcomes = list[list[Block] | LooplineError]()
-        for request in batch:
-            try:
-                outcomes.append(self._append(connection, request))
-            except LooplineError as refusal:
-                outcomes.append(refusal)
+        for attempt in batch:
+            attempt(connection)
         self._pending.write(connection)
-        return outcomes
 
     def take_term(
         self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
@@ -279,7 +291,13 @@ class StoreWriter:
             state = self._state(connection, fork)
             entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
             request = AppendRequest.encode(
-                fork, entries, seen=state.head, term=None, key="", has_blobs=False
+                fork,
+                entries,
+                seen=state.head,
+                term=None,
+                key="",
+                now=self._clock.now(),
+                has_blobs=False,
             )
             self._write(connection, state, request)
             self._pending.write(connection)
@@ -367,8 +385,11 @@ class StoreWriter:
             migrate(connection, self._path)
             self._data_version = version
 
-    def _append(self, connection: Connection, request: AppendRequest) -> list[Block]:
-        """Refuse or append; a refusal changes nothing, so that the appends beside it are not affected."""
+    def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
+        """Append the entries, and return every block after `seen`; only within `write`.
+
+        A refusal changes nothing, so that the writes beside it are not affected.
+        """
         state = self._state(connection, request.conversation)
         check_append(request.entries, term=request.term, newest=state.term)
         check_not_forgotten(request.conversation, state.forgotten)
@@ -424,7 +445,7 @@ class StoreWriter:
         if not self._ordinals.has(row, state, written_to):
             self._pending.write(connection)
         counts = self._ordinals.counts(connection, row, state, written_to)
-        now = self._clock.now()
+        now = request.now
         blocks, tip = list[Block](), state.tip
         for entry, body in zip(request.entries, request.bodies, strict=True):
             turn, kind = entry.turn or turns, stored_type(entry.body)

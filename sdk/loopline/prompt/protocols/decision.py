@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from loopline.models import (
     AssistantMessage,
@@ -25,8 +26,7 @@ from loopline.models import (
 from loopline.prompt.truncation import escape_frame
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """A decision to run tools; `notes` is the text beside the calls.
 
     `thinking` comes from a channel of the text. `discarded` is text that is no part of the decision, such as an
@@ -39,8 +39,7 @@ class Calls:
     discarded: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """An answer; `notes` is the text beside it, where the protocol has a place for it."""
 
     notes: str
@@ -49,8 +48,7 @@ class Answer:
     discarded: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(Struct, frozen=True):
     """A reply that is neither calls nor an answer; `problem` tells the model what is wrong.
 
     If not `is_text`, `raw` is no answer either when no repair is left.

@@ -1,0 +1,230 @@
+"""Group commit: the writes of a process that wait at the same time share a transaction, and a wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from loopline.adapters.sql.rows import AppendRequest
+from loopline.adapters.sql.sqlite import RETRY_SECONDS, Connection
+from loopline.adapters.sql.store_threads import JobOutcome, LogSync, WriterThread
+from loopline.adapters.sql.store_writer import StoreWriter
+from loopline.errors import LooplineError, StoreError
+from loopline.timeline import Block, ConversationKey
+from loopline.timeline.tasks import finish, wait_until_done
+
+T = TypeVar("T")
+
+GROUP_LIMIT = 256
+"""The most writes that share a transaction; other processes wait for the store meanwhile."""
+DRAIN_SECONDS = 10.0
+TOGETHER_SECONDS = 0.01
+"""Writes to different conversations within so long can share a commit."""
+PATIENCE_SECONDS = 0.05
+"""How long the event loop itself tries again while another process writes; then the thread waits."""
+
+
+@dataclass(slots=True, eq=False)
+class _PendingWrite(Generic[T]):
+    """A write, what came of it, and the future of its caller where it has to wait; `finished` at its end.
+
+    It is `quick` if the event loop may do it.
+    """
+
+    work: Callable[[Connection], T]
+    survives_power_loss: bool
+    quick: bool
+    results: list[T] = field(default_factory=list[T])
+    refusal: LooplineError | None = None
+    outcome: asyncio.Future[T] | None = None
+    finished: bool = False
+
+    def attempt(self, connection: Connection) -> None:
+        """Do the work, and note its result or why it was refused."""
+        try:
+            self.results.append(self.work(connection))
+        except LooplineError as refusal:
+            self.refusal = refusal
+
+    def result(self) -> T:
+        """Return the result, or raise the refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.results[0]
+
+    def finish(self, failure: BaseException | None = None) -> None:
+        """Tell the caller; a failure of the transaction is that of all its writes."""
+        self.finished = True
+        outcome, error = self.outcome, failure or self.refusal
+        if outcome is None or outcome.done():  # it was cancelled just now
+            return
+        if error is None:
+            outcome.set_result(self.results[0])
+        else:
+            outcome.set_exception(error)
+
+    async def outcome_known(self) -> T:
+        """Return the result once it is there; a cancellation is raised only then."""
+        loop = asyncio.get_running_loop()
+        self.outcome = loop.create_future()
+        try:
+            return await self.outcome
+        except asyncio.CancelledError:
+            if not self.finished:  # the future was cancelled too: wait for another one
+                self.outcome = loop.create_future()
+                await wait_until_done(self.outcome)
+            raise
+
+
+@dataclass(slots=True)
+class GroupCommit:
+    """Commits writes on the event loop: at once if they are alone, else together with those of the same tick.
+
+    What may take long is committed by the thread, as is everything while it is at work or the disk is slow. What must
+    survive the loss of power is acknowledged once the disk has it.
+    """
+
+    thread: WriterThread
+    writer: StoreWriter
+    sync: LogSync
+    _newest: ConversationKey | None = None
+    _newest_at: float = 0.0
+    _queue: deque[_PendingWrite[Any]] = field(default_factory=deque[_PendingWrite[Any]])
+    _next: asyncio.Handle | None = None
+    _patient_until: float = 0.0
+    _busy: asyncio.Future[None] | None = None
+
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
+        return await self.write(
+            request.conversation,
+            partial(self.writer.append, request=request),
+            survives_power_loss=request.survives_power_loss,
+            quick=not request.large and self.writer.knows(request),
+        )
+
+    async def write(
+        self,
+        conversation: ConversationKey,
+        work: Callable[[Connection], T],
+        *,
+        survives_power_loss: bool = False,
+        quick: bool = True,
+    ) -> T:
+        """Do a write of that conversation, and return its result; a cancellation is raised once the outcome is known.
+
+        It is `quick` if it has little to read and waits for no file.
+        """
+        pending = _PendingWrite(work, survives_power_loss, quick)
+        if self._is_alone(conversation) and self._commit_at_once([pending]):
+            if survives_power_loss and pending.refusal is None:
+                await finish(self.sync.begin())
+            return pending.result()
+        self._queue.append(pending)
+        if self._busy is None and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
+        return await pending.outcome_known()
+
+    def has_nothing_after(self, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether the conversation ends at that seq, as far as that is known without waiting."""
+        return self.thread.check_at_once(
+            partial(self.writer.is_head, conversation=conversation, seq=seq)
+        )
+
+    async def drain(self) -> None:
+        """Wait for the writes under way, and refuse those that do not start within `DRAIN_SECONDS`."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while self._queue or self._busy or self.sync.running:
+            under_way = self._busy or self.sync.running
+            if under_way is None:
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                with suppress(StoreError):  # the disk failed, which those who wait for it are told
+                    await finish(under_way)
+            if asyncio.get_running_loop().time() > deadline:
+                while self._queue:
+                    error = StoreError("the log was closed before this could be kept")
+                    self._queue.popleft().finish(error)
+
+    def _is_alone(self, conversation: ConversationKey) -> bool:
+        """Return whether no other write can share the commit of this one, or must precede it."""
+        now, newest, newest_at = time.monotonic(), self._newest, self._newest_at
+        self._newest, self._newest_at = conversation, now
+        is_alone = newest == conversation or now - newest_at > TOGETHER_SECONDS
+        return is_alone and self._busy is None and not self._queue
+
+    def _commit_at_once(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+        """Commit the writes if all are quick and nothing is in the way; return whether they were.
+
+        Raises:
+            StoreError: the transaction failed; nothing was kept.
+        """
+        if not (all(pending.quick for pending in batch) and self.thread.is_idle):
+            return False
+        return bool(self.thread.at_once(partial(self._write, batch)))
+
+    def _write(self, batch: Sequence[_PendingWrite[Any]], connection: Connection) -> None:
+        self.writer.write(connection, [pending.attempt for pending in batch])
+
+    def _commit_next(self) -> None:
+        self._next = None
+        if self._busy is not None or not self._queue:
+            return
+        batch = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
+        loop, commit = asyncio.get_running_loop(), JobOutcome[bool]()
+        with commit as committed:
+            committed.append(self._commit_at_once(batch))
+        if committed != [False]:
+            self._patient_until = 0.0
+            self._tell(batch, commit.error)
+            if self._queue:
+                self._next = loop.call_soon(self._commit_next)
+        elif self._is_patient(batch):
+            self._queue.extendleft(reversed(batch))
+            self._next = loop.call_later(RETRY_SECONDS, self._commit_next)
+        else:
+            self._busy = loop.create_future()
+            by_thread = partial(self.thread.transact, partial(self._write, batch))
+            self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
+
+    def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+        """Return whether the event loop tries again soon, because another process is writing just now."""
+        if not (all(pending.quick for pending in batch) and self.thread.is_idle):
+            return False
+        now = time.monotonic()
+        self._patient_until = self._patient_until or now + PATIENCE_SECONDS
+        return now < self._patient_until
+
+    def _finish(
+        self,
+        batch: Sequence[_PendingWrite[Any]],
+        done: asyncio.Future[None],
+        commit: JobOutcome[None],
+    ) -> None:
+        self._busy, self._patient_until = None, 0.0
+        done.set_result(None)
+        self._tell(batch, commit.error)
+        if self._queue:
+            self._commit_next()
+
+    def _tell(self, batch: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
+        """Tell the callers what came of their writes; those that must survive the loss of power hear it later."""
+        synced = list[_PendingWrite[Any]]()
+        for pending in batch:
+            if failure is None and pending.survives_power_loss and pending.refusal is None:
+                synced.append(pending)
+            else:
+                pending.finish(failure)
+        if synced:
+            self.sync.begin().add_done_callback(partial(_tell_synced, synced))
+
+
+def _tell_synced(batch: Sequence[_PendingWrite[Any]], disk: asyncio.Future[None]) -> None:
+    for pending in batch:
+        pending.finish(disk.exception())

@@ -1,0 +1,298 @@
+"""The background of a harness: work of calls that have ended, each with one result in the conversation's inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from loopline.clock import Clock, boot_id
+from loopline.errors import LooplineError, StoreError, ToolError
+from loopline.files import WorkspaceLimits, file_bodies
+from loopline.models import Json, well_formed
+from loopline.react import (
+    artifact_bodies,
+    file_lines,
+    number_sources,
+    render_outcome,
+    source_spans,
+    with_file_sources,
+)
+from loopline.timeline import (
+    BACKGROUND_STARTED,
+    BackgroundResult,
+    Block,
+    Body,
+    BodyUnion,
+    ConversationKey,
+    CustomEvent,
+    Entry,
+    FileBody,
+    Recorder,
+    Timeline,
+    TimelineLog,
+    open_timeline,
+    parent_name,
+)
+from loopline.tools import BackgroundCall, Outcome, Work
+
+MOST_AT_ONCE = 16
+"""Calls whose work may go on in the background of one harness."""
+GRACE = timedelta(minutes=1)
+"""How long after its time an owner of another machine may still record a result."""
+INTERRUPTED = (
+    "The work of {call_id}, {tool} in the background, was cut off, and is not begun again."
+)
+
+_logger = logging.getLogger("loopline")
+_EVENTS = BodyUnion[CustomEvent | BackgroundResult](CustomEvent | BackgroundResult)
+
+
+_Make = Callable[[Timeline], Sequence[Body]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The process that does the work: a machine since its start, and a process since its start."""
+
+    machine: str
+    process: int
+    began: str
+
+    @classmethod
+    def here(cls) -> _Owner:
+        """Return this process."""
+        return cls(_machine(), os.getpid(), _start_of(os.getpid()))
+
+    def __str__(self) -> str:
+        return f"{self.machine}:{self.process}:{self.began}"
+
+    @classmethod
+    def parse(cls, text: str) -> _Owner | None:
+        """Return the owner that prints so, None if none does."""
+        machine, _, rest = text.partition(":")
+        process, _, began = rest.partition(":")
+        return cls(machine, int(process), began) if process.isdigit() else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether this is a process of this machine that has ended."""
+        return self.machine == _machine() and _start_of(self.process) != self.began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """A call whose work has begun and that has no result, as the log has it."""
+
+    call_id: str
+    tool: str
+    turn: int
+    owner: _Owner | None
+    until: datetime
+
+
+@dataclass(slots=True)
+class _BegunCalls:
+    """The fold of the calls that have begun in the background; those that are `open` have no result up to `seq`."""
+
+    seq: int = 0
+    open: dict[str, _Started] = field(default_factory=dict[str, _Started])
+
+    def extend(self, blocks: Sequence[Block]) -> None:
+        """Fold further blocks."""
+        for block, body in _EVENTS.among(blocks):
+            match body:
+                case CustomEvent(name=name) if name == BACKGROUND_STARTED:
+                    self._begin(block, body)
+                case CustomEvent():
+                    pass
+                case BackgroundResult(call_id=call_id):
+                    self.open.pop(call_id, None)
+        self.seq = blocks[-1].seq if blocks else self.seq
+
+    def _begin(self, block: Block, event: CustomEvent) -> None:
+        match event.data:
+            case {"owner": str(owner), "until": str(until), "tool": str(tool)}:
+                self.open[event.call_id] = _Started(
+                    call_id=event.call_id,
+                    tool=tool,
+                    turn=block.turn,
+                    owner=_Owner.parse(owner),
+                    until=datetime.fromisoformat(until),
+                )
+            case _:
+                pass  # an event of somebody else, by the same name
+
+
+class BackgroundCalls:
+    """The calls of a harness whose work goes on in the background; closing it ends all of them as interrupted."""
+
+    def __init__(self, log: TimelineLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._tasks: dict[tuple[ConversationKey, str], asyncio.Task[None]] = {}
+        self._recorders: Mapping[ConversationKey, Recorder] = {}
+
+    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
+        """Take the recorders of the turns that run: results are recorded beside these turns."""
+        self._recorders = recorders
+
+    def begin(self, call: BackgroundCall, work: Work) -> Outcome:
+        """Begin the work, and return the result of the call itself.
+
+        Raises:
+            ToolError: too much goes on already, or the call is one of a child run, which ends with its turn.
+        """
+        if parent_name(call.conversation.name) is not None:
+            raise ToolError("a child run ends with its turn: call it without background")
+        if len(self._tasks) >= MOST_AT_ONCE:
+            raise ToolError(f"{MOST_AT_ONCE} calls go on in the background already: wait for one")
+        key = call.conversation, call.call_id
+        task = self._tasks[key] = asyncio.create_task(self._run(call, work))
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        until = self._clock.now() + timedelta(seconds=call.seconds)
+        data: Json = {"owner": str(_Owner.here()), "until": until.isoformat(), "tool": call.tool}
+        return Outcome(
+            text=f"{call.call_id} goes on in the background. Its result comes as a message; go on without it.",
+            bodies=(CustomEvent(name=BACKGROUND_STARTED, data=data, call_id=call.call_id),),
+        )
+
+    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
+        """Give each call a result whose work is not done any more, and fold it into the timeline."""
+        if parent_name(conversation.name) is not None:
+            return
+        for started in await self._begun(conversation, timeline):
+            if (conversation, started.call_id) in self._tasks or not self._is_lost(started):
+                continue
+            text = INTERRUPTED.format(call_id=started.call_id, tool=started.tool)
+            result = BackgroundResult(
+                call_id=started.call_id, tool=started.tool, text=text, ok=False
+            )
+            entry = Entry(body=result, turn=started.turn)
+            key = _key(started.call_id)
+            appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
+            timeline.extend(await appended)
+
+    async def _begun(self, conversation: ConversationKey, timeline: Timeline) -> Sequence[_Started]:
+        """Return the calls that have begun in the background and have no result."""
+        calls, base = timeline.fold(_BegunCalls, "background", _BegunCalls), timeline.base
+        if not calls.seq and "event.custom" in base.types and not base.carries_background:
+            types = ["event.custom", "react.background.result"]
+            calls.extend(await self._log.read(conversation, types=types))
+        calls.extend(timeline.after(calls.seq))
+        return list(calls.open.values())
+
+    def _is_lost(self, started: _Started) -> bool:
+        owner = started.owner
+        return self._clock.now() > started.until + GRACE or owner is None or owner.is_gone
+
+    async def close(self) -> None:
+        """End all work; each call has its result, which says that it was cut off."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, call: BackgroundCall, work: Work) -> None:
+        try:
+            outcome = await work()
+        except asyncio.CancelledError:
+            text = INTERRUPTED.format(call_id=call.call_id, tool=call.tool)
+            with suppress(StoreError):  # whoever opens the conversation next says so
+                await self._append(call, text)
+            raise
+        except LooplineError as error:
+            outcome = Outcome(text=str(error), failed=True)
+        except Exception as error:
+            _logger.exception("%s broke in the background", call.tool)
+            outcome = Outcome(text=f"{type(error).__name__}: {error}", failed=True)
+        try:
+            await self._record(call, partial(_bodies, call, outcome))
+        except StoreError:
+            _logger.exception("the result of %s could not be recorded", call.call_id)
+
+    async def _append(self, call: BackgroundCall, text: str) -> None:
+        """Append a result without files, for which no lease is needed."""
+        summary = await self._log.find(call.conversation)
+        if summary is None:
+            return  # it was forgotten
+        result = BackgroundResult(call_id=call.call_id, tool=call.tool, text=text, ok=False)
+        entry = Entry(body=result, turn=call.turn)
+        await self._log.append(
+            call.conversation, [entry], seen=summary.head, key=_key(call.call_id)
+        )
+
+    async def _record(self, call: BackgroundCall, make: _Make) -> None:
+        """Record the result beside the turn that runs here, or as soon as nobody runs one."""
+        recorder = self._recorders.get(call.conversation)
+        if recorder is not None:
+            with suppress(LooplineError):  # the turn has just ended
+                await recorder.record_in(call.turn, make, _key(call.call_id))
+                return
+        async with self._log.lease(call.conversation) as term:
+            if await self._log.find(call.conversation) is None:
+                return  # it was forgotten
+            timeline = await open_timeline(self._log, call.conversation)
+            entries = [Entry(body=body, turn=call.turn) for body in make(timeline)]
+            await self._log.append(
+                call.conversation, entries, seen=timeline.seq, term=term, key=_key(call.call_id)
+            )
+
+
+def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Sequence[Body]:
+    """Return the result of a call with its files and its artifact; without the files if they cannot be recorded."""
+    artifact, kept = artifact_bodies(timeline, call.turn, call.call_id, outcome.artifact)
+    failed, problem = outcome.failed, ""
+    files = list[FileBody]()
+    lines = list[str]()
+    limits = outcome.file_limits or WorkspaceLimits()
+    try:
+        changed = file_bodies(timeline, call.turn, outcome.files, call.call_id, limits=limits)
+        files, lines = changed, file_lines(changed, call.turn)
+    except ToolError as error:
+        failed, problem = True, f"\nNo file was recorded: {error}"
+    lead = f"{call.call_id}, {call.tool} in the background, has ended."
+    numbered = number_sources(with_file_sources(outcome, files, call.turn), timeline.pool)
+    text = render_outcome(numbered.outcome, numbered.sids, artifact, lines)
+    text = well_formed(f"{lead}\n{text}{problem}")
+    result = BackgroundResult(
+        call_id=call.call_id,
+        tool=call.tool,
+        text=text,
+        ok=not failed,
+        source_spans=source_spans(numbered, timeline.pool, text),
+    )
+    return [*numbered.added, *kept, *files, result]
+
+
+def _key(call_id: str) -> str:
+    return f"background:{call_id}"
+
+
+def _machine() -> str:
+    """Return what names this machine until it starts anew."""
+    return boot_id() or os.uname().nodename
+
+
+def _start_of(process: int) -> str:
+    """Return when a process of this machine was started, in a form that only is compared; empty if there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return "" if _is_gone(process) else "running"
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

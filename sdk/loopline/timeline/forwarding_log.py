@@ -1,0 +1,105 @@
+"""A log that passes every request on to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+
+from loopline.timeline.blocks import Block, Entry
+from loopline.timeline.log import ConversationKey, ConversationSummary, TimelineLog
+
+
+class ForwardingLog:
+    """A log that is in all the log that it wraps, but for what a derived class does otherwise."""
+
+    def __init__(self, log: TimelineLog) -> None:
+        self._log = log
+
+    async def append(
+        self,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+        at_head: bool = False,
+    ) -> Sequence[Block]:
+        """Append the entries, and return every block after `seen`."""
+        return await self._log.append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Return the blocks after `after` that match."""
+        return await self._log.read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+
+    def lease(
+        self, conversation: ConversationKey, *, wait: bool = True
+    ) -> AbstractAsyncContextManager[int]:
+        """Hold the right to run the conversation."""
+        return self._log.lease(conversation, wait=wait)
+
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
+        """Return the conversation's summary, None if it never began."""
+        return await self._log.find(conversation)
+
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """Return the conversations of that user, project and tenant, the one active last first."""
+        return await self._log.conversations(
+            user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
+        )
+
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """Return the conversations that may hold an unfinished turn."""
+        return await self._log.unfinished()
+
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term is still valid."""
+        return await self._log.holds(conversation, term)
+
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
+        """Begin a conversation with blocks that were stored elsewhere, each as it is."""
+        await self._log.restore(conversation, blocks)
+
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
+        """Begin another conversation with the blocks up to `seq`."""
+        await self._log.fork(conversation, fork, seq)
+
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
+        """Remove a conversation and its child runs for good."""
+        await self._log.forget(conversation, cascade=cascade)
+
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
+        """Return when the conversation was forgotten, None if it was not."""
+        return await self._log.forgotten(conversation)
+
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Return the seq of the last block of the append that used the key, None if none did."""
+        return await self._log.appended(conversation, key)
+
+    async def close(self) -> None:
+        """Close the log that is wrapped."""
+        await self._log.close()
