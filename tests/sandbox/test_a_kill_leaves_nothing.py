@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from loopline.adapters.execution.cgroup import parents
 from loopline.sandbox import Sandbox
-from tests.bench.executions import KILLED, execution, left_behind, session
+from tests.bench.executions import (
+    KILLED,
+    execution,
+    kill_harness,
+    left_behind,
+    session,
+    shared_names,
+)
+from tests.support.docker_daemons import containers
 from tests.support.programs import needs_bubblewrap
 
 SOON = 1_000
 """How often to look, a hundredth of a second apart, before something is taken to stay."""
 
 
-async def until_gone(folder: Path) -> dict[str, int]:
+async def until_gone(folder: Path, names: Collection[str]) -> dict[str, int]:
     """What is left once nothing more goes away."""
     for _ in range(SOON):
-        if not any(left_behind(folder).values()):
+        if not any(left_behind(folder, names).values()):
             break
         await asyncio.sleep(0.01)
-    return left_behind(folder)
+    return left_behind(folder, names)
 
 
 @needs_bubblewrap
@@ -39,14 +46,60 @@ async def test_a_killed_harness_leaves_nothing(runs: Path, delay: float) -> None
     assert process.stdout is not None
     assert await process.stdout.readline() == b"up\n"
     await asyncio.sleep(delay)
-    os.kill(process.pid, signal.SIGKILL)
+    names = kill_harness(process.pid, runs)
     await process.wait()
-    assert not any((await until_gone(runs)).values())
+    assert not any((await until_gone(runs, names)).values())
+
+
+async def until_no_container(host: str) -> Sequence[str]:
+    """The containers that are left once no more go away."""
+    for _ in range(SOON):
+        if not containers(host):
+            break
+        await asyncio.sleep(0.01)
+    return containers(host)
+
+
+UNSTARTED = """
+import asyncio, sys
+from pathlib import Path
+from loopline.adapters.execution.docker import DockerSandbox
+from loopline.adapters.execution.docker_daemon import DockerDaemon
+from tests.bench.executions import PROGRAM, execution, session
+from tests.support.docker_daemons import SETTINGS
+
+class HangingDaemon(DockerDaemon):
+    "A daemon that makes a container and does not start it."
+
+    async def begin(self, config, name):
+        await self._ask(lambda client: client.create_container_from_config(config, name))
+        print("made", flush=True)
+        await asyncio.sleep(60)
+
+sandbox = DockerSandbox(SETTINGS, HangingDaemon(sys.argv[1]), folder=Path(sys.argv[2]))
+asyncio.run(sandbox.run(execution(PROGRAM), session()))
+"""
+
+
+async def test_a_harness_that_is_killed_before_its_container_starts_leaves_none(
+    docker_host: str, runs: Path
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", UNSTARTED, docker_host, str(runs)),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"made\n"
+    assert len(containers(docker_host)) == 1
+    names = kill_harness(process.pid, runs)
+    await process.wait()
+    assert await until_no_container(docker_host) == []
+    assert not any((await until_gone(runs, names)).values())
 
 
 async def test_a_killed_executor_is_a_failure(isolated: Sandbox, runs: Path) -> None:
     end = await isolated.run(execution("import os; os.kill(os.getpid(), 9)"), session())
     assert end.failure is not None
     assert (end.failure.code, end.failure.managed) == ("program_failed", False)
-    groups = [group for parent in parents().values() for group in parent.glob(f"{runs.name}-*")]
-    assert groups == []
+    assert left_behind(runs, shared_names(runs))["groups"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -22,6 +23,7 @@ from loopline.sandbox import (
     parse_message,
     result_of,
 )
+from tests.docs.pages import ROOT
 
 LIMITS = ExecutionLimits(file_bytes=5, total_bytes=8)
 
@@ -109,6 +111,33 @@ def test_the_first_failure_counts_and_what_was_made_is_given_all_the_same(
     document = result.document()
     assert (document["ok"], document["succeeded"]) == (code is None, made)
     assert document["result_filename"] == "exec_result_e.json"
+
+
+def test_a_result_has_the_fields_that_its_page_lists() -> None:
+    files = [file("a", b"\xff\xfe\x00"), file("b", b"a,b\n")]
+    end = ProgramEnd(isolation="process", failure=BROKE, files=files, user_out="out\n")
+    document = result_of(execution("a", "b"), end).document()
+    listed = re.findall(r"^\| `(\w+)`.* \|$", _table("## The result"), re.MULTILINE)
+    named = re.findall(r"^\| `items`, `(\w+)`, `(\w+)`", _table("## The result"), re.MULTILINE)
+    assert set(document) == {*listed, *named[0]}
+    artifacts, details = document["artifacts"], document["error_details"]
+    assert isinstance(artifacts, list)
+    assert isinstance(details, dict)
+    for entry, field in ((artifacts[0], "artifacts"), (details, "error_details")):
+        assert isinstance(entry, dict)
+        (line,) = re.findall(rf"^\| `{field}` \|(.*)", _table("## The result"), re.MULTILINE)
+        names = re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", line))
+        assert set(entry) == set(names)
+    assert [entry["mime"] for entry in artifacts if isinstance(entry, dict)] == [
+        "application/octet-stream",
+        "text/plain",
+    ]
+
+
+def _table(heading: str) -> str:
+    """The part of the page of results below a heading."""
+    page = (ROOT / "docs/sdk/exec/exec-logging-error-propagation-README.md").read_text("utf-8")
+    return page.partition(f"{heading}\n")[2].partition("\n## ")[0]
 
 
 def test_what_is_too_large_says_by_how_much() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from loopline.adapters.execution.local import LocalSandbox
 from loopline.sandbox import Sandbox
+from tests.bench.executions import execution, session
 from tests.support.escapes import (
     ATTEMPTS,
     ENDS,
@@ -42,6 +43,19 @@ async def test_no_attempt_succeeds(isolated: Sandbox, watched: Canaries) -> None
 async def test_no_end_is_other_than_it_should_be(isolated: Sandbox, watched: Canaries) -> None:
     verdicts = await judge_all(isolated, list(ENDS), watched)
     assert [verdict for verdict in verdicts if verdict.escaped] == []
+
+
+async def test_a_program_changes_no_priority_but_its_own(isolated: Sandbox) -> None:
+    program = """
+import os
+os.nice(1)
+try:
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), 5)
+except PermissionError:
+    print("refused at", os.getpriority(os.PRIO_PROCESS, 0))
+"""
+    end = await isolated.run(execution(program), session())
+    assert end.user_out == "refused at 1\n", end
 
 
 @pytest.mark.parametrize(

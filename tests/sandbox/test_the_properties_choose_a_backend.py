@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from loopline import Bundle, Harness, PropertyError
+from loopline import Bundle, Harness, LooplineError, PropertyError
 from loopline.adapters.execution.process import BubblewrapSandbox
 from loopline.harness import execution_features
 from loopline.models import Json
 from loopline.sandbox import Execution, ServedCall, Session
-from loopline.testing import FakeClock, ScriptedModel
+from loopline.testing import Call, FakeClock, ScriptedModel
+from tests.authoring.bundle_files import guide
+from tests.support.programs import needs_bubblewrap, python
 
 
 async def offered(**execution: Json) -> list[str]:
@@ -33,6 +38,77 @@ async def test_programs_run_only_where_the_section_is_written() -> None:
     assert await offered(runtime={"default_profile": "own", "profiles": profiles}) == [
         "exec.python"
     ]
+
+
+PROGRAMS = """
+    from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+
+    class Guide(BaseWorkflow):
+        async def process(self, payload: TurnPayload) -> TurnResult:
+            react = await self.build_react(
+                scratchpad=self.scratchpad, tools_module="guide.tools_descriptor"
+            )
+            return await react.run(payload)
+
+    bundle = Bundle(id="guide", workflow=Guide)
+"""
+
+
+async def isolations(folder: Path, runtimes: str, **execution: Json) -> list[Json]:
+    """How two programs of a bundle ran, one of Python and one of the shell, with a descriptor that says this."""
+    descriptor = f"TOOLS_SPECS = []\nTOOL_RUNTIME = {runtimes}\n"
+    opened = guide(folder, {"__init__.py": PROGRAMS, "tools_descriptor.py": descriptor})
+    shell = Call("exec.shell", contract=[], program="true")
+    model = ScriptedModel([python("pass"), shell, "Done."])
+    properties: dict[str, Json] = {f"execution.{name}": value for name, value in execution.items()}
+    async with Harness.open(opened, store="memory:", model=model, properties=properties) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        reading = await talk.read(["ar:turn_1.artifacts.c1", "ar:turn_1.artifacts.c2"])
+    return [json.loads(item.text)["isolation"] for item in reading]
+
+
+@needs_bubblewrap
+async def test_a_descriptor_names_the_backend_of_one_tool(tmp_path: Path) -> None:
+    local: Json = {"mode": "local"}
+    runtimes = '{"exec.shell": "process"}'
+    properties: dict[str, Json] = {"runtime": local, "allow_local": True, "shell": True}
+    assert await isolations(tmp_path, runtimes, **properties) == ["none", "process"]
+    assert await isolations(tmp_path / "own", "{}", **properties) == ["none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "problem", "properties"),
+    [
+        ('{"exec.python": "local"}', "isolates nothing", {"shell": True}),
+        ('{"exec.shell": "process"}', "execution.shell", {}),
+        ('{"exec.python": "fargate"}', "cluster", {"shell": True}),
+    ],
+)
+async def test_a_backend_that_a_descriptor_names_needs_what_the_property_needs(
+    runtimes: str, problem: str, properties: dict[str, Json], tmp_path: Path
+) -> None:
+    with pytest.raises(LooplineError, match=problem):
+        await isolations(tmp_path, runtimes, runtime={"mode": "process"}, **properties)
+
+
+async def test_a_descriptor_names_no_backend_where_programs_are_not_turned_on(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(PropertyError, match=r"TOOL_RUNTIME names exec\.shell: .*`execution`"):
+        await isolations(tmp_path, '{"exec.shell": "process"}')
+
+
+async def test_a_descriptor_may_name_a_backend_where_programs_are_turned_off(
+    tmp_path: Path,
+) -> None:
+    descriptor = 'TOOLS_SPECS = []\nTOOL_RUNTIME = {"exec.python": "process"}\n'
+    opened = guide(tmp_path, {"__init__.py": PROGRAMS, "tools_descriptor.py": descriptor})
+    off: dict[str, Json] = {"execution.runtime.enabled": False}
+    model = ScriptedModel(["Done."])
+    async with Harness.open(opened, store="memory:", model=model, properties=off) as harness:
+        await harness.conversation("c").say("go")
+    assert "exec.python" not in {tool.name for tool in model.requests[0].tools}
 
 
 @pytest.mark.parametrize(

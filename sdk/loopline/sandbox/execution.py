@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from loopline.models import Json, JsonObject
 from loopline.sandbox.contract import ContractFile
+
+if TYPE_CHECKING:
+    import asyncio
 
 MB = 1_000_000
 Language = Literal["python", "shell"]
@@ -18,7 +21,8 @@ class ExecutionLimits:
     """The limits of a program: seconds, bytes, and counts. Each has a code by which a passed one is named.
 
     `cpu_seconds` are those of one process. `memory_bytes` are those of all its processes together where there is a
-    cgroup, else of each. `disk_bytes` is what it may have written at any time.
+    cgroup, else of each. `file_bytes` are those of each file that it writes, `disk_bytes` and `disk_files` what it may
+    have written at any time, and `total_bytes` those of its contract.
     """
 
     wall_seconds: float = 600.0
@@ -28,7 +32,7 @@ class ExecutionLimits:
     open_files: int = 256
     file_bytes: int = 20 * MB
     total_bytes: int = 50 * MB
-    disk_bytes: int = 200 * MB
+    disk_bytes: int = 50 * MB
     disk_files: int = 5_000
     output_bytes: int = 2 * MB
     calls: int = 256
@@ -81,11 +85,15 @@ Serve = Callable[[str, JsonObject], Awaitable[ServedCall]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What an execution talks to while it runs: the tools, and whoever follows its output and events."""
+    """What an execution talks to while it runs: the tools, and whoever follows its output and events.
+
+    Whoever sets `stopped` has the program stopped for that reason, and what it has said and made is kept.
+    """
 
     serve: Serve
     on_output: Callable[[str], None] = lambda _text: None
     on_event: Callable[[str, Json], None] = lambda _name, _data: None
+    stopped: asyncio.Future[StopProgram] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from loopline.files import describe_data
 from loopline.models import Json, JsonObject, well_formed
 from loopline.sandbox.contract import ContractFile
 from loopline.sandbox.execution import Execution, Failure, ProducedFile, ProgramEnd
@@ -174,6 +175,7 @@ def _artifact(item: ResultItem) -> JsonObject:
     data = item.data or b""
     return {
         "filename": item.file.name,
+        "mime": describe_data(item.file.name, data).mime,
         "size": len(data),
         "sha256": sha256(data).hexdigest(),
         "description": item.file.description,

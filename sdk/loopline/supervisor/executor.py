@@ -78,46 +78,42 @@ def connect(path: str) -> None:
 
 
 class _Kernel:
-    """Calls of the system that Python has no function for."""
+    """Calls of the system that Python has no function for, by `_ctypes`, since `ctypes` takes long to import."""
 
     def __init__(self) -> None:
-        import ctypes
+        import _ctypes
 
-        self._ctypes = ctypes
-        self._library = ctypes.CDLL(None, use_errno=True)
+        library: Any = _ctypes
+        long: Any = type("Long", (library._SimpleCData,), {"_type_": "l"})
+        text: Any = type("Text", (library._SimpleCData,), {"_type_": "z"})
+        flags = {"_flags_": library.FUNCFLAG_CDECL | library.FUNCFLAG_USE_ERRNO, "_restype_": long}
+        function: Any = type("Function", (library.CFuncPtr,), flags)
+        self._long, self._text, self._last_error = long, text, library.get_errno
+        symbols = library.dlopen(None, 0)
+        self._call = function(library.dlsym(symbols, "syscall"))
+        self._control = function(library.dlsym(symbols, "prctl"))
 
-    def call(self, number: int, *arguments: object) -> int:
+    def call(self, number: int, *arguments: int | bytes) -> int:
         """Return what a system call gives, -1 if it fails."""
-        longs = [self._argument(argument) for argument in arguments]
-        self._library.syscall.restype = self._ctypes.c_long
-        return int(self._library.syscall(self._ctypes.c_long(number), *longs))
+        return self._result(self._call, (number, *arguments))
 
-    def _argument(self, argument: object) -> object:
-        match argument:
-            case int():
-                return self._ctypes.c_long(argument)
-            case bytes():
-                return self._ctypes.c_char_p(argument)
-            case _:
-                return argument
-
-    def control(self, option: int, value: int, pointer: object = 0) -> int:
+    def control(self, option: int, value: int, pointer: int | bytes = 0) -> int:
         """Return what `prctl` gives, -1 if it fails."""
-        long = self._ctypes.c_ulong
-        last = long(pointer) if isinstance(pointer, int) else pointer
-        return int(self._library.prctl(option, long(value), last, long(0), long(0)))
+        return self._result(self._control, (option, value, pointer, 0, 0))
+
+    def _result(self, function: Any, arguments: tuple[int | bytes, ...]) -> int:
+        values = [self._text(a) if isinstance(a, bytes) else self._long(a) for a in arguments]
+        return int(function(*values))
 
     @property
     def error(self) -> str:
         """Return the text of the last error."""
-        return os.strerror(self._ctypes.get_errno())
+        return os.strerror(self._last_error())
 
     def filter_calls(self, program: bytes) -> None:
         """Let this process make only the system calls that the filter allows."""
-        ctypes = self._ctypes
-        size = len(program) // 8
-        code = ctypes.create_string_buffer(program, len(program))
-        header = (ctypes.c_uint64 * 2)(size, ctypes.addressof(code))
+        code = self._text(program)  # its bytes are the address of the program's
+        header = (len(program) // 8).to_bytes(8, "little") + bytes(memoryview(code))
         if self.control(_SET_NO_NEW_PRIVS, 1) or self.control(_SET_SECCOMP, _FILTER_MODE, header):
             raise IsolationError(f"seccomp: {self.error}")
 
@@ -166,8 +162,8 @@ def isolate(start: Mapping[str, Any]) -> None:
         os.umask(0o027)
         drop_rights(start["user"])
         features.append("uid")
-        limit_resources(start["limits"])
-        features.append("rlimits")
+    limit_resources(start["limits"])
+    features.append("rlimits")
     os.chdir(start["folder"])
     connect(start["socket"])
     if start["isolated"]:
@@ -248,6 +244,10 @@ class Supervisor:
                 waiting.set_result(answer)
 
 
+_ALWAYS = ("io_tools", "web_tools", "react_tools")
+"""Modules that programs are written for: they are there without a tool, too."""
+
+
 class ToolModules:
     """Makes a module of each alias: `import shop_tools`, or `import shop` where nothing else has the name."""
 
@@ -256,16 +256,28 @@ class ToolModules:
         self._names = names
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return how to load the module of an alias; None if there is no such alias."""
+        """Return how to load the module of an alias; None if the name is not that of one.
+
+        Raises:
+            ModuleNotFoundError: no tool of the alias is offered.
+        """
         from importlib.machinery import ModuleSpec
 
         del path, target
         alias = name.removesuffix("_tools")
-        known = {tool.split(".")[0] for tool in self._names}
-        if name == "io_tools" or alias in known or name in known:
+        aliases = {tool.split(".")[0] for tool in self._names}
+        if name in _ALWAYS or alias in aliases or name in aliases:
             loader: Any = self
             return ModuleSpec(name, loader)
+        if name.endswith("_tools"):  # nothing else has found it
+            raise ModuleNotFoundError(
+                f"{name}: no tool of {alias!r} is offered here: {self._offer}"
+            )
         return None
+
+    @property
+    def _offer(self) -> str:
+        return ", ".join(self._names) or "none"
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Leave it to Python to make the module."""
@@ -281,6 +293,8 @@ class ToolModules:
                 setattr(module, tool.rpartition(".")[2], self._function(tool))
         if alias in ("io", "io_tools"):
             vars(module)["tool_call"] = self._tool_call
+        if module.__name__ in _ALWAYS:
+            vars(module)["__getattr__"] = self._missing(module.__name__)
 
     def _function(self, tool: str) -> Callable[..., Any]:
         async def function(**arguments: Any) -> Any:
@@ -288,12 +302,40 @@ class ToolModules:
 
         return function
 
+    def _missing(self, module: str) -> Callable[[str], Any]:
+        """Return what gives a function that fails when it is called, in place of a tool that is not offered."""
+
+        def attribute(name: str) -> Callable[..., Any]:
+            if name.startswith("_"):
+                raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            tool = f"{module.removesuffix('_tools')}.{name}"
+
+            async def function(*values: Any, **arguments: Any) -> Any:
+                del values, arguments
+                raise ToolFailed(f"no tool {tool!r} is offered here: {self._offer}", "not_allowed")
+
+            return function
+
+        return attribute
+
     async def _tool_call(
         self, fn: str, params: Mapping[str, Any] | None = None, **described: Any
     ) -> Any:
         """Call a tool by its name; why it is called is not looked at."""
         del described
         return await self._supervisor.call(fn, params)
+
+
+def import_by(path: list[str]) -> None:
+    """Have modules imported from the working directory and these folders, as `site` would find them."""
+    import _sitebuiltins
+    import builtins
+
+    library: Any = _sitebuiltins
+    names: Any = builtins
+    names.exit, names.quit = (library.Quitter(name, "Ctrl-D") for name in ("exit", "quit"))
+    names.help = library._Helper()
+    sys.path[:] = [os.environ["WORKDIR"], *(path or sys.path)]
 
 
 def run_python(file: str, names: list[str]) -> None:
@@ -344,6 +386,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     frames = list(traceback.extract_tb(trace))
     program = [number for number, frame in enumerate(frames) if frame.filename == sys.argv[0]]
     frames = frames[program[0] if program else len(frames) :]
+    frames = [frame for frame in frames if frame.filename != report.__code__.co_filename]
     sys.stderr.write("Traceback (most recent call last):\n" if frames else "")
     sys.stderr.writelines(traceback.format_list(frames))
     sys.stderr.writelines(traceback.format_exception_only(kind, error))
@@ -361,7 +404,7 @@ def main() -> int:
     if start["language"] == "shell":
         run_shell(file)
     sys.argv = [file]
-    sys.path[:0] = [os.environ["WORKDIR"]]
+    import_by(start["path"])
     sys.excepthook = report
     run_python(file, start["tools"])
     return 0

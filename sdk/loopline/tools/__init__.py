@@ -1,5 +1,6 @@
 """Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
 
+from loopline.tools.background import Background, BackgroundCall, NoBackground, Work
 from loopline.tools.builtin.calculator import Calculator
 from loopline.tools.builtin.execution import ExecutionSettings, ExecutionTool
 from loopline.tools.builtin.knowledge_search import (
@@ -25,6 +26,7 @@ from loopline.tools.invocation import (
     DELEGATE,
     ApprovalRequired,
     AskUser,
+    CallCache,
     ChildBodies,
     ChildTask,
     Deps,
@@ -81,8 +83,11 @@ __all__ = [
     "ApprovalRequired",
     "AskPerson",
     "AskUser",
+    "Background",
+    "BackgroundCall",
     "BoundTool",
     "Calculator",
+    "CallCache",
     "CheckoutTool",
     "ChildBodies",
     "ChildTask",
@@ -102,6 +107,7 @@ __all__ = [
     "MemorySearchTool",
     "MemoryTool",
     "MemoryWeb",
+    "NoBackground",
     "NoProxy",
     "Outcome",
     "Output",
@@ -129,6 +135,7 @@ __all__ = [
     "WebPage",
     "WebSearch",
     "WebSearchTool",
+    "Work",
     "WriteTool",
     "catalogue",
     "check_deps",

@@ -17,16 +17,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NoReturn, Protocol, cast
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from loopline.errors import LooplineError, ToolError
-from loopline.files import Workspace
+from loopline.events import Event
+from loopline.files import FileChange, Workspace
 from loopline.models import Json, JsonObject, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import (
     Body,
     CustomEvent,
+    Effect,
     LimitValue,
     Moment,
     RunChild,
@@ -34,7 +37,7 @@ from loopline.timeline import (
     TurnResult,
 )
 from loopline.timeline.tasks import finish
-from loopline.tools.outcome import as_json
+from loopline.tools.outcome import Outcome, as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)
 
@@ -62,6 +65,24 @@ ChildBodies = Callable[[Timeline, RunChild], Sequence[Body]]
 """Returns what is recorded with the beginning of a child run, and with its end."""
 
 
+class CallCache(Protocol):
+    """What calls to tools gave, for several child runs."""
+
+    def takes(self, tool: str, effect: Effect) -> bool:
+        """Return whether calls to that tool are cached."""
+        ...
+
+    async def outcome(
+        self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        """Return the outcome of an equal call, or of this one.
+
+        Raises:
+            ToolError: the call failed, which is not cached.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
     """The task of a child run; what is None is as the workflow has wired it.
@@ -72,7 +93,8 @@ class ChildTask:
     `skills` are patterns of the skills that it sees. `agent` names the agent that runs it, and `agent_digest` its definition.
 
     A call that does not always begin its children in one order gives each a `number` of its own, from 1. `bodies` are
-    recorded in the same append as each `run.child` of it.
+    recorded in the same append as each `run.child` of it. Its workspace begins with `files`, which it cannot change unless it
+    `writes_files`. The `call_cache` holds what equal calls of other runs gave. `on_event` hears each event of its run.
     """
 
     text: str
@@ -86,6 +108,10 @@ class ChildTask:
     agent_digest: str = ""
     number: int = 0
     bodies: ChildBodies | None = None
+    files: tuple[FileChange, ...] = ()
+    writes_files: bool = True
+    call_cache: CallCache | None = None
+    on_event: Callable[[Event], None] | None = None
 
     @property
     def prompt(self) -> str:
@@ -96,6 +122,13 @@ class ChildTask:
 def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
     del task
     raise ToolError("no child run can be begun here: the tool was called outside any conversation")
+
+
+def _no_background(work: object, seconds: float) -> Outcome:
+    del work, seconds
+    raise ToolError(
+        "nothing can go on in the background: the tool was called outside any conversation"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +285,15 @@ class NoProxy:
         raise ToolError(f"{tool} cannot be called here: the program runs outside any conversation")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolInvocation:
+NO_PROXY = NoProxy()
+
+
+class ToolInvocation(Struct, frozen=True, kw_only=True):
     """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
 
     `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
     runs, with the schema of the answer; it returns None if nobody is there to answer. `proxy` runs the calls of a
-    program.
+    program. `begin_later` has work go on behind the call for so many seconds at most, and returns the call's result.
     """
 
     context: ToolContext[object]
@@ -268,7 +303,8 @@ class ToolInvocation:
     moment: Moment
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
-    proxy: ToolProxy = field(default_factory=NoProxy)
+    proxy: ToolProxy = NO_PROXY
+    begin_later: Callable[[Callable[[], Awaitable[Outcome]], float], Outcome] = _no_background
 
 
 EVENT_BYTES = 2_000_000

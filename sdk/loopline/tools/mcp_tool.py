@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Protocol
 
 from loopline.errors import LooplineError, ToolError
-from loopline.files import FileChange, WorkspacePath
+from loopline.files import FileChange, WorkspacePath, describe_data
 from loopline.models import Json, JsonObject, ToolSpec
 from loopline.models.json_schema import SchemaMismatch, validator_of_schema
-from loopline.timeline import Effect
+from loopline.refs import FileRef
+from loopline.timeline import Effect, ShownImage, turn_number
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
+from loopline.tools.read_images import images_within_limits, is_image
 
 MCP = "mcp"
 """The first part of the id of every tool of an MCP server."""
@@ -108,10 +112,7 @@ class McpTool:
 
     def check(self, arguments: JsonObject) -> None:
         """Check the arguments against the schema that the server gave."""
-        try:
-            self._validate(arguments)
-        except SchemaMismatch as error:
-            raise ToolError(f"{self.spec.name}: {error}") from error
+        self._sent(arguments)
 
     def key(self, arguments: JsonObject) -> str:
         """Return one key for all calls of the server: those that write keep their order."""
@@ -125,18 +126,47 @@ class McpTool:
             ToolError: the call failed, or its structured result does not fit the tool's schema.
         """
         result = await self._server.call(
-            self._tool.name, arguments, call.context.progress, call.on_question
+            self._tool.name, self._sent(arguments), call.context.progress, call.on_question
         )
         if result.is_error:
             raise ToolError(result.text or f"{self.spec.name} failed and gave no reason")
         files = kept_files(result.files, self._alias, call.context.call_id)
-        return Outcome(text=result.text, artifact=result.structured, files=files)
+        allowed = call.view.window.carrying
+        shown = images_within_limits(_image_data(files, call), allowed)
+        refused = shown.refused if allowed.images else {}
+        notes = [f"{ref} is not shown: {reason}" for ref, reason in refused.items()]
+        return Outcome(
+            text="\n\n".join(part for part in (result.text, *notes) if part),
+            artifact=result.structured,
+            files=files,
+            images=shown.images,
+            shows=tuple((image.ref, _text_digest(image)) for image in shown.images),
+        )
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """Call it again if that is safe; else nothing is known of the call."""
         if self.effect == "read" or self._tool.idempotent:
             return await self.run(arguments, call)
         return None
+
+    def _sent(self, arguments: JsonObject) -> JsonObject:
+        """Return what the server gets: without each null that its schema refuses, if it may be left out.
+
+        Raises:
+            ToolError: the arguments do not fit the schema.
+        """
+        try:
+            self._validate(arguments)
+        except SchemaMismatch as error:
+            without_nulls: JsonObject = {
+                name: value for name, value in arguments.items() if value is not None
+            }
+            try:
+                self._validate(without_nulls)
+            except SchemaMismatch:
+                raise ToolError(f"{self.spec.name}: {error}") from error
+            return without_nulls
+        return arguments
 
     @cached_property
     def _validate(self) -> Callable[[Json], Json]:
@@ -156,6 +186,24 @@ def kept_files(files: Sequence[McpFile], alias: str, call_id: str) -> tuple[File
         )
         for number, file in enumerate(files, 1)
     )
+
+
+def _image_data(files: Sequence[FileChange], call: ToolInvocation) -> dict[str, bytes]:
+    """Return the images among the files by the refs that they are recorded under."""
+    turn, data = call.context.turn_id, dict[str, bytes]()
+    for file in files:
+        if file.data is not None and is_image(file.mime):
+            area, path = file.path.area, file.path.path
+            version = call.timeline.files.version(turn_number(turn), area, path) + 1
+            ref = FileRef(turn_id=turn, area=area, path=path, version=version)
+            data[str(ref)] = file.data
+    return data
+
+
+def _text_digest(image: ShownImage) -> str:
+    """Return the digest of the line that a reader of the image's ref gets: who sees the image need not read it."""
+    text = describe_data(image.ref, b64decode(image.data)).text
+    return sha256(text.encode()).hexdigest()
 
 
 def _ending(file: McpFile) -> str:

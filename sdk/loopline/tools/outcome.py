@@ -42,7 +42,7 @@ class Outcome:
     `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
     the result names the refs; `images` are given to the model with the text. If it `cites`, `[[S:@2]]` in its text stands for
     the second of its sources, and becomes that source's number in the conversation. `files` are held to `file_limits` if
-    there are any. A call that `failed` has a result with the status "error", and what else it gives is recorded all the same.
+    there are any; with `cites_files` those of `outputs/` that the user sees are sources, too. A call that `failed` has a result with the status "error", and what else it gives is recorded all the same.
     """
 
     text: str
@@ -58,6 +58,7 @@ class Outcome:
     cites: bool = False
     failed: bool = False
     file_limits: WorkspaceLimits | None = None
+    cites_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

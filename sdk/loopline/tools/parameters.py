@@ -20,6 +20,7 @@ from typing import (
 
 from loopline.errors import BundleError
 from loopline.models import JsonObject
+from loopline.models.json_schema import validator_text
 from loopline.tools.invocation import ToolContext
 from loopline.tools.outcome import finite
 
@@ -121,7 +122,7 @@ def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
         case _:
             value = repr(detail["input"])
             shown = value if len(value) <= _LONGEST_INPUT else f"{value[:_LONGEST_INPUT]}…"
-            return f"{name!r}: {detail['msg']}, got {shown}"
+            return f"{name!r}: {validator_text(detail['msg'])}, got {shown}"
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:

@@ -1,15 +1,14 @@
-"""Images that `react.read` gives to the model: which of those it reads, within the limits of a call."""
+"""Images that a call gives to the model: which of those it reads or makes, within the limits of a call."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
 from loopline.files import AttachmentCaps, describe_data
 from loopline.models import AttachmentSupport
-from loopline.reader import Item
 from loopline.timeline import ShownImage
 
 MAX_IMAGES = 10
@@ -19,39 +18,42 @@ _IMAGE = "image/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImages:
-    """The images of a reading by ref, and for each that the model does not get, why."""
+    """The images of a call, and for each that the model does not get, why."""
 
-    images: Sequence[ShownImage]
+    images: tuple[ShownImage, ...]
     refused: dict[str, str]
 
 
-def images_among(items: Sequence[Item], allowed: AttachmentSupport) -> ReadImages:
-    """Return the images among the items; a model that takes none gets none.
+def is_image(mime: str) -> bool:
+    """Return whether that is the media type of images."""
+    return mime.startswith(_IMAGE)
+
+
+def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport) -> ReadImages:
+    """Return the images of these refs that the model gets; a model that takes none gets none.
 
     Nothing is decoded: the pixels are those that the header names, and the limits are those of attached images.
     """
     images, refused, total = list[ShownImage](), dict[str, str](), 0
-    for item in items:
-        if not item.readable or not item.data or not item.mime.startswith(_IMAGE):
-            continue
-        image = _image_of(item)
+    for ref, data in files.items():
+        image = _image(ref, data)
         problem = _problem(image, allowed, len(images), total)
         if problem:
-            refused[item.ref] = problem
+            refused[ref] = problem
         else:
             images.append(image)
             total += image.size
-    return ReadImages(images=images, refused=refused)
+    return ReadImages(images=tuple(images), refused=refused)
 
 
-def _image_of(item: Item) -> ShownImage:
-    described = describe_data(item.ref, item.data)
+def _image(ref: str, data: bytes) -> ShownImage:
+    described = describe_data(ref, data)
     return ShownImage(
-        ref=item.ref,
+        ref=ref,
         mime=described.mime,
-        size=len(item.data),
-        sha256=sha256(item.data).hexdigest(),
-        data=b64encode(item.data).decode(),
+        size=len(data),
+        sha256=sha256(data).hexdigest(),
+        data=b64encode(data).decode(),
         width=described.width,
         height=described.height,
         moves=described.moves,

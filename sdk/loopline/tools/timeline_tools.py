@@ -34,7 +34,7 @@ from loopline.timeline import (
 from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
-from loopline.tools.read_images import images_among
+from loopline.tools.read_images import images_within_limits, is_image
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
@@ -272,7 +272,14 @@ class ReadTool(RerunnableTool):
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
         visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
-        of_images = images_among(fresh, call.view.window.carrying)
+        of_images = images_within_limits(
+            {
+                item.ref: item.data
+                for item in fresh
+                if item.readable and item.data and is_image(item.mime)
+            },
+            call.view.window.carrying,
+        )
         status = without_visible_texts(reading, visible).status()
         missing = [
             f"missing {item.requested}: {item.message}" for item in reading if not item.readable
@@ -284,7 +291,7 @@ class ReadTool(RerunnableTool):
                 for item in fresh
                 if item.readable
             ),
-            images=tuple(of_images.images),
+            images=of_images.images,
             bodies=tuple(
                 TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
                 for item in fresh

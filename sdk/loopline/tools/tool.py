@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial, update_wrapper
+from functools import cache, cached_property, lru_cache, update_wrapper
 from pathlib import Path
 from types import FunctionType
 from typing import (
@@ -219,14 +219,14 @@ def tool(
     return decorate if function is None else decorate(function)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BoundTool:
     """A tool function under its alias."""
 
     function: ToolFunction[..., Any]
     alias: str
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Return `<alias>.<function>`."""
         return f"{self.alias}.{self.function.name}"
@@ -239,6 +239,10 @@ class BoundTool:
     @property
     def spec(self) -> ToolSpec:
         """Return the name, the docstring and the parameters as JSON Schema."""
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> ToolSpec:
         return ToolSpec(
             name=self.name,
             description=self.function.description,
@@ -296,17 +300,23 @@ class BoundTool:
         return replace(outcome, files=files) if files else outcome
 
     def _validated(self, arguments: JsonObject) -> BaseModel:
+        try:
+            return self.function.parameters.model.model_validate(arguments)
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> ToolError:
+        """Return the error for the model when its arguments are not taken."""
         from pydantic import ValidationError
 
-        parameters = self.function.parameters
-        try:
-            return parameters.model.model_validate(arguments)
-        except ValidationError as error:
-            details = error.errors(include_url=False, include_context=False)
-            wrong = "; ".join(argument_error(detail, list(parameters.fields)) for detail in details)
-            raise ToolError(well_formed(f"{self.name}: {wrong}")) from error
-        except Exception as error:
-            raise self._failure(error) from error
+        if not isinstance(error, ValidationError):
+            return self._failure(error)
+        details, names = (
+            error.errors(include_url=False, include_context=False),
+            self.function.parameters.fields,
+        )
+        wrong = "; ".join(argument_error(detail, list(names)) for detail in details)
+        return ToolError(well_formed(f"{self.name}: {wrong}"))
 
     def _values(self, arguments: JsonObject, call: ToolInvocation) -> dict[str, Any]:
         """Return the values by parameter, without those left to the function's defaults."""
@@ -440,22 +450,25 @@ class WatchedSteps(Generator[Any, Any, object]):
 
     def send(self, value: Any, /) -> Any:
         """Take the next step."""
-        return self._step(partial(self._coroutine.send, value))
+        began = self._elapsed()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            if (seconds := self._elapsed() - began) >= LONGEST_STEP_SECONDS:
+                self._report(seconds)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:
         """Take the next step with this error, such as a cancellation."""
         del val, tb  # an awaiting coroutine passes the error itself
-        return self._step(partial(self._coroutine.throw, typ))
-
-    def _step(self, take: Callable[[], Any]) -> Any:
         began = self._elapsed()
         try:
-            return take()
+            return self._coroutine.throw(typ)
         finally:
-            self._report(self._elapsed() - began)
+            if (seconds := self._elapsed() - began) >= LONGEST_STEP_SECONDS:
+                self._report(seconds)
 
     def _report(self, seconds: float) -> None:
-        if seconds < LONGEST_STEP_SECONDS or self._reported:
+        if self._reported:
             return
         self._reported = True
         logger.warning(
@@ -467,6 +480,9 @@ class WatchedSteps(Generator[Any, Any, object]):
         )
 
 
+_is_async = lru_cache(maxsize=1_024)(inspect.iscoroutinefunction)
+
+
 async def _call(
     name: str,
     function: Callable[..., Any],
@@ -474,7 +490,7 @@ async def _call(
     call: ToolInvocation,
     location: str,
 ) -> object:
-    if inspect.iscoroutinefunction(function):
+    if _is_async(function):
         return await WatchedSteps(function(**values), name=name, location=location)
     context = copy_context()
     thread = _threads(os.getpid()).submit(context.run, _in_thread, function, values)

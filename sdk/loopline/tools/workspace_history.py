@@ -149,10 +149,10 @@ async def _selected(call: ToolInvocation, text: str, areas: Sequence[str]) -> Se
     tree = timeline.files_at(number)
     blocks = tree.files if area == "files" else tree.outputs_of(number)
     folder = f"{ref.path.rstrip('/')}/" if ref else ""
-    found = [block for path, block in blocks.items() if path.startswith(folder)]
-    if not found:
+    selected = [block for path, block in blocks.items() if path.startswith(folder)]
+    if not selected:
         raise ToolError(f"{text!r}: {turn_id} has {_some(blocks)}")
-    return found
+    return selected
 
 
 def _file_ref(text: str) -> FileRef:

@@ -85,9 +85,9 @@ def _text(arguments: JsonObject, name: str) -> str:
 
 
 def _lines(report: SearchReport, query: FileQuery, files: Workspace) -> Iterator[str]:
-    what = "hit" if query.content else "file"
+    unit = "hit" if query.content else "file"
     looked = f" in {len(report.files)} of {counted(report.searched, 'file')}"
-    yield f"{counted(report.count, what)}{looked if query.content else ''}"
+    yield f"{counted(report.count, unit)}{looked if query.content else ''}"
     for found in report.files:
         yield from _file_lines(found, files)
     if report.binary:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,7 +37,8 @@ class CallServer:
     """Serves the calls of one execution. `ready` is set when its executor has isolated itself.
 
     `stopped` gets the reason if the program may not go on. A connection that does not begin with the token, that comes from
-    another user, or that is a second one, is closed.
+    another user, or that is a second one, is closed. `is_member` tells whether the process of a connection is where its
+    limits hold.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class CallServer:
         *,
         user: int,
         features: Collection[str],
+        is_member: Callable[[int], bool] = lambda _process: True,
     ) -> None:
         self._path = path
         self._execution = execution
         self._session = session
         self._user = user
         self._features = frozenset(features)
+        self._is_member = is_member
         self._spent = False
         self._numbers = set[int]()
         self._events = 0
@@ -63,7 +66,8 @@ class CallServer:
         self.refused: list[str] = []
         self.features: Collection[str] = ()
         self.ready: asyncio.Event = asyncio.Event()
-        self.stopped: asyncio.Future[StopProgram] = asyncio.get_running_loop().create_future()
+        stopped = session.stopped or asyncio.get_running_loop().create_future()
+        self.stopped: asyncio.Future[StopProgram] = stopped
 
     async def __aenter__(self) -> Self:
         limit = self._execution.limits.message_bytes
@@ -103,9 +107,9 @@ class CallServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            self._check_peer(writer)
+            process = self._checked_peer(writer)
             async with asyncio.timeout(MESSAGE_SECONDS):
-                self._check_hello(await self._line(reader))
+                self._check_hello(await self._line(reader), process)
             writer.write(b"go\n")
             self.ready.set()
             while True:
@@ -128,14 +132,16 @@ class CallServer:
             limit = self._execution.limits.message_bytes
             raise MessageError(f"the message has more than {limit:,} bytes") from error
 
-    def _check_peer(self, writer: asyncio.StreamWriter) -> None:
+    def _checked_peer(self, writer: asyncio.StreamWriter) -> int:
+        """Return the process that has connected, if it is of the user that programs run as."""
         peer: socket.socket = writer.get_extra_info("socket")
         stored = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, user, _ = struct.unpack("3i", stored)
+        process, user, _ = struct.unpack("3i", stored)
         if user != self._user:
             raise MessageError(f"a connection of user {user} is refused")
+        return int(process)
 
-    def _check_hello(self, line: bytes) -> None:
+    def _check_hello(self, line: bytes, process: int) -> None:
         message = parse_message(line, self._execution.limits.message_bytes)
         if not isinstance(message, Hello) or self._spent:
             raise MessageError("a connection without a fresh token is refused")
@@ -144,6 +150,7 @@ class CallServer:
         self._spent = True
         self.features = message.features
         missing = sorted(self._features - set(message.features))
+        missing += [] if self._is_member(process) else ["cgroup"]
         if missing:
             self.stop(StopProgram("isolation_unavailable", f"not in force: {', '.join(missing)}"))
             raise MessageError("the executor is not isolated")

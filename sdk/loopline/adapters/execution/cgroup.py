@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_CHILD = re.compile(rb'"child-pid": {0,4}([0-9]{1,10})')
+"""The first process that bubblewrap has started, as it says itself."""
 ROOT = Path("/sys/fs/cgroup")
 
 
@@ -51,6 +55,55 @@ class ControlGroup:
             with suppress(OSError):
                 folder.rmdir()
         return not any(folder.exists() for folder in self.folders)
+
+
+class GroupEntry:
+    """Puts what bubblewrap starts into a control group, while it starts: the kernel takes its time for that.
+
+    `descriptor` is where bubblewrap writes the id of the first process that it starts.
+    """
+
+    def __init__(self, group: ControlGroup | None) -> None:
+        self.group = group
+        source, descriptor = os.pipe()
+        self._source = source
+        self.descriptor: int = descriptor
+        self._is_open = True
+
+    async def enter(self) -> None:
+        """Put what bubblewrap has started into the group, and what that has started; it is too early for more."""
+        os.close(self.descriptor)
+        self._is_open = False
+        await asyncio.to_thread(self._enter)
+
+    def has(self, process: int) -> bool:
+        """Return whether the process is in every group, or there is none to be in."""
+        members = self.group.members if self.group is not None else []
+        return all(str(process) in Path(member).read_text().split() for member in members)
+
+    def close(self) -> None:
+        """Close what was never used."""
+        if self._is_open:
+            os.close(self.descriptor)
+            os.close(self._source)
+
+    def _enter(self) -> None:
+        written = b""
+        while part := os.read(self._source, 1 << 12):
+            written += part
+        os.close(self._source)
+        first = _CHILD.search(written)
+        if first is None or self.group is None:
+            return  # it has not started; or nothing is to be joined
+        process = first[1].decode()
+        with suppress(OSError):  # it has ended; what has not joined is refused when it says hello
+            self._join(process)
+            for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+                self._join(child)
+
+    def _join(self, process: str) -> None:
+        for member in self.group.members if self.group is not None else []:
+            Path(member).write_text(process)
 
 
 def parents() -> dict[str, Path]:

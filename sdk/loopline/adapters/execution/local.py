@@ -7,13 +7,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from loopline.adapters.execution.call_server import CallServer
 from loopline.adapters.execution.process import EXECUTOR
-from loopline.adapters.execution.program_process import Launch, ProgramProcess
-from loopline.adapters.execution.run_folder import PROGRAM, RunFolder, environment, remove_tree
+from loopline.adapters.execution.program_process import (
+    Launch,
+    ProgramProcess,
+    begin_child,
+)
+from loopline.adapters.execution.run_folder import RunFolder, environment, remove_tree
+from loopline.adapters.execution.start_message import start_message
 from loopline.sandbox import Execution, Feature, ProgramEnd, Session
 
 
@@ -39,25 +45,23 @@ class LocalSandbox:
         folder = RunFolder(self._folder / str(next(self._numbers)), None)
         work, out = str(folder.work), str(folder.out)
         try:
-            attachments = f"{work}/{execution.turn_id}/attachments"
-            await asyncio.to_thread(folder.fill, execution, attachments)
+            await asyncio.to_thread(folder.fill, execution, work)
             async with CallServer(
                 folder.socket, execution, session, user=os.getuid(), features=()
             ) as server:
+                socket = str(folder.socket)
                 start = {
+                    **start_message(execution, server.token, work=work, out=out, socket=socket),
                     "isolated": False,
-                    "socket": str(folder.socket),
-                    "token": server.token,
-                    "folder": f"{out}/{execution.turn_id}",
-                    "file": f"{work}/{PROGRAM[execution.language]}",
-                    "language": execution.language,
-                    "tools": list(execution.tools),
+                    "limits": {"RLIMIT_FSIZE": execution.limits.file_bytes},
+                }
+                argv = [self._python, "-I", "-B", "-u", str(EXECUTOR)]
+                variables = {
+                    **environment(execution, work, out, socket),
+                    "BUNDLE_ROOT": execution.bundle_root,  # nothing is mounted elsewhere
                 }
                 launch = Launch(
-                    argv=[self._python, "-I", "-B", "-u", str(EXECUTOR)],
-                    variables=environment(execution, work, out, str(folder.socket)),
-                    start=start,
-                    isolation="none",
+                    begin=partial(begin_child, argv, variables), start=start, isolation="none"
                 )
                 return await ProgramProcess(launch, execution, session, folder, server).run()
         finally:

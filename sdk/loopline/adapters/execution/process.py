@@ -6,28 +6,35 @@ import asyncio
 import ctypes
 import os
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 
 from loopline.adapters.execution.call_server import CallServer
-from loopline.adapters.execution.cgroup import ControlGroup, make_group, parents
-from loopline.adapters.execution.program_process import Launch, ProgramProcess, remove_group
-from loopline.adapters.execution.run_folder import PROGRAM, RunFolder, environment, remove_tree
-from loopline.adapters.execution.seccomp_filter import FilterUnavailable, filter_program
+from loopline.adapters.execution.cgroup import GroupEntry, make_group, parents
+from loopline.adapters.execution.program_process import (
+    Launch,
+    ProgramProcess,
+    StartedProgram,
+    begin_child,
+    remove_group,
+)
+from loopline.adapters.execution.run_folder import RunFolder, environment
+from loopline.adapters.execution.seccomp_filter import (
+    FilterUnavailable,
+    filter_program,
+    seccomp_feature,
+)
+from loopline.adapters.execution.shared_folder import SharedFolder, make_shared_folder
+from loopline.adapters.execution.start_message import OUT, SOCKET, USER, WORK, isolated_start
 from loopline.errors import LooplineError
 from loopline.sandbox import Execution, Failure, Feature, ProgramEnd, Session
 
-USER = 1001
-WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
 EXECUTOR = Path(__file__).parents[2] / "supervisor" / "executor.py"
 SYSTEM_PYTHON = "/usr/bin/python3"
-LONGEST_FOLDER = 60
-"""Characters of the path below which programs run: that of a socket in it has at most 107."""
 _LANDLOCK_CREATE = 444
 _ETC = (
     "ld.so.cache",
@@ -42,28 +49,31 @@ _LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
 _COMPILE = """
 import importlib.util, marshal, pathlib, sys
 code = compile(pathlib.Path(sys.argv[1]).read_bytes(), "executor", "exec", dont_inherit=True)
+sys.stdout.buffer.write(chr(0).join(sys.path).encode() + b"\\n")
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
-_SWEEP = """cat >/dev/null
-for group in $2; do
-  [ -d "$group" ] || continue
-  while read -r process; do kill -9 "$process"; done <"$group/cgroup.procs"
-  tries=0
-  until rmdir "$group" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done
-done 2>/dev/null
-tries=0
-until rm -rf "$1" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done 2>/dev/null
+"""Prints where the Python of programs looks for modules, and the executor's code for it."""
+_LIBRARIES = """
+from importlib.util import find_spec
+print(*[name for name in ("numpy", "pandas", "matplotlib") if find_spec(name) is None])
 """
-"""Removes what is left when the process that holds the other end of its standard input is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What all executions of one sandbox share: a folder, the executor's script, and who sweeps up after a kill."""
+    """What all executions of one sandbox share: a folder and the executor's script in it.
 
-    folder: Path
+    `path` is where the Python of programs looks for modules.
+    """
+
+    shared: SharedFolder
     script: Path
-    sweeper: asyncio.subprocess.Process
+    path: Sequence[str]
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder."""
+        return self.shared.path
 
 
 class BubblewrapSandbox:
@@ -84,16 +94,11 @@ class BubblewrapSandbox:
 
     async def features(self) -> Sequence[Feature]:
         """Return what bubblewrap, seccomp and the rest need, and whether it is here."""
-        found = shutil.which("bwrap")
+        bwrap = shutil.which("bwrap")
         install = "apt-get install bubblewrap"
-        features = [Feature("bubblewrap", found is not None, found or install)]
-        try:
-            filter_program()
-            features.append(Feature("seccomp", True, "pyseccomp"))
-        except FilterUnavailable as error:
-            features.append(Feature("seccomp", False, str(error)))
-        if found is not None:
-            features.append(await self._trial())
+        features = [Feature("bubblewrap", bwrap is not None, bwrap or install), seccomp_feature()]
+        if bwrap is not None:
+            features += await self._trial()
         features.append(_landlock_feature())
         groups = ", ".join(str(folder) for folder in parents().values())
         features.append(
@@ -101,9 +106,9 @@ class BubblewrapSandbox:
         )
         return features
 
-    async def _trial(self) -> Feature:
-        """Return whether the Python of programs starts with everything isolated."""
-        command = [*self._options(None), self._python, "-I", "-c", "print(1)"]
+    async def _trial(self) -> Sequence[Feature]:
+        """Return whether the Python of programs starts with everything isolated, and what it can import."""
+        command = [*self._options(None), self._python, "-I", "-c", _LIBRARIES]
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -111,11 +116,16 @@ class BubblewrapSandbox:
             stderr=asyncio.subprocess.PIPE,
             env={},
         )
-        _, errors = await process.communicate()
+        printed, errors = await process.communicate()
         detail = errors.decode("utf-8", "replace").strip()[-300:]
-        return Feature(
-            "namespaces", process.returncode == 0, detail or f"{self._python} runs in them"
+        starts = process.returncode == 0
+        namespaces = Feature("namespaces", starts, detail or f"{self._python} runs in them")
+        lacking = printed.decode().split()
+        install = f"programs cannot import {', '.join(lacking)}; the bundle analyst needs them"
+        libraries = Feature(
+            "libraries", not lacking, install if lacking else "pandas and others", False
         )
+        return [namespaces, libraries] if starts else [namespaces]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
         """Run the program; if it cannot be isolated, it does not run."""
@@ -131,22 +141,29 @@ class BubblewrapSandbox:
         group = make_group(
             f"{ground.folder.name}-{number}",
             memory_bytes=limits.memory_bytes,
-            processes=limits.processes + 2,  # bubblewrap's own
+            processes=limits.processes,
         )
-        alive, held = os.pipe()
+        alive, keeper = os.pipe()
+        entry = GroupEntry(group)
         try:
-            attachments = f"{WORK}/{execution.turn_id}/attachments"
-            await asyncio.to_thread(folder.fill, execution, attachments)
-            required = {"uid", "rlimits", "seccomp", *(["landlock"] if _landlock() else [])}
+            await asyncio.to_thread(folder.fill, execution, WORK)
+            required = {"uid", "rlimits", "seccomp"}
+            required |= {"landlock"} if _landlock() else set[str]()
             user = USER if os.getuid() == 0 else os.getuid()
             async with CallServer(
-                folder.socket, execution, session, user=user, features=required
+                folder.socket,
+                execution,
+                session,
+                user=user,
+                features=required,
+                is_member=entry.has,
             ) as server:
-                launch = self._launch(execution, folder, ground.script, code, group, held, server)
+                launch = self._launch(execution, folder, ground, code, entry, keeper, server)
                 running = ProgramProcess(launch, execution, session, folder, server)
                 return await running.run()
         finally:
-            os.close(held)
+            os.close(keeper)
+            entry.close()
             await _until_closed(alive)
             if group is not None:
                 await remove_group(group)
@@ -156,36 +173,29 @@ class BubblewrapSandbox:
         self,
         execution: Execution,
         folder: RunFolder,
-        script: Path,
+        ground: _Ground,
         code: bytes,
-        group: ControlGroup | None,
-        held: int,
+        entry: GroupEntry,
+        keeper: int,
         server: CallServer,
     ) -> Launch:
-        options = self._options(folder, execution.bundle_root, script, held)
-        joins = ["/bin/sh", "-c", 'for f in $0; do echo $$ >"$f"; done; exec "$@"']
-        prefix = [*joins, " ".join(group.members)] if group is not None else []
-        start = {
-            "isolated": True,
-            "user": USER,
-            "limits": _rlimits(execution, group),
-            "socket": SOCKET,
-            "token": server.token,
-            "writable": [WORK, OUT],
-            "landlock": _landlock(),
-            "seccomp": code,
-            "folder": f"{OUT}/{execution.turn_id}",
-            "file": f"{WORK}/{PROGRAM[execution.language]}",
-            "language": execution.language,
-            "tools": list(execution.tools),
-        }
+        options = self._options(folder, execution.bundle_root, ground.script, keeper)
+        options[1:1] = ["--info-fd", str(entry.descriptor)]
+        start = isolated_start(
+            execution,
+            server.token,
+            code,
+            in_group=entry.group is not None,
+            has_landlock=_landlock(),
+            path=ground.path,
+        )
+        python = [self._python, "-I", "-S", "-B", "-u"]
+        argv = [*options, *python, f"/run/{ground.script.name}"]
+        variables = environment(execution, WORK, OUT, SOCKET)
         return Launch(
-            argv=[*prefix, *options, self._python, "-I", "-B", "-u", f"/run/{script.name}"],
-            variables=environment(execution, WORK, OUT, SOCKET),
+            begin=partial(_begin, argv, variables, entry, keeper),
             start=start,
             isolation=self.name,
-            group=group,
-            descriptors=(held,),
         )
 
     def _options(
@@ -193,7 +203,7 @@ class BubblewrapSandbox:
         folder: RunFolder | None,
         bundle_root: str = "",
         script: Path | None = None,
-        held: int | None = None,
+        keeper: int | None = None,
     ) -> list[str]:
         """Return bubblewrap and what it is to isolate."""
         options = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
@@ -203,8 +213,8 @@ class BubblewrapSandbox:
             options += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             options += ["--unshare-user", "--uid", str(USER), "--gid", str(USER)]
-        for made in ("/etc", "/workspace", "/workspace/bundles"):
-            options += ["--perms", "0755", "--dir", made]
+        for folder_path in ("/etc", "/workspace", "/workspace/bundles"):
+            options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]
         options += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         options += ["--perms", "0755", "--tmpfs", "/tmp", "--perms", "0755", "--tmpfs", "/run"]
@@ -216,7 +226,7 @@ class BubblewrapSandbox:
             inside = f"/workspace/bundles/{Path(bundle_root).name}"
             options += ["--ro-bind", bundle_root, inside]
         options += ["--remount-ro", "/tmp", "--remount-ro", "/run", "--remount-ro", "/"]
-        options += ["--sync-fd", str(held)] if held is not None else []
+        options += ["--sync-fd", str(keeper)] if keeper is not None else []
         return [*options, "--chdir", "/", "--"]
 
     @cached_property
@@ -231,8 +241,8 @@ class BubblewrapSandbox:
                 options += ["--ro-bind", str(path), str(path)]
         for name in _ETC:
             options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        place = Path(self._python)
-        for path in {place.parent.parent, place.resolve().parent.parent}:
+        interpreter = Path(self._python)
+        for path in {interpreter.parent.parent, interpreter.resolve().parent.parent}:
             if not path.is_relative_to("/usr") and path != Path("/"):
                 options += ["--ro-bind", str(path), str(path)]
         return options
@@ -250,58 +260,41 @@ class BubblewrapSandbox:
                     self._problem = "; ".join(f"{f.name}: {f.detail}" for f in missing)
                 if self._problem:
                     raise LooplineError(self._problem)
-                self._ground = await self._made()
+                self._ground = await self._make_ground()
             return self._ground
 
-    async def _made(self) -> _Ground:
-        folder = (self._folder or _short_folder()) / f"loopline-exec-{os.urandom(6).hex()}"
-        pattern = " ".join(f"{parent}/{folder.name}-*" for parent in parents().values())
-        # Before there is anything to sweep: this process may be killed at any time.
-        sweeper = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _SWEEP, "sweep", str(folder), pattern),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env={"PATH": "/usr/bin:/bin"},
-        )
-        await asyncio.to_thread(folder.mkdir, mode=0o700)
+    async def _make_ground(self) -> _Ground:
+        shared = await make_shared_folder(self._folder, list(parents().values()))
+        folder = shared.path
         compiled = await asyncio.create_subprocess_exec(
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
         )
-        code, _ = await compiled.communicate()
-        script = folder / ("executor.py" if compiled.returncode else "executor.pyc")
-        await asyncio.to_thread(
-            script.write_bytes, EXECUTOR.read_bytes() if compiled.returncode else code
-        )
+        printed, _ = await compiled.communicate()
+        path, _, code = printed.partition(b"\n")
+        script = folder / "executor.pyc"
+        await asyncio.to_thread(script.write_bytes, code)
         script.chmod(0o644)
-        return _Ground(folder, script, sweeper)
+        return _Ground(shared, script, path.decode().split("\0"))
 
     async def close(self) -> None:
         """Remove the folder of this sandbox; what runs is stopped by whoever awaits it."""
         ground, self._ground = self._ground, None
         if ground is None:
             return
-        await asyncio.to_thread(remove_tree, ground.folder)
-        if ground.sweeper.stdin is not None:
-            ground.sweeper.stdin.close()
-        await ground.sweeper.wait()
+        await ground.shared.remove()
 
 
-def _rlimits(execution: Execution, group: ControlGroup | None) -> dict[str, int]:
-    limits = execution.limits
-    of_one = {
-        "RLIMIT_DATA": limits.memory_bytes,
-        "RLIMIT_AS": 4 * limits.memory_bytes,
-        "RLIMIT_NPROC": limits.processes,
-    }
-    return {
-        "RLIMIT_CPU": limits.cpu_seconds,
-        "RLIMIT_FSIZE": limits.disk_bytes,
-        "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
-        **({} if group is not None else of_one),
-    }
+async def _begin(
+    argv: Sequence[str], variables: Mapping[str, str], entry: GroupEntry, keeper: int
+) -> StartedProgram:
+    """Start a program in bubblewrap; it has joined its control group when this returns."""
+    program = await begin_child(argv, variables, entry.group, [keeper, entry.descriptor])
+    try:
+        await entry.enter()
+    except BaseException:
+        await program.stop()
+        raise
+    return program
 
 
 def _landlock() -> bool:
@@ -313,12 +306,6 @@ def _landlock() -> bool:
 def _landlock_feature() -> Feature:
     detail = "the kernel has it" if _landlock() else "mounts alone keep programs from writing"
     return Feature("landlock", _landlock(), detail, False)
-
-
-def _short_folder() -> Path:
-    """Return the folder for temporary files, or another one if a socket's path would be too long there."""
-    usual = Path(tempfile.gettempdir())
-    return usual if len(str(usual)) < LONGEST_FOLDER else Path("/tmp")
 
 
 async def _until_closed(descriptor: int) -> None:

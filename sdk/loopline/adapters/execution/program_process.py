@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import marshal
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from loopline.adapters.execution.call_server import CallServer
 from loopline.adapters.execution.cgroup import ControlGroup
@@ -22,21 +23,109 @@ START_SECONDS = 30.0
 """Seconds in which an executor must have isolated itself."""
 DISK_SECONDS = 0.2
 """Seconds between two looks at what the program has written."""
+BLOCK = 4_096
+"""Bytes of a block of a file system."""
 PROGRESS_CHARACTERS = 2_000
 _CPU_SIGNAL = 128 + signal.SIGXCPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCost:
+    """What limits of all its processes together a program has met: killed for memory, refused a process."""
+
+    memory_kills: int = 0
+    refused_processes: int = 0
+
+
+class StartedProgram(Protocol):
+    """A program that a backend has started, with its streams."""
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None:
+        """Return where its start message is written; None if it has it already."""
+        ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        """Return its output."""
+        ...
+
+    @property
+    def stderr(self) -> asyncio.StreamReader:
+        """Return its errors."""
+        ...
+
+    async def wait(self) -> Failure | int:
+        """Return its exit code once it has ended by itself, or why its sandbox is gone."""
+        ...
+
+    async def stop(self) -> ProgramCost:
+        """Kill what still runs of it; return once all is gone."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How a backend starts its executor; `isolation` names the backend, "none" where there is no isolation."""
 
-    argv: Sequence[str]
-    variables: Mapping[str, str]
+    begin: Callable[[], Awaitable[StartedProgram]]
     start: Mapping[str, Any]
     isolation: str
-    group: ControlGroup | None = None
-    descriptors: tuple[int, ...] = ()
-    """Descriptors that the process inherits."""
+    start_seconds: float = START_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildProgram:
+    """A program whose executor is a child of this process, in a session of its own."""
+
+    process: asyncio.subprocess.Process
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    group: ControlGroup | None
+
+    async def wait(self) -> int:
+        """Return its exit code."""
+        return await self.process.wait()
+
+    async def stop(self) -> ProgramCost:
+        """Kill the process, its session and its control group."""
+        await _kill(self.process)
+        if self.group is None:
+            return ProgramCost()
+        cost = ProgramCost(
+            memory_kills=self.group.memory_kills, refused_processes=self.group.refused_processes
+        )
+        await remove_group(self.group)
+        return cost
+
+
+async def begin_child(
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    group: ControlGroup | None = None,
+    descriptors: Sequence[int] = (),
+) -> StartedProgram:
+    """Start a program as a child process that inherits these descriptors."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(variables),
+        cwd="/",
+        start_new_session=True,
+        pass_fds=tuple(descriptors),
+    )
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("a process was started without its streams")
+    return ChildProgram(
+        process=process,
+        stdin=process.stdin,
+        stdout=process.stdout,
+        stderr=process.stderr,
+        group=group,
+    )
 
 
 @dataclass(slots=True)
@@ -84,38 +173,27 @@ class ProgramProcess:
         self._folder = folder
         self._server = server
         limit = execution.limits.output_bytes
+        self._input_bytes = sum(
+            -(-len(data) // BLOCK) * BLOCK for data in execution.inputs.values()
+        )
         self._out = Capture(limit, session.on_output)
         self._err = Capture(limit)
-        self._memory_kills = 0
-        self._refused_processes = 0
+        self._cost = ProgramCost()
 
     async def run(self) -> ProgramEnd:
         """Run the program to its end, or stop it, and return what came of it."""
         launch, began = self._launch, monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *launch.argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(launch.variables),
-            cwd="/",
-            start_new_session=True,
-            pass_fds=launch.descriptors,
-        )
+        program = await launch.begin()
         streams = [
-            asyncio.ensure_future(capture.read(stream))
-            for capture, stream in ((self._out, process.stdout), (self._err, process.stderr))
-            if stream is not None
+            asyncio.ensure_future(self._out.read(program.stdout)),
+            asyncio.ensure_future(self._err.read(program.stderr)),
         ]
         try:
-            await self._send_start(process)
-            failure = await self._watch(process)
+            if program.stdin is not None:
+                await self._send_start(program.stdin)
+            outcome = await self._watch(program)
         finally:
-            await _kill(process)
-            if launch.group is not None:
-                self._memory_kills = launch.group.memory_kills
-                self._refused_processes = launch.group.refused_processes
-                await remove_group(launch.group)
+            self._cost = await program.stop()
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await asyncio.gather(*streams, return_exceptions=True)
@@ -125,28 +203,29 @@ class ProgramProcess:
         contract, limit = self._execution.contract, self._execution.limits.file_bytes
         turn = self._execution.turn_id
         files = await asyncio.to_thread(self._folder.collect, turn, contract, limit)
+        if isinstance(outcome, int):
+            failure = await asyncio.to_thread(self._failure_of, outcome)
+        else:
+            failure = outcome
         return ProgramEnd(
             isolation=launch.isolation,
-            failure=failure or self._failure_of(process.returncode or 0),
-            exit_code=process.returncode or 0,
+            failure=failure,
+            exit_code=outcome if isinstance(outcome, int) else -signal.SIGKILL,
             seconds=seconds,
             user_out=self._out.text,
             runtime_err=self._err.text if self._server.ready.is_set() else "",
             files=files,
         )
 
-    async def _send_start(self, process: asyncio.subprocess.Process) -> None:
-        if process.stdin is None:
-            return
-        process.stdin.write(marshal.dumps(dict(self._launch.start), 2))
+    async def _send_start(self, stdin: asyncio.StreamWriter) -> None:
+        stdin.write(marshal.dumps(dict(self._launch.start), 2))
         with suppress(ConnectionError):
-            await process.stdin.drain()
-        process.stdin.close()
+            await stdin.drain()
+        stdin.close()
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> Failure | None:
-        """Return why the program is stopped, None if it ends by itself."""
-        limits = self._execution.limits
-        ends = asyncio.ensure_future(process.wait())
+    async def _watch(self, program: StartedProgram) -> Failure | int:
+        """Return the exit code of a program that ends by itself, else why it is stopped."""
+        ends = asyncio.ensure_future(program.wait())
         watches = {
             asyncio.ensure_future(self._too_late()),
             asyncio.ensure_future(self._too_large()),
@@ -156,31 +235,43 @@ class ProgramProcess:
         try:
             done, _ = await asyncio.wait({ends, *watches}, return_when=asyncio.FIRST_COMPLETED)
             if ends in done and not self._server.stopped.done():
-                size, count = await asyncio.to_thread(self._folder.usage)
-                return _disk_failure(size, count, limits.disk_bytes, limits.disk_files)
-            return next((task.result() for task in watches if task in done), None)
+                return await self._disk_failure() or ends.result()
+            stopped = next((task.result() for task in watches if task in done), None)
+            return stopped or await self._refused()
         finally:
             for task in {ends, *watches}:
                 task.cancel()
 
     async def _too_late(self) -> Failure:
+        most = self._launch.start_seconds
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(most):
                 await self._server.ready.wait()
         except TimeoutError:
-            return Failure("sandbox", "start_failed", f"it did not start in {START_SECONDS:g} s")
+            return Failure("sandbox", "start_failed", f"it did not start in {most:g} s")
         seconds = self._execution.limits.wall_seconds
         await asyncio.sleep(seconds)
         return Failure("limits", "timeout", f"it may run {seconds:g} s, and was stopped then")
 
     async def _too_large(self) -> Failure:
-        limits = self._execution.limits
         while True:
             await asyncio.sleep(DISK_SECONDS)
-            size, count = await asyncio.to_thread(self._folder.usage)
-            failure = _disk_failure(size, count, limits.disk_bytes, limits.disk_files)
+            failure = await self._disk_failure()
             if failure is not None:
                 return failure
+
+    async def _disk_failure(self) -> Failure | None:
+        """Return that the program has written too much, beside what it found."""
+        limits = self._execution.limits
+        used, count = await asyncio.to_thread(self._folder.usage)
+        size, number = used - self._input_bytes, count - len(self._execution.inputs)
+        if size > limits.disk_bytes:
+            text = f"it has written {size:,} bytes, and may {limits.disk_bytes:,}"
+            return Failure("limits", "disk_limit", text)
+        if number > limits.disk_files:
+            text = f"it has made {number:,} files, and may {limits.disk_files:,}"
+            return Failure("limits", "disk_limit", text)
+        return None
 
     async def _too_talkative(self) -> Failure:
         waits = [asyncio.ensure_future(capture.over.wait()) for capture in (self._out, self._err)]
@@ -199,36 +290,32 @@ class ProgramProcess:
         return Failure("supervisor", reason.code, str(reason))
 
     def _failure_of(self, exit_code: int) -> Failure | None:
-        """Return why a program that ended by itself did not succeed."""
+        """Return why a program that ended by itself did not succeed; the files that it has left are looked at."""
         if not self._server.ready.is_set():
             text = self._err.text.strip() or f"the executor ended with {exit_code}"
-            return Failure("sandbox", "isolation_unavailable", text[-500:])
+            was_killed = exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+            code = "start_failed" if was_killed else "isolation_unavailable"
+            return Failure("sandbox", code, text[-500:])
         if exit_code == 0:
             return None
-        limits, group = self._execution.limits, self._launch.group
-        if group is not None and self._memory_kills:
+        limits = self._execution.limits
+        if self._cost.memory_kills:
             return Failure(
                 "limits", "memory_limit", f"it used up its {limits.memory_bytes:,} bytes of memory"
             )
         if exit_code in (_CPU_SIGNAL, -signal.SIGXCPU):
             return Failure("limits", "cpu_limit", f"it used up its {limits.cpu_seconds} s of CPU")
-        if group is not None and self._refused_processes:
+        if self._cost.refused_processes:
             return Failure(
                 "limits", "process_limit", f"it may have {limits.processes} processes, threads too"
             )
         last = self._err.text.strip().rpartition("\n")[2][-500:]
+        size, path = self._folder.largest()
+        if size >= limits.file_bytes or last.endswith(os.strerror(errno.EFBIG)):
+            file = path if size >= limits.file_bytes else "one"
+            text = f"a file may have {limits.file_bytes:,} bytes, and {file} would have more"
+            return Failure("limits", "file_limit", text)
         return Failure("runtime", "program_failed", last or f"it ended with {exit_code}", False)
-
-
-def _disk_failure(size: int, count: int, most_bytes: int, most_files: int) -> Failure | None:
-    if size > most_bytes:
-        text = f"its files have {size:,} bytes, and may have {most_bytes:,}"
-        return Failure("limits", "disk_limit", text)
-    if count > most_files:
-        return Failure(
-            "limits", "disk_limit", f"it has {count:,} files, and may have {most_files:,}"
-        )
-    return None
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

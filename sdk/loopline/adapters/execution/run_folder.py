@@ -40,17 +40,17 @@ class RunFolder:
         """Return the path of the supervisor's socket."""
         return self.path / "s.sock"
 
-    def fill(self, execution: Execution, attachments: str) -> None:
+    def fill(self, execution: Execution, work: str) -> None:
         """Make the folder with the program, its inputs, and folders for what it makes.
 
-        `attachments` is what a link to the user's files points to, where the program sees it.
+        `work` is the working directory as the program sees it; a link to the user's files points there.
         """
         self.path.mkdir(mode=0o700)
         turn = execution.turn_id
-        made = [self.work, self.out, self.work / turn, self.out / turn]
-        made += [self.out / turn / area for area in ("files", "outputs")]
-        made += [self.work / turn / "attachments"]
-        for folder in made:
+        folders = [self.work, self.out, self.work / turn, self.out / turn]
+        folders += [self.out / turn / area for area in ("files", "outputs")]
+        folders += [self.work / turn / "attachments"]
+        for folder in folders:
             folder.mkdir(mode=0o750)
         files = {PROGRAM[execution.language]: execution.program.encode("utf-8", "replace")}
         for name, data in {**execution.inputs, **files}.items():
@@ -60,21 +60,21 @@ class RunFolder:
             path.write_bytes(data)
         for file in execution.contract:
             (self.out / turn / file.name).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        (self.out / turn / "attachments").symlink_to(attachments)
+        (self.out / turn / "attachments").symlink_to(f"{work}/{turn}/attachments")
         if self.owner is not None:
-            for folder_path, folders, names in os.walk(self.path):
-                for name in (*folders, *names):
-                    os.chown(Path(folder_path, name), self.owner, self.owner, follow_symlinks=False)
+            for parent_path, below, names in os.walk(self.path):
+                for name in (*below, *names):
+                    os.chown(Path(parent_path, name), self.owner, self.owner, follow_symlinks=False)
 
     def collect(
         self, turn: str, contract: Iterable[ContractFile], limit: int
     ) -> list[ProducedFile]:
         """Return the files of the contract as they are: plain files only, no link is followed."""
-        found = list[ProducedFile]()
+        produced = list[ProducedFile]()
         for file in contract:
             data, problem = self._read(f"{turn}/{file.name}", limit)
-            found.append(ProducedFile(name=file.name, data=data, problem=problem))
-        return found
+            produced.append(ProducedFile(name=file.name, data=data, problem=problem))
+        return produced
 
     def _read(self, name: str, limit: int) -> tuple[bytes | None, str]:
         *folders, last = name.split("/")
@@ -104,6 +104,16 @@ class RunFolder:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(Path(entry.path))
         return size, count
+
+    def largest(self) -> tuple[int, str]:
+        """Return the bytes and the path of the largest file, links not followed."""
+        sizes = [
+            (Path(folder, name).lstat().st_size, str(Path(folder, name).relative_to(self.path)))
+            for place in (self.work, self.out)
+            for folder, _, names in os.walk(place)
+            for name in names
+        ]
+        return max(sizes, default=(0, ""))
 
     def remove(self) -> None:
         """Remove the folder, whatever rights the program has taken from it."""

@@ -9,6 +9,8 @@ from importlib import import_module
 from tempfile import TemporaryFile
 from typing import IO, Protocol, cast
 
+from loopline.sandbox import Feature
+
 _ALLOWED = """
 access alarm arch_prctl brk capget chdir chmod clock_getres clock_gettime clock_nanosleep close close_range
 copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait
@@ -24,7 +26,7 @@ pwritev2 read readahead readlink readlinkat readv recvfrom recvmsg rename rename
 rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
 rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
 sched_getscheduler sched_setaffinity sched_yield select sendfile sendmsg sendto set_robust_list
-set_tid_address setitimer setpgid setpriority setrlimit setsid shutdown sigaltstack splice stat statfs statx
+set_tid_address setitimer setpgid setrlimit setsid shutdown sigaltstack splice stat statfs statx
 symlink symlinkat sync_file_range sysinfo tee tgkill time timer_create timer_delete timer_getoverrun
 timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname
 unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev getsockopt getsockname
@@ -80,6 +82,8 @@ def filter_program() -> bytes:
     for request in (*_TERMINAL_QUESTIONS, *_DESCRIPTOR_FLAGS):
         # The kernel reads 32 bits, the filter 64: what is not listed whole may be another request.
         calls.add_rule(allow, "ioctl", argument(1, library.EQ, request))
+    # Its own alone: without a right to choose users, the sandbox's first process has the same user.
+    calls.add_rule(allow, "setpriority", argument(0, library.EQ, 0), argument(1, library.EQ, 0))
     calls.add_rule(allow, "socketpair", argument(0, library.EQ, _UNIX))
     calls.add_rule(allow, "clone", argument(0, library.MASKED_EQ, _NEW_NAMESPACES, 0))
     # The library of C takes clone instead, whose flags a filter can read.
@@ -88,3 +92,12 @@ def filter_program() -> bytes:
         calls.export_bpf(file)
         file.seek(0)
         return file.read()
+
+
+def seccomp_feature() -> Feature:
+    """Return whether the filter can be made here."""
+    try:
+        filter_program()
+    except FilterUnavailable as error:
+        return Feature("seccomp", False, str(error))
+    return Feature("seccomp", True, "pyseccomp")

@@ -236,8 +236,8 @@ def _bounded(value: Number) -> Number:
 
 
 def _quotient(dividend: Number, divisor: Number) -> Number:
-    whole = isinstance(dividend, int) and isinstance(divisor, int)
-    if whole and divisor and dividend % divisor == 0:
+    is_whole = isinstance(dividend, int) and isinstance(divisor, int)
+    if is_whole and divisor and dividend % divisor == 0:
         return dividend // divisor
     return dividend / divisor
 

@@ -23,6 +23,7 @@ from loopline.sandbox import (
     ExecutionLimits,
     ExecutionResult,
     Language,
+    ProgramEnd,
     Sandbox,
     ServedCall,
     Session,
@@ -33,6 +34,7 @@ from loopline.sandbox import (
 from loopline.timeline import Effect, Timeline, turn_number
 from loopline.timeline.workspace_paths import is_beside
 from loopline.tools.arguments import check_names, object_schema, text_argument
+from loopline.tools.builtin.execution_sessions import LOST, ProgramSessions
 from loopline.tools.invocation import ApprovalRequired, ToolInvocation
 from loopline.tools.outcome import Outcome
 
@@ -64,6 +66,16 @@ _ABOUT: dict[Language, str] = {
 }
 
 
+LONGEST_SESSION = 40
+_SESSION: JsonObject = {
+    "session": {
+        "type": "string",
+        "maxLength": LONGEST_SESSION,
+        "description": "A name: further calls of this turn with it go on in the same interpreter, with its variables.",
+    }
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
     """How programs run: their limits, what a call of one declares, and which tools they may call."""
@@ -82,9 +94,10 @@ class ExecutionTool:
     def __init__(self, sandbox: Sandbox, language: Language, settings: ExecutionSettings) -> None:
         self._sandbox = sandbox
         self._language: Language = language
+        self._sessions = ProgramSessions(sandbox)
         self._settings = settings
         self.effect: Effect = settings.effect
-        most = settings.limits.wall_seconds
+        longest = settings.limits.wall_seconds
         self.spec: ToolSpec = ToolSpec(
             name=f"exec.{language}",
             description=_ABOUT[language],
@@ -95,8 +108,13 @@ class ExecutionTool:
                     "timeout_s": {
                         "type": "number",
                         "exclusiveMinimum": 0,
-                        "maximum": most,
-                        "default": most,
+                        "maximum": longest,
+                        "default": longest,
+                    },
+                    **(_SESSION if language == "python" else {}),
+                    "background": {
+                        "type": "boolean",
+                        "description": "Go on without waiting: the result comes as a message. Then it calls no tools.",
                     },
                 },
                 "contract",
@@ -110,6 +128,8 @@ class ExecutionTool:
         text_argument(arguments, "program")
         parse_contract(_contract(arguments), "")
         self._seconds(arguments)
+        if _is_background(arguments) and _session_name(arguments):
+            raise ToolError("session: a program in the background has none")
 
     def key(self, arguments: JsonObject) -> str:
         """Return the key of all programs: they run one after the other."""
@@ -155,7 +175,31 @@ class ExecutionTool:
             bundle_root=settings.bundle_root,
             limits=limits,
         )
-        end = await self._sandbox.run(execution, self._session(call))
+        session, name = self._session(call), _session_name(arguments)
+        if name:
+            key = (context.idempotency_key.partition(":")[0], context.turn_id, name)
+            was_begun = _has_session(call, name)
+            end = self._sessions.run(key, execution, session, was_begun=was_begun)
+            return self._outcome(execution, await end, call)
+        if not _is_background(arguments):
+            return self._outcome(execution, await self._sandbox.run(execution, session), call)
+        alone = replace(
+            execution, tools=()
+        )  # a call of a tool is one of a turn, and there may be none
+
+        async def work() -> Outcome:
+            end = await self._sandbox.run(alone, Session(serve=_no_tools))
+            return self._outcome(alone, end, call)
+
+        return call.begin_later(work, limits.wall_seconds)
+
+    async def close(self) -> None:
+        """End the sessions."""
+        await self._sessions.close()
+
+    def _outcome(self, execution: Execution, end: ProgramEnd, call: ToolInvocation) -> Outcome:
+        """Return the report on a program, with the files that it made."""
+        context, limits = call.context, execution.limits
         result = result_of(execution, end)
         files, problems = _changes(result, context.workspace)
         calls = _calls_of(call.timeline, context.turn_id, context.call_id)
@@ -165,6 +209,7 @@ class ExecutionTool:
             files=tuple(files),
             artifact=result.document(),
             failed=not result.ok,
+            cites_files=True,
             file_limits=replace(context.workspace.limits, file_bytes=limits.file_bytes),
         )
 
@@ -199,11 +244,53 @@ class ExecutionTool:
         )
 
     def _seconds(self, arguments: JsonObject) -> float:
-        most = self._settings.limits.wall_seconds
-        value = arguments.get("timeout_s", most)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            raise ToolError(f"timeout_s: seconds, more than 0 and at most {most:g}")
+        longest = self._settings.limits.wall_seconds
+        value = arguments.get("timeout_s", longest)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value <= longest
+        ):
+            raise ToolError(f"timeout_s: seconds, more than 0 and at most {longest:g}")
         return float(value)
+
+
+async def _no_tools(tool: str, arguments: JsonObject) -> ServedCall:
+    del arguments
+    return ServedCall(False, None, f"{tool}: a program in the background calls no tools", "error")
+
+
+def _session_name(arguments: JsonObject) -> str:
+    match arguments:
+        case {"session": str(name)} if len(name) <= LONGEST_SESSION:
+            return name
+        case {"session": _}:
+            raise ToolError(f"session: a name of at most {LONGEST_SESSION} characters")
+        case _:
+            return ""
+
+
+def _has_session(call: ToolInvocation, name: str) -> bool:
+    """Return whether a call of the turn has begun the session, and none has said since that it is gone."""
+    turn = call.timeline.turn(turn_number(call.context.turn_id))
+    results = [
+        batch.results[called.call_id].text.splitlines()
+        for batch in turn.batches
+        for called in batch.calls
+        if called.tool == "exec.python" and _session_name(called.arguments) == name
+        if called.call_id in batch.results and called.call_id != call.context.call_id
+    ]
+    return bool(results) and f"Failure: {LOST} (sandbox)" not in results[-1]
+
+
+def _is_background(arguments: JsonObject) -> bool:
+    match arguments:
+        case {"background": bool(value)}:
+            return value
+        case {"background": _}:
+            raise ToolError("background: true or false")
+        case _:
+            return False
 
 
 def value_of(text: str) -> Json:

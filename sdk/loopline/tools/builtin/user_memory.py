@@ -66,8 +66,8 @@ class MemoryTool(RerunnableTool):
         facts = await self._facts.read()
         match text_argument(arguments, "mode"):
             case "list":
-                here = self._facts.conversation.name
-                return Outcome(text=recalled_text(facts, here), match_count=len(facts))
+                conversation = self._facts.conversation.name
+                return Outcome(text=recalled_text(facts, conversation), match_count=len(facts))
             case "write":
                 fact = await self._written(arguments, facts, call)
                 return Outcome(text=f"Remembered as {fact.fact_id}.", bodies=(fact,))

@@ -1,0 +1,150 @@
+"""The sandbox that the properties of a bundle choose, and what each backend needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from loopline.bundle import EXECUTION, Properties
+from loopline.errors import PropertyError
+from loopline.models import Json, JsonObject
+from loopline.sandbox import Feature, Sandbox
+
+if TYPE_CHECKING:
+    from loopline.adapters.execution.docker import DockerSandbox
+    from loopline.adapters.execution.docker_settings import DockerSettings
+
+_DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
+_CHOICE = ("default_profile", "profiles")
+
+MODES = ("docker", "fargate", "process", "local")
+"""The backends that `execution.runtime.mode` names."""
+
+
+async def execution_features() -> Mapping[str, Sequence[Feature]]:
+    """Return for each backend what its isolation needs, and whether this machine has it."""
+    from loopline.adapters.execution.process import BubblewrapSandbox
+
+    docker = _docker(_docker_settings(_DEFAULT_RUNTIME, ""))
+    try:
+        return {
+            "docker": await docker.features(),
+            "process": await BubblewrapSandbox().features(),
+        }
+    finally:
+        await docker.close()
+
+
+def runtime_of(properties: Properties) -> Mapping[str, Json]:
+    """Return how programs run, with the chosen profile over the section.
+
+    Raises:
+        PropertyError: there is no such profile.
+    """
+    section = {**_DEFAULT_RUNTIME, **properties.section("execution.runtime")}
+    chosen = {name: section[name] for name in _DEFAULT_RUNTIME if name not in _CHOICE}
+    profile, profiles = section["default_profile"], section["profiles"]
+    if not profile:
+        return chosen
+    named = profiles if isinstance(profiles, dict) else {}
+    values = named.get(str(profile))
+    if not isinstance(values, dict):
+        names = ", ".join(named) or "there are none"
+        raise PropertyError(f"execution.runtime.default_profile is {profile!r}: {names}")
+    unknown = sorted(set(values) - set(chosen))
+    if unknown:
+        raise PropertyError(f"execution.runtime.profiles.{profile} has no {unknown[0]!r}")
+    return {**chosen, **values}
+
+
+async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> Sandbox:
+    """Return the backend that is named; if none is, docker where it is reachable, else `process`, never `local`.
+
+    Raises:
+        PropertyError: a property has a value that it does not take, or programs would run without isolation.
+    """
+    from loopline.adapters.execution.local import LocalSandbox
+    from loopline.adapters.execution.process import SYSTEM_PYTHON, BubblewrapSandbox
+
+    mode, python = str(runtime["mode"]), str(properties.at("execution.python") or "")
+    if mode not in ("", *MODES):
+        raise PropertyError(f"execution.runtime.mode is {mode!r}: write one of {', '.join(MODES)}")
+    if mode in ("", "docker"):
+        docker = _docker(_docker_settings(runtime, python))
+        if mode or all(feature.ok for feature in await docker.requirements()):
+            return docker
+        await docker.close()
+    if mode == "fargate":
+        return _fargate(runtime, python)
+    if mode in ("", "process"):
+        return BubblewrapSandbox(python or SYSTEM_PYTHON)
+    if properties.at("execution.allow_local") is not True:
+        raise PropertyError(
+            "execution.runtime.mode is 'local', which isolates nothing: programs of the model would have the "
+            "rights of this process. Set execution.allow_local to true if that is what you want"
+        )
+    return LocalSandbox(python) if python else LocalSandbox()
+
+
+def _docker(settings: DockerSettings) -> DockerSandbox:
+    """Return the backend of the daemon that DOCKER_HOST names, or that of the machine."""
+    from loopline.adapters.execution.docker import DockerSandbox
+    from loopline.adapters.execution.docker_daemon import DockerDaemon
+
+    return DockerSandbox(settings, DockerDaemon(os.environ.get("DOCKER_HOST", "")))
+
+
+def _docker_settings(runtime: Mapping[str, Json], python: str) -> DockerSettings:
+    """Return the container that the properties ask for.
+
+    Raises:
+        PropertyError: a value is malformed, or an argument is not permitted.
+    """
+    from loopline.adapters.execution.docker_settings import DockerSettings
+
+    settings = DockerSettings(
+        image=str(runtime["image"]),
+        python=python or "python3",
+        network_mode=str(runtime["network_mode"]),
+        cpus=str(runtime["cpus"]),
+        memory=str(runtime["memory"]),
+        extra_args=_texts(runtime, "extra_args"),
+    )
+    settings.options()
+    return settings
+
+
+def _fargate(runtime: Mapping[str, Json], python: str) -> Sandbox:
+    """Return the backend of the cluster that the properties name.
+
+    Raises:
+        PropertyError: what a task needs is not named.
+    """
+    from loopline.adapters.execution.fargate import FargateSandbox
+    from loopline.adapters.execution.fargate_task import FargateSettings
+
+    for name in ("cluster", "task_definition"):
+        if not runtime[name]:
+            raise PropertyError(f"execution.runtime.{name} is empty: the mode fargate needs it")
+    settings = FargateSettings(
+        cluster=str(runtime["cluster"]),
+        task_definition=str(runtime["task_definition"]),
+        container_name=str(runtime["container_name"]),
+        subnets=_texts(runtime, "subnets"),
+        security_groups=_texts(runtime, "security_groups"),
+        assign_public_ip=runtime["assign_public_ip"] is True,
+        launch_type=str(runtime["launch_type"]),
+        platform_version=str(runtime["platform_version"]),
+        snapshots=str(runtime["snapshots"]),
+        python=python or "python3",
+    )
+    settings.bucket("")
+    return FargateSandbox(settings)
+
+
+def _texts(runtime: Mapping[str, Json], name: str) -> list[str]:
+    values = runtime[name]
+    if not isinstance(values, list):
+        raise PropertyError(f"execution.runtime.{name} must be a list, not {values!r}")
+    return [str(value) for value in values]

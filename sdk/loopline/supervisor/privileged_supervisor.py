@@ -1,0 +1,419 @@
+"""The supervisor in a container: process 1, which starts each executor in namespaces of its own and relays its calls.
+
+It is started as a script of its own by the Python of the image, knows no secret, and runs no tool: what a program asks
+for goes to the harness, which decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib.util
+import json
+import marshal
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+SHARED = "/loopline"
+"""The folder that the harness mounts: its socket, the executor, and a folder for each execution."""
+WORKSPACE, SOCKET = "/workspace", "/tmp/supervisor.sock"
+EXECUTOR = "/tmp/executor.pyc"
+COVERED = (SHARED, "/sys", "/run", "/dev/shm", "/dev/mqueue")
+"""What a program finds empty."""
+NOT_ISOLATED = 71
+
+_NEW_MOUNTS, _NEW_NAME, _NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
+_NEW_PROCESSES, _NEW_NETWORK = 0x2000_0000, 0x4000_0000
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _PRIVATE = 1, 2, 4, 8, 32, 4096, 0x4_4000
+_DIE_WITH_PARENT, _LANDLOCK_CREATE = 1, 444
+_PIECE = 1 << 16
+
+
+class NamespaceError(Exception):
+    """A namespace or a mount of a program cannot be put in force, so the program does not run."""
+
+
+class Kernel:
+    """System calls that Python has no function for before 3.12."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def unshare(self, flags: int) -> None:
+        """Leave these namespaces for new ones."""
+        self._check(self._library.unshare(flags), "unshare")
+
+    def enter(self, descriptor: int) -> None:
+        """Enter a namespace again."""
+        self._check(self._library.setns(descriptor, 0), "setns")
+
+    def mount(self, source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+        """Mount a file system, or change a mount."""
+        failed = self._library.mount(
+            source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
+        )
+        self._check(failed, f"mount of {target}")
+
+    def die_with_parent(self) -> None:
+        """Have this process killed when the one that began it ends."""
+        self._library.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+    def has_landlock(self) -> bool:
+        """Return whether a program may restrict itself to folders here."""
+        return int(self._library.syscall(_LANDLOCK_CREATE, None, 0, 1)) > 0
+
+    def _check(self, result: int, call: str) -> None:
+        if result:
+            number = ctypes.get_errno()
+            raise NamespaceError(
+                f"{call}: {os.strerror(number)}: the container needs the capability SYS_ADMIN, "
+                f"and no profile of AppArmor or seccomp that forbids it"
+            )
+
+
+class Groups:
+    """Control groups within that of the container, where it may make some."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        root = Path("/sys/fs/cgroup")
+        unified = (root / "cgroup.controllers").exists()
+        self._parents = [root] if unified else [root / "memory", root / "pids"]
+        try:
+            for parent in self._parents:
+                kernel.mount("", str(parent), "", _REMOUNT | _BIND | _NOSUID | _NODEV | _NOEXEC)
+            if unified:
+                self._make_room(root)
+        except (OSError, NamespaceError):
+            self._parents = []
+
+    def _make_room(self, root: Path) -> None:
+        """Move this process out of the way: a group with processes may not divide its resources."""
+        own = root / "supervisor"
+        own.mkdir()
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+        (root / "cgroup.subtree_control").write_text("+memory +pids")
+
+    @property
+    def available(self) -> bool:
+        """Return whether groups can be made."""
+        return bool(self._parents)
+
+    def make(self, name: str, memory_bytes: int, processes: int) -> list[Path]:
+        """Return the folders of a new group with these limits."""
+        limits = {
+            "memory.limit_in_bytes": memory_bytes,
+            "memory.memsw.limit_in_bytes": memory_bytes,
+            "memory.max": memory_bytes,
+            "memory.swap.max": 0,
+            "pids.max": processes,
+        }
+        folders = [parent / name for parent in self._parents]
+        for folder in folders:
+            folder.mkdir()
+            for file, value in limits.items():
+                if (folder / file).exists():
+                    (folder / file).write_text(str(value))
+        return folders
+
+
+def count(folders: list[Path], names: tuple[str, ...], key: str) -> int:
+    """Return a number that a control group has counted."""
+    for folder in folders:
+        for name in names:
+            if (folder / name).exists():
+                for line in (folder / name).read_text().splitlines():
+                    field, _, number = line.partition(" ")
+                    if field == key:
+                        return int(number)
+    return 0
+
+
+class PrivilegedSupervisor:
+    """Starts executors, relays what they say to the harness, and tells it how each ended."""
+
+    def __init__(self, folder: str = SHARED) -> None:
+        self._folder = folder
+        self._kernel = Kernel()
+        self._groups = Groups(self._kernel)
+        self._own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._running: dict[int, Run] = {}
+        self._closed = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Serve the harness until it closes its connection; all that runs then ends with this process."""
+        loop = asyncio.get_running_loop()
+        self._control.connect(f"{self._folder}/control.sock")
+        prepare(f"{self._folder}/executor.py")
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        loop.add_signal_handler(signal.SIGTERM, self._closed.set)
+        loop.add_reader(self._control.fileno(), self._receive)
+        self._tell(
+            {
+                "groups": self._groups.available,
+                "landlock": self._kernel.has_landlock(),
+                "path": sys.path,
+            }
+        )
+        await self._closed.wait()
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except OSError:
+            self._closed.set()
+
+    def _receive(self) -> None:
+        """Take a message of the harness: an execution to begin, with its streams, or one to stop."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, _PIECE, 3)
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self._closed.set()
+            return
+        message: dict[str, str] = json.loads(data)
+        if "begin" in message:
+            self._begin(message["begin"], descriptors)
+        else:
+            self._stop(message["stop"])
+
+    def _stop(self, name: str) -> None:
+        for process, run in self._running.items():
+            if run.name == name:
+                os.kill(process, signal.SIGKILL)
+                return
+
+    def _begin(self, name: str, streams: list[int]) -> None:
+        try:
+            request: dict[str, Any] = json.loads(Path(self._folder, name, "run.json").read_bytes())
+            run = Run(name, f"{self._folder}/{name}", request["user"], request["variables"])
+            if self._groups.available:
+                run.groups = self._groups.make(name, request["memory_bytes"], request["processes"])
+            run.listen()
+            self._running[self._fork(run, streams)] = run
+        except (OSError, NamespaceError) as error:
+            os.write(streams[2], f"isolation: {error}\n".encode())
+            self._tell({"ended": name, "exit": NOT_ISOLATED})
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+
+    def _fork(self, run: Run, streams: list[int]) -> int:
+        """Return the process of a run, which is the first of a namespace of processes."""
+        self._kernel.unshare(_NEW_PROCESSES)
+        process = os.fork()
+        if process == 0:
+            run.become(self._kernel, streams)
+        self._kernel.enter(self._own_processes)
+        return process
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            run = self._running.pop(process, None)
+            if run is not None:
+                self._tell(
+                    {
+                        "ended": run.name,
+                        "exit": os.waitstatus_to_exitcode(status),
+                        "memory_kills": run.memory_kills,
+                        "refused_processes": run.refused_processes,
+                    }
+                )
+                run.close()
+
+
+class Run:
+    """One execution: its folder, its socket, and its control groups."""
+
+    def __init__(self, name: str, folder: str, user: int, variables: Mapping[str, str]) -> None:
+        self.name = name
+        self.groups: list[Path] = []
+        self._folder = folder
+        self._user = user
+        self._variables = variables
+        self._socket = f"/tmp/{name}.sock"
+        self._relay: asyncio.Task[None] | None = None
+
+    @property
+    def memory_kills(self) -> int:
+        """Return how many of its processes were killed because the memory was used up."""
+        return count(self.groups, ("memory.oom_control", "memory.events"), "oom_kill")
+
+    @property
+    def refused_processes(self) -> int:
+        """Return how often it could not begin a process because there were too many."""
+        return count(self.groups, ("pids.events",), "max")
+
+    def listen(self) -> None:
+        """Make the socket that its program finds, and relay what comes."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(self._socket)
+        Path(self._socket).chmod(0o666)
+        listener.listen(4)
+        self._relay = asyncio.ensure_future(self._serve(listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        """Relay the first connection of the program's user to the harness, and refuse all others."""
+        loop = asyncio.get_running_loop()
+        with listener:
+            program, _ = await loop.sock_accept(listener)
+            while not self._is_ours(program):
+                program.close()
+                program, _ = await loop.sock_accept(listener)
+        harness = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        with program, harness:
+            harness.connect(f"{self._folder}/s.sock")
+            await asyncio.gather(pump(program, harness), pump(harness, program))
+
+    def _is_ours(self, connection: socket.socket) -> bool:
+        stored = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        _, user, _ = struct.unpack("3i", stored)
+        return bool(user == self._user)
+
+    def become(self, kernel: Kernel, streams: list[int]) -> NoReturn:
+        """Isolate this new process, run the executor, and end as it ends."""
+        code = NOT_ISOLATED
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            kernel.die_with_parent()
+            for group in self.groups:
+                (group / "cgroup.procs").write_text("0")
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            os.closerange(3, 4096)
+            os.setsid()
+            self._isolate(kernel)
+            code = self._execute()
+        except (OSError, NamespaceError) as error:
+            os.write(2, f"isolation: {error}\n".encode())
+        finally:
+            os._exit(code)
+
+    def _isolate(self, kernel: Kernel) -> None:
+        """Give this process a network, mounts, a name and messages of its own."""
+        kernel.unshare(_NEW_NETWORK | _NEW_MOUNTS | _NEW_IPC | _NEW_NAME)
+        socket.sethostname("sandbox")
+        kernel.mount("", "/", "", _PRIVATE)
+        for name in ("work", "out"):
+            target = f"{WORKSPACE}/{name}"
+            kernel.mount(f"{self._folder}/{name}", target, "", _BIND)
+            kernel.mount("", target, "", _REMOUNT | _BIND | _NOSUID | _NODEV)
+        files = {
+            path: os.open(source, os.O_PATH)
+            for path, source in ((SOCKET, self._socket), (EXECUTOR, EXECUTOR))
+        }
+        kernel.mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, "mode=0755,size=64k")
+        for path, descriptor in files.items():
+            Path(path).touch()
+            kernel.mount(f"/proc/self/fd/{descriptor}", path, "", _BIND)
+            os.close(descriptor)
+        for path in COVERED:
+            if Path(path).is_dir():
+                kernel.mount(
+                    "tmpfs", path, "tmpfs", _RDONLY | _NOSUID | _NODEV, "mode=0755,size=4k"
+                )
+        kernel.mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+        self._forbid_writing(kernel)
+
+    def _forbid_writing(self, kernel: Kernel) -> None:
+        """Make every mount read-only but those of what the program may write, and of processes."""
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            escaped, options = line.split(" ")[4:6]
+            path = escaped.encode().decode("unicode_escape")
+            writable = path in (f"{WORKSPACE}/work", f"{WORKSPACE}/out")
+            if writable or path.startswith("/proc") or not os.path.lexists(path):
+                continue
+            names = options.split(",")
+            flags = [flag for name, flag in _FLAGS.items() if name in names]
+            kernel.mount("", path, "", _REMOUNT | _BIND | _RDONLY | sum(flags))
+
+    def _execute(self) -> int:
+        """Return the exit code of the executor; this process is the first of its namespace, and takes in orphans."""
+        process = os.fork()
+        if process == 0:
+            python = sys.executable
+            os.execve(python, [python, "-I", "-S", "-B", "-u", EXECUTOR], self._variables)
+        for descriptor in range(3):
+            os.close(descriptor)
+        while True:
+            orphan, status = os.wait()
+            if orphan == process:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """Remove its socket and its groups."""
+        if self._relay is not None:
+            self._relay.cancel()
+        Path(self._socket).unlink()
+        for group in self.groups:
+            group.rmdir()
+
+
+_FLAGS = {
+    "nosuid": _NOSUID,
+    "nodev": _NODEV,
+    "noexec": _NOEXEC,
+    "noatime": 1024,
+    "relatime": 1 << 21,
+}
+
+
+async def pump(source: socket.socket, target: socket.socket) -> None:
+    """Give all that comes from one connection to another."""
+    loop = asyncio.get_running_loop()
+    try:
+        while data := await loop.sock_recv(source, _PIECE):
+            await loop.sock_sendall(target, data)
+    except OSError:
+        pass
+    finally:
+        shut(target)
+
+
+def shut(connection: socket.socket) -> None:
+    """Say that nothing more comes."""
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def prepare(executor: str) -> None:
+    """Make the folders that every program finds, and write the executor's code as this Python runs it."""
+    for name in ("work", "out"):
+        Path(WORKSPACE, name).mkdir()
+    code = compile(Path(executor).read_bytes(), "executor", "exec", dont_inherit=True)
+    target = Path(EXECUTOR)
+    target.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+    target.chmod(0o644)
+
+
+def log_errors(path: str) -> None:
+    """Have this process write its errors where the harness reads them."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+if __name__ == "__main__":
+    log_errors(f"{SHARED}/supervisor.log")
+    asyncio.run(PrivilegedSupervisor().serve())
