@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.models import Json, JsonObject, dumps
@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 AGENTS_FOLDER = "agents"
 """The folder of a bundle whose `.md` files are agents."""
-KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits")
+KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits", "files", "leads")
+FilesMode = Literal["own", "read", "write"]
+FILES_MODES: tuple[FilesMode, ...] = get_args(FilesMode)
 DIGEST = 12
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-DEFAULT_EFFORTS: Mapping[str, Effort] = {
-    **dict.fromkeys(["planner", "refactor", "diagnostics", "reviewer", "verifier"], "high"),
-    **dict.fromkeys(["coder", "tester", "refiner"], "medium"),
-    **dict.fromkeys(["file", "search", "git", "shell", "deps", "formatter"], "low"),
-}
-"""The reasoning effort of an agent of that name, where nothing else says one."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
@@ -44,6 +40,9 @@ class Agent:
     `tools` are names, or patterns such as `shop.*`, of the bundle's tools that it may call, and `skills` those of the
     skills that it sees; None means all. `model` is a role of the bundle's models, such as `fast`. `effort` is its
     reasoning effort and `limits` are its own limits. `location` is where it is written.
+
+    With `files` "own" its workspace begins empty; with "read" it begins with its caller's `files/`, which it cannot change,
+    and with "write" its changes come back. An agent that `leads` may be handed the conversation.
     """
 
     name: str
@@ -54,6 +53,8 @@ class Agent:
     model: str = ""
     effort: Effort | None = None
     limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    files: FilesMode = "own"
+    leads: bool = False
     location: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +71,8 @@ class Agent:
             raise LooplineError(f"description: say in one sentence what {self.name} does")
         if self.effort is not None and self.effort not in EFFORTS:
             raise LooplineError(f"effort: one of {', '.join(EFFORTS)}, not {self.effort!r}")
+        if self.files not in FILES_MODES:
+            raise LooplineError(f"files: one of {', '.join(FILES_MODES)}, not {self.files!r}")
         try:
             check_limits(self._limits)
         except LooplineError as error:
@@ -92,13 +95,16 @@ class Agent:
             "effort": self.effort,
             "limits": {**self.limits},
         }
+        if self.files != "own" or self.leads:  # so that agents without either keep their digest
+            definition |= {"files": self.files, "leads": self.leads}
         return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
 
-    @property
-    def child_limits(self) -> Mapping[str, LimitValue]:
-        """The limits of its runs, with its effort among them."""
-        effort = self.effort or DEFAULT_EFFORTS.get(self.name.lower())
-        own = {} if effort is None else {"reasoning_effort": effort}
+    def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:
+        """Return the limits of its runs, with that effort unless it has one of its own."""
+        chosen = self.effort or effort
+        own: dict[str, LimitValue] = {} if chosen is None else {"reasoning_effort": chosen}
+        if self.files != "own":
+            own["workspace"] = "latest"
         return {**own, **self.limits}
 
     def __str__(self) -> str:
@@ -248,6 +254,8 @@ class _AgentFile:
                 model=self._text(fields, "model"),
                 effort=chosen,
                 limits=self._limits(fields),
+                files=self._files_mode(fields),
+                leads=self._flag(fields, "leads"),
                 location=f"{self.path}:{self.document.line('name')}",
             )
         except BundleError:
@@ -275,6 +283,22 @@ class _AgentFile:
                 return tuple(map(str, items))
             case value:
                 raise self._wrong(key, f"{key}: a list of names or patterns, not {dumps(value)}")
+
+    def _files_mode(self, fields: JsonObject) -> FilesMode:
+        text = self._text(fields, "files") or "own"
+        for mode in FILES_MODES:
+            if mode == text:
+                return mode
+        raise self._wrong("files", f"files: one of {', '.join(FILES_MODES)}, not {text!r}")
+
+    def _flag(self, fields: JsonObject, key: str) -> bool:
+        match fields[key]:
+            case None:
+                return False
+            case bool() as flag:
+                return flag
+            case value:
+                raise self._wrong(key, f"{key}: true or false, not {dumps(value)}")
 
     def _limits(self, fields: JsonObject) -> Mapping[str, LimitValue]:
         match fields["limits"]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from loopline.clock import Clock
 from loopline.crew.agents import Agents
+from loopline.crew.child_logs import reflections_below
 from loopline.crew.dispatcher import (
     MAX_WORKERS,
     AgentCall,
@@ -21,9 +22,11 @@ from loopline.crew.dispatcher import (
     Dispatcher,
     feedback,
 )
+from loopline.crew.effort import Reasoning
 from loopline.crew.handoff import SUFFIX
-from loopline.crew.pipeline import QualityPipeline, RunAgent
+from loopline.crew.pipeline import QualityPipeline, RecallLessons, RunAgent, no_lessons
 from loopline.crew.servants import SERVANTS
+from loopline.crew.shared_files import SharedFiles
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
@@ -84,20 +87,25 @@ MAX_WORKERS_VARIABLE = "CHATCLI_AGENT_MAX_WORKERS"
 class Crew:
     """The agents that a loop may call, and how they are run; calls of one loop share its slots.
 
-    The `pipeline` stands around each run.
+    The `pipeline` stands around each run, and `recall` finds lessons for its hooks. A crew that `learns` passes on the
+    lessons that are due after runs of its agents' agents.
     """
 
     agents: Agents
     clock: Clock
     options: CrewOptions = field(default_factory=CrewOptions)
     pipeline: QualityPipeline | None = None
+    reasoning: Reasoning = field(default_factory=Reasoning)
+    recall: RecallLessons = no_lessons
+    learns: bool = False
     slots: asyncio.Semaphore = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", asyncio.Semaphore(self.options.max_workers))
 
-    def dispatcher(self, context: ToolContext[object]) -> Dispatcher:
-        """Return the dispatcher of one call, whose events are custom events of the call."""
+    def dispatcher(self, invocation: ToolInvocation, shared: SharedFiles) -> Dispatcher:
+        """Return the dispatcher of one call, whose events are custom events of the call and whose agents share files."""
+        context = invocation.context
 
         def on_event(event: AgentEvent) -> None:
             with suppress(LooplineError):  # the call has ended
@@ -105,7 +113,7 @@ class Crew:
 
         return Dispatcher(
             agents=self.agents,
-            execute=lambda call, index: self.run_agent(call, index, context),
+            execute=lambda call, index: self.run_agent(call, index, invocation, shared),
             clock=self.clock,
             call_id=context.call_id,
             on_event=on_event,
@@ -113,32 +121,47 @@ class Crew:
         )
 
     async def run_agent(
-        self, call: AgentCall, index: int, context: ToolContext[object]
+        self, call: AgentCall, index: int, invocation: ToolInvocation, shared: SharedFiles
     ) -> AgentResult:
         """Run an agent, or come back to its run, with the pipeline around it.
 
         Raises:
             ToolError: there is no such agent, or no child run can be begun here.
         """
+        context = invocation.context
 
-        def execute(call: AgentCall) -> Awaitable[TurnResult]:
-            task = self.child_task(call)
-            instructions = f"{task.instructions}\n{CALLERS_REFS.format(context.conversation)}"
-            return context.on_spawn(replace(task, number=index + 1, instructions=instructions))
+        async def execute(call: AgentCall) -> TurnResult:
+            task, agent = self.child_task(call), self.agents.find(call.agent)
+            parts = (task.instructions, call.lessons, CALLERS_REFS.format(context.conversation))
+            instructions = "\n".join(part for part in parts if part)
+            task = replace(task, number=index + 1, instructions=instructions)
+            if agent.files == "own":
+                return await context.on_spawn(task)
+            writes = agent.files == "write"
+            files = shared.merged.seeds
+            result = await context.on_spawn(replace(task, files=files, writes_files=writes))
+            if writes:
+                await shared.take(agent.name, index + 1)
+            return result
+
+        if self.pipeline is None:
+            return AgentResult(call=call, result=await execute(call))
+        dispatch = self.hook_dispatch(context, index + 1)
+        return await self.pipeline.run(call, execute, dispatch, self.recall)
+
+    def hook_dispatch(self, context: ToolContext[object], number: int) -> Callable[[int], RunAgent]:
+        """Return what gives each hook, by its number, the agents that work for it; `number` is that of the run."""
 
         def dispatch(hook: int) -> RunAgent:
             lanes = count(hook * HOOK_LANES + 1)
 
             def run_agent(call: AgentCall) -> Awaitable[TurnResult]:
-                number = next(lanes) * MOST_CHILDREN + index + 1
                 task = self.child_task(call, SERVANTS)
-                return context.on_spawn(replace(task, number=number))
+                return context.on_spawn(replace(task, number=next(lanes) * MOST_CHILDREN + number))
 
             return run_agent
 
-        if self.pipeline is None:
-            return AgentResult(call=call, result=await execute(call))
-        return await self.pipeline.run(call, execute, dispatch)
+        return dispatch
 
     def child_task(self, call: AgentCall, servants: Agents | None = None) -> ChildTask:
         """Return the child run that a call means; `servants` work for hooks, and hand back what they say.
@@ -153,7 +176,7 @@ class Crew:
         suffix = SUFFIX if servants is None else ""
         limits: Mapping[str, LimitValue] = {
             "deadline_seconds": self.options.worker_seconds,
-            **agent.child_limits,
+            **agent.limits_with(self.reasoning.effort(agent.name)),
         }
         return ChildTask(
             text=call.task,
@@ -167,9 +190,10 @@ class Crew:
             agent_digest=agent.digest,
         )
 
-    def tools(self) -> Sequence[DelegationTool]:
-        """Return the tools that delegate to these agents."""
-        return [DelegateTool(self), ParallelTool(self), PipelineTool(self), DebateTool(self)]
+    def tools(self, offers: Callable[[str], bool] = lambda _: True) -> Sequence[DelegationTool]:
+        """Return the tools that delegate to these agents, as far as they are offered by their names."""
+        kinds = (DelegateTool, ParallelTool, PipelineTool, DebateTool)
+        return [kind(self) for kind in kinds if offers(kind.name)]
 
 
 class DelegationTool(RerunnableTool):
@@ -213,10 +237,21 @@ class DelegationTool(RerunnableTool):
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the agents, and return what they handed back."""
-        results = await self.dispatch(arguments, self.crew.dispatcher(call.context))
+        shared = SharedFiles.of(call)
+        dispatcher = self.crew.dispatcher(call, shared)
+        results = await self.dispatch(arguments, dispatcher)
+        reflections = dispatcher.reflections
+        if self.crew.learns:
+            reflections += await reflections_below(call)
         if len(results) == 1 and not results[0].answer and results[0].result is None:
-            raise ToolError(results[0].error)
-        return outcome_of(results)
+            return Outcome(text=results[0].error, bodies=reflections, failed=True)
+        outcome, merged = outcome_of(results), shared.merged
+        return replace(
+            outcome,
+            text="\n\n".join([outcome.text, *merged.conflicts]),
+            bodies=reflections,
+            files=tuple(merged.changes),
+        )
 
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
@@ -263,40 +298,43 @@ class DelegateTool(DelegationTool):
         ]
 
 
-class ParallelTool(DelegationTool):
+class ListedTool(DelegationTool):
+    """A tool that takes a list of agents with their tasks, named by `argument`."""
+
+    argument: str
+    about_task: str
+
+    def schema(self, agent: JsonObject) -> JsonObject:
+        """Return the schema of the list."""
+        return object_schema({self.argument: _list_schema(agent, self.about_task)}, self.argument)
+
+    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+        """Return the call of each item."""
+        return _listed_calls(arguments, self.argument)
+
+
+class ParallelTool(ListedTool):
     """The tool that has several agents work at once."""
 
     name = "crew.parallel"
+    argument = "tasks"
+    about_task = "What to do, in full."
     about = (
         "Have several agents work at once on tasks that do not need each other's results. The results "
         "come in the order of the tasks."
     )
 
-    def schema(self, agent: JsonObject) -> JsonObject:
-        """Return the schema of a list of tasks."""
-        return object_schema({"tasks": _list_schema(agent, "What to do, in full.")}, "tasks")
 
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the call of each task."""
-        return _listed_calls(arguments, "tasks")
-
-
-class PipelineTool(DelegationTool):
+class PipelineTool(ListedTool):
     """The tool that has agents work one after the other, each with the output of the one before."""
 
     name = "crew.pipeline"
+    argument = "stages"
+    about_task = "What this stage does."
     about = (
         "Have agents work one after the other: each gets its task and what the one before handed back. "
         "It ends with the last stage, or with the first that fails."
     )
-
-    def schema(self, agent: JsonObject) -> JsonObject:
-        """Return the schema of a list of stages."""
-        return object_schema({"stages": _list_schema(agent, "What this stage does.")}, "stages")
-
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the call of each stage."""
-        return _listed_calls(arguments, "stages")
 
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher

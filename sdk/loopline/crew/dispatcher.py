@@ -13,7 +13,7 @@ from loopline.crew.handoff import Handoff, parse_handoff
 from loopline.errors import ToolError
 from loopline.events import AgentEvent, AgentEventType, go_duration
 from loopline.models import Json
-from loopline.timeline import Source, TurnResult
+from loopline.timeline import ReflectionDue, Source, TurnResult
 from loopline.tools import AskUser
 
 MAX_WORKERS = 4
@@ -22,18 +22,20 @@ MAX_WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCall:
-    """A call of an agent: its name, its task, and what it is told beside the task."""
+    """A call of an agent: its name, its task, what it is told beside the task, and lessons of earlier work."""
 
     agent: str
     task: str
     context: str = ""
+    lessons: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
     """What came of a call: the result of its run, or the error for which there is none.
 
-    `text` is the answer if it is not that of the run. `notes` are what hooks say of it.
+    `text` is the answer if it is not that of the run. `notes` are what hooks say of it, and `reflections` the lessons that
+    are due.
     """
 
     call: AgentCall
@@ -41,6 +43,7 @@ class AgentResult:
     error: str = ""
     text: str | None = None
     notes: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    reflections: tuple[ReflectionDue, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -102,6 +105,13 @@ class Dispatcher:
     call_id: str = ""
     on_event: Callable[[AgentEvent], None] = _ignore
     slots: asyncio.Semaphore | None = None
+    results: dict[int, AgentResult] = field(default_factory=dict[int, AgentResult], init=False)
+
+    @property
+    def reflections(self) -> tuple[ReflectionDue, ...]:
+        """Return the lessons that are due after the calls that have ended, in the order of the calls."""
+        in_order = (self.results[index] for index in sorted(self.results))
+        return tuple(due for result in in_order for due in result.reflections)
 
     async def dispatch(self, calls: Sequence[AgentCall], first: int = 0) -> list[AgentResult]:
         """Run the calls and return their results in the order of the calls; `first` is the index of the first.
@@ -149,7 +159,7 @@ class Dispatcher:
         error = "cancelled"
         try:
             self.agents.find(call.agent)
-            outcome = await self.execute(call, index)
+            outcome = self.results[index] = await self.execute(call, index)
             error = outcome.problem
         except AskUser:
             error = "it waits for the user"

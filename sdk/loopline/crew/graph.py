@@ -7,10 +7,13 @@ finds what it had, and carries on with what it had not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from loopline.clock import Clock
+from loopline.crew.agents import FilesMode
+from loopline.crew.call_cache import GraphCache
+from loopline.crew.child_logs import reflections_below
 from loopline.crew.graph_plan import (
     ANALYSING,
     MOST_STEPS,
@@ -23,6 +26,8 @@ from loopline.crew.graph_plan import (
     settled,
 )
 from loopline.crew.handoff import with_marks
+from loopline.crew.shared_files import SharedFiles
+from loopline.crew.step_progress import StepProgress
 from loopline.errors import LooplineError, ToolError
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import (
@@ -32,6 +37,7 @@ from loopline.timeline import (
     Effect,
     GraphStatus,
     GraphStep,
+    LimitValue,
     Moment,
     RunChild,
     Source,
@@ -55,11 +61,17 @@ _GRAPHS = BodyUnion[CrewGraph](CrewGraph)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOptions:
-    """How a graph is run: how many steps at once, how long each, and how often it is planned again on its own."""
+    """How a graph is run: how many steps at once, how long each, and how often it is planned again on its own.
+
+    Equal calls of its steps to tools that match `cached` are made once, if the tools only read. With `files` "read" each
+    step begins with the `files/` of the conversation, as the steps before left them, and with "write" its changes come back.
+    """
 
     max_workers: int = 5
     step_seconds: float = 600.0
     max_replans: int = 2
+    cached: tuple[str, ...] = ()
+    files: FilesMode = "own"
 
 
 class GraphTool(RerunnableTool):
@@ -79,9 +91,10 @@ class GraphTool(RerunnableTool):
         ),
     )
 
-    def __init__(self, options: GraphOptions, clock: Clock) -> None:
+    def __init__(self, options: GraphOptions, clock: Clock, *, learns: bool = False) -> None:
         self._options = options
         self._clock = clock
+        self._learns = learns
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a goal."""
@@ -91,9 +104,10 @@ class GraphTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return what came of the graph."""
         goal = text_argument(arguments, "goal")
-        return await _GraphRun(
+        outcome = await _GraphRun(
             goal=goal, call=call, options=self._options, clock=self._clock
         ).outcome()
+        return replace(outcome, bodies=await reflections_below(call)) if self._learns else outcome
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -109,6 +123,12 @@ class _GraphRun:
     results: dict[str, TurnResult] = field(default_factory=dict[str, TurnResult])
     errors: dict[str, str] = field(default_factory=dict[str, str])
     inputs: tuple[int, ...] = ()
+    shared: SharedFiles = field(init=False)
+    cache: GraphCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shared = SharedFiles.of(self.call)
+        self.cache = GraphCache(self.options.cached)
 
     async def outcome(self) -> Outcome:
         feedback, replans = "", 0
@@ -117,7 +137,7 @@ class _GraphRun:
             await self._run_steps()
             new_inputs = self._new_inputs()
             analysis = await self._analyse(new_inputs)
-            if analysis.achieved or self.attempt >= MOST_ATTEMPTS:
+            if analysis.achieved or analysis.problem or self.attempt >= MOST_ATTEMPTS:
                 break
             if not new_inputs:  # what the user said costs no attempt
                 if replans >= self.options.max_replans:
@@ -134,6 +154,9 @@ class _GraphRun:
             ToolError: they cannot.
         """
         problem = ""
+        self.steps.clear()
+        self.results.clear()
+        self.errors.clear()
         for number in range(1, _PLANNERS + 1):
             parts = [PLANNING.format(most=MOST_STEPS), f"Goal: {self.goal}", self._said(), feedback]
             if problem:
@@ -145,8 +168,6 @@ class _GraphRun:
                 problem = str(error)
                 continue
             self.steps = {step.id: step for step in steps}
-            self.results.clear()
-            self.errors.clear()
             return
         raise ToolError(f"no plan that can be run: {problem}")
 
@@ -195,7 +216,13 @@ class _GraphRun:
         if step.dependencies:
             needed = "\n\n".join(self._handed(id) for id in step.dependencies)
             parts.append(f"Results of the steps before:\n{needed[:CONTEXT_CHARACTERS]}")
-        return await self._spawn(number, "step", parts, step)
+        result = await self._spawn(number, "step", parts, step)
+        if self.options.files == "write":
+            await self.shared.take(f"step {step.id}", self._child_number(number))
+        return result
+
+    def _child_number(self, number: int) -> int:
+        return (self.attempt - 1) * _STRIDE + number
 
     async def _analyse(self, inputs: tuple[int, ...]) -> Analysis:
         self.inputs = (*self.inputs, *inputs)
@@ -205,6 +232,8 @@ class _GraphRun:
             [ANALYSING, f"Goal: {self.goal}", self._said(), self._report()],
             inputs=inputs,
         )
+        if not reply.ok:
+            return Analysis(achieved=False, answer="", problem=reply.answer)
         return parse_analysis(reply.answer)
 
     async def _spawn(
@@ -222,20 +251,27 @@ class _GraphRun:
                 self._set(step.id, "completed" if link.reason == "complete" else "failed")
             return self._bodies(timeline, inputs)
 
+        is_step = agent == "step"
+        shares = is_step and self.options.files != "own"
+        limits: dict[str, LimitValue] = {"deadline_seconds": self.options.step_seconds}
         task = ChildTask(
             text="\n\n".join(part for part in parts if part),
-            instructions=None if agent == "step" else f"You are the {agent} of a graph of steps.",
-            tools=None if agent == "step" else (),
+            instructions=None if is_step else f"You are the {agent} of a graph of steps.",
+            tools=None if is_step else (),
             model=(step.model_hint or None) if step else None,
-            limits={"deadline_seconds": self.options.step_seconds},
+            limits={**limits, "workspace": "latest"} if shares else limits,
             agent=agent,
-            number=(self.attempt - 1) * _STRIDE + number,
+            number=self._child_number(number),
             bodies=bodies,
+            files=self.shared.merged.seeds if shares else (),
+            writes_files=not shares or self.options.files == "write",
+            call_cache=self.cache if is_step and self.options.cached else None,
+            on_event=None if step is None else StepProgress(self._tell, step),
         )
         return await self.call.context.on_spawn(task)
 
     def _bodies(self, timeline: Timeline, inputs: tuple[int, ...] | None) -> list[Body]:
-        """Return the graph as it stands, and the plan that mirrors it."""
+        """Return the graph as it stands, and the plan that mirrors it, each if it has changed."""
         graph = CrewGraph(
             call_id=self.call.context.call_id,
             goal=self.goal,
@@ -244,6 +280,8 @@ class _GraphRun:
             inputs=inputs or (),
             analysed=inputs is not None,
         )
+        if graph == next(self._recorded(timeline), None):
+            return []
         if not graph.steps:
             return [graph]
         moment = Moment(self.clock.now(), self.call.context.turn_id)
@@ -252,22 +290,35 @@ class _GraphRun:
         except ToolError:  # the user's plans leave no room for it
             return [graph]
 
+    def _recorded(self, timeline: Timeline) -> Iterator[CrewGraph]:
+        """Yield what is recorded of this graph, the newest first."""
+        for _, graph in _GRAPHS.among(reversed(timeline.blocks)):
+            if graph.call_id == self.call.context.call_id:
+                yield graph
+
     def _set(self, id: str, status: GraphStatus) -> None:
         """Put a step in its status, and tell of it."""
         before, self.steps = self.steps, settled(self.steps, id, status)
         for step in self.steps.values():
             if step.status != before[step.id].status:
-                event = {"step": step.id, "task": step.task, "status": step.status}
-                self.call.context.emit(STEP_EVENT, {**event, "attempt": self.attempt})
+                event = "started" if step.status == "running" else step.status
+                self._tell(step, {"event": event, "status": step.status})
+
+    def _tell(self, step: GraphStep, data: JsonObject) -> None:
+        named: JsonObject = {"step": step.id, "task": step.task, "attempt": self.attempt}
+        self.call.context.emit(STEP_EVENT, {**named, **data})
 
     def _new_inputs(self) -> tuple[int, ...]:
         """Return what the user has said since the last analysis, or had said when this one was begun."""
-        call_id = self.call.context.call_id
-        for _, graph in _GRAPHS.among(reversed(self.call.timeline.blocks)):
-            if graph.analysed and (graph.call_id, graph.attempt) == (call_id, self.attempt):
+        for graph in self._recorded(self.call.timeline):
+            if graph.analysed and graph.attempt == self.attempt:
                 return graph.inputs
         waiting = self.call.timeline.inputs_for(turn_number(self.call.context.turn_id))
-        return tuple(block.seq for block in waiting if block.seq not in self.inputs)
+        return tuple(
+            block.seq
+            for block in waiting
+            if isinstance(block.body, UserFollowup) and block.seq not in self.inputs
+        )
 
     def _said(self) -> str:
         """Return what the user has said while the graph ran."""
@@ -310,9 +361,15 @@ class _GraphRun:
         answer = analysis.answer.strip() or self._report()
         text = with_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
         lines = [f"{step.id}. {step.status}: {step.task}" for step in self.steps.values()]
-        reached = "reached" if analysis.achieved else f"not reached: {analysis.feedback}"
+        verdict = f"The goal is not reached: {analysis.feedback}"
+        if analysis.achieved:
+            verdict = "The goal is reached"
+        elif analysis.problem:
+            verdict = f"Whether the goal is reached is not known. {analysis.problem}"
+        merged = self.shared.merged
         return Outcome(
-            text="\n".join([f"The goal is {reached}", text, "", "steps:", *lines]),
+            text="\n".join([verdict, text, "", "steps:", *lines, *merged.conflicts]),
             sources=sources,
             cites=True,
+            files=tuple(merged.changes),
         )

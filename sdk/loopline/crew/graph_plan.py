@@ -101,12 +101,13 @@ def _circle(steps: Sequence[GraphStep]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What an analyst says of the results of a graph."""
+    """What an analyst says of the results of a graph; if it says nothing, the problem that it had."""
 
     achieved: bool
     answer: str
     confidence: float = 0.0
     feedback: str = ""
+    problem: str = ""
 
 
 def parse_analysis(text: str) -> Analysis:
@@ -153,13 +154,13 @@ def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
 
 
 def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
-    """Return the snapshots of the plan that mirrors a graph: a new attempt supersedes the plan of the one before."""
+    """Return new snapshots of the plan that mirrors a graph: a new attempt supersedes the plan of the one before."""
     id = _plan_id(graph, moment, graph.attempt)
     before = _plan_id(graph, moment, graph.attempt - 1)
     tasks = [step.task for step in graph.steps]
     latest = plans.latest.get(id)
     if latest is not None:
-        snapshots = [latest]
+        snapshots = [latest] if latest.step_status != _statuses(graph) else []
     elif before in plans.latest and plans.latest[before].open:
         snapshots = plan.replace_with(plans, before, id, tasks, moment)
     else:
@@ -170,14 +171,20 @@ def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
 def _with_status(snapshot: PlanSnapshot, graph: CrewGraph, id: str, moment: Moment) -> PlanSnapshot:
     if snapshot.plan_id != id:
         return snapshot
-    statuses = {
+    return structs.replace(
+        snapshot,
+        step_status=_statuses(graph),
+        last_ts=moment.ts,
+        last_turn_id=moment.turn_id,
+    )
+
+
+def _statuses(graph: CrewGraph) -> dict[str, plan.StepStatus]:
+    return {
         str(number): _MIRRORED[step.status]
         for number, step in enumerate(graph.steps, 1)
         if step.status != "pending"
     }
-    return structs.replace(
-        snapshot, step_status=statuses, last_ts=moment.ts, last_turn_id=moment.turn_id
-    )
 
 
 def _plan_id(graph: CrewGraph, moment: Moment, attempt: int) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from loopline.clock import Alarm, Clock
+from loopline.clock import Alarm, Clock, done_within
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.models import Json
+from loopline.search import EmbeddingError, SharedEmbedder, cosines
 from loopline.timeline import TurnResult
 
 T = TypeVar("T")
@@ -41,12 +43,44 @@ class RunAgent(Protocol):
         ...
 
 
+class MeasureNearness(Protocol):
+    """Compares the meaning of two texts by the bundle's embedder."""
+
+    def __call__(self, first: str, second: str, /) -> Awaitable[float | None]:
+        """Return the cosine of their vectors; None without an embedder, or if it fails."""
+        ...
+
+
+async def _no_nearness(first: str, second: str, /) -> float | None:
+    del first, second
+    return None
+
+
+class RecallLessons(Protocol):
+    """Finds lessons of the user's earlier turns."""
+
+    def __call__(self, task: str, most: int, /) -> Awaitable[Sequence[str]]:
+        """Return at most so many lessons that are about such a task."""
+        ...
+
+
+async def no_lessons(task: str, most: int, /) -> Sequence[str]:
+    """Return none: nothing is remembered here."""
+    del task, most
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedRun:
-    """The run that a hook is called for: what the agent was asked, and `dispatch`, which has other agents work."""
+    """The run that a hook is called for: what the agent was asked, and `dispatch`, which has other agents work.
+
+    `nearness` compares the meaning of two texts, and `recall` finds lessons.
+    """
 
     call: AgentCall
     dispatch: RunAgent
+    nearness: MeasureNearness = _no_nearness
+    recall: RecallLessons = no_lessons
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +240,7 @@ class QualityPipeline:
     clock: Clock
     enabled: bool = True
     hook_seconds: float = HOOK_SECONDS
+    embedder: SharedEmbedder | None = None
     generation: int = field(default=0, init=False)
     _before: tuple[tuple[_Isolated, PreHook], ...] = field(default=(), init=False)
     _after: tuple[tuple[_Isolated, PostHook], ...] = field(default=(), init=False)
@@ -238,7 +273,11 @@ class QualityPipeline:
         return _Isolated(hook, priority, self.clock, self.generation)
 
     async def run(
-        self, call: AgentCall, execute: RunAgent, dispatch: Callable[[int], RunAgent]
+        self,
+        call: AgentCall,
+        execute: RunAgent,
+        dispatch: Callable[[int], RunAgent],
+        recall: RecallLessons = no_lessons,
     ) -> AgentResult:
         """Run an agent between the hooks, and return what is made of its result.
 
@@ -250,54 +289,70 @@ class QualityPipeline:
         before, after = self._before, self._after
         if self._draining or not self.enabled or not (before or after):
             return await _executed(call, execute)
+        with self._counted():
+            call, answer = await self._begin(call, before, dispatch, recall)
+            if answer is None:
+                result = await _executed(call, execute)
+            else:
+                result = AgentResult(call=call, text=answer)
+            return await self._finish(result, after, dispatch)
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """Count what goes on inside as in flight."""
         self._in_flight += 1
         self._idle.clear()
         try:
-            result = await self._begin(call, execute, before, dispatch)
-            return await self._finish(result, after, dispatch)
+            yield
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
 
+    async def prepare(self, call: AgentCall, dispatch: Callable[[int], RunAgent]) -> AgentCall:
+        """Return the call as the hooks before the run change it, without a run."""
+        if self._draining or not self.enabled:
+            return call
+        with self._counted():
+            call, _ = await self._begin(call, self._before, dispatch, no_lessons)
+        return call
+
+    async def review(self, result: AgentResult, dispatch: Callable[[int], RunAgent]) -> AgentResult:
+        """Return a result as the hooks after the run change it."""
+        if self._draining or not self.enabled:
+            return result
+        with self._counted():
+            return await self._finish(result, self._after, dispatch)
+
     async def drain(self, seconds: float) -> bool:
         """Take no more hooks, and wait at most so long for the runs between hooks; return whether all have ended."""
         self._draining = True
-        if not self._in_flight:
-            return True
-        idle = asyncio.ensure_future(self._idle.wait())
-        late = asyncio.Event()
-        waiting = asyncio.ensure_future(late.wait())
-        alarm = self.clock.alarm(seconds, late.set)
-        try:
-            await asyncio.wait([idle, waiting], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            alarm.cancel()
-            idle.cancel()
-            waiting.cancel()
+        if self._in_flight:
+            await done_within(self.clock, seconds, self._idle.wait())
         return not self._in_flight
 
     async def _begin(
         self,
         call: AgentCall,
-        execute: RunAgent,
         hooks: Sequence[tuple[_Isolated, PreHook]],
         dispatch: Callable[[int], RunAgent],
-    ) -> AgentResult:
+        recall: RecallLessons,
+    ) -> tuple[AgentCall, str | None]:
+        """Return the call as the hooks change it, and the answer if one of them has it."""
         for isolated, hook in hooks:
             if isolated.is_off:
                 continue
-            work = partial(_call_before, hook, call)
+            work = partial(self._call_before, hook, call, recall)
             match await isolated.call(work, dispatch(isolated.number), self.hook_seconds):
                 case NewCall(call=changed):
                     call = changed if changed.task.strip() else call
                 case SkipRun(answer=answer):
-                    return AgentResult(call=call, text=answer)
+                    return call, answer
                 case SkipHooks():
                     break
                 case None:
                     pass
-        return await _executed(call, execute)
+        return call, None
 
     async def _finish(
         self,
@@ -308,7 +363,7 @@ class QualityPipeline:
         for isolated, hook in hooks:
             if isolated.is_off:
                 continue
-            work = partial(_call_after, hook, result)
+            work = partial(self._call_after, hook, result)
             match await isolated.call(work, dispatch(isolated.number), self.hook_seconds):
                 case AgentResult() as changed:
                     result = changed
@@ -319,13 +374,32 @@ class QualityPipeline:
                     pass
         return result
 
+    async def _call_before(
+        self, hook: PreHook, call: AgentCall, recall: RecallLessons, dispatch: RunAgent
+    ) -> PreOutcome:
+        run = HookedRun(call=call, dispatch=dispatch, nearness=self._nearness, recall=recall)
+        return await hook.before(run)
 
-async def _call_before(hook: PreHook, call: AgentCall, dispatch: RunAgent) -> PreOutcome:
-    return await hook.before(HookedRun(call=call, dispatch=dispatch))
+    async def _call_after(
+        self, hook: PostHook, result: AgentResult, dispatch: RunAgent
+    ) -> PostOutcome:
+        run = HookedRun(call=result.call, dispatch=dispatch, nearness=self._nearness)
+        return await hook.after(run, result)
+
+    async def _nearness(self, first: str, second: str, /) -> float | None:
+        embedder = self.embedder
+        if embedder is None:
+            return None
+        try:
+            return await asyncio.to_thread(_cosine, embedder, first, second)
+        except EmbeddingError as error:
+            logger.warning("texts could not be compared by their vectors: %s", error)
+            return None
 
 
-async def _call_after(hook: PostHook, result: AgentResult, dispatch: RunAgent) -> PostOutcome:
-    return await hook.after(HookedRun(call=result.call, dispatch=dispatch), result)
+def _cosine(embedder: SharedEmbedder, first: str, second: str) -> float:
+    before, after = embedder.get().embed_passages([first, second])
+    return cosines(before, [after])[0]
 
 
 async def _executed(call: AgentCall, execute: RunAgent) -> AgentResult:

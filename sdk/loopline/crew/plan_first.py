@@ -14,6 +14,7 @@ from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, extract_json
 
 Mode = Literal["off", "auto", "always"]
+MODES: tuple[Mode, ...] = ("off", "auto", "always")
 THRESHOLD = 6
 REPORTED_CHARACTERS = 400
 SUMMARY_CHARACTERS = 200
@@ -142,15 +143,15 @@ def parse_work_plan(text: str) -> WorkPlan:
             steps = [_step(item) for item in items]
         case _:
             raise LooplineError("the reply has no JSON object with task_summary and steps")
-    known = set[str]()
+    step_ids = set[str]()
     for step in steps:
-        if step.id in known:
+        if step.id in step_ids:
             raise LooplineError(f"two steps are called {step.id}")
         named = {match[1] for match in _PLACEHOLDER.finditer(step.task)}
         for needed in [*step.deps, *sorted(named)]:
-            if needed not in known:
+            if needed not in step_ids:
                 raise LooplineError(f"{step.id} needs {needed}, which is no step before it")
-        known.add(step.id)
+        step_ids.add(step.id)
     return WorkPlan(summary=summary, steps=tuple(steps))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
 from loopline.crew.servants import REFINER
 from loopline.errors import LooplineError
+from loopline.models import Json
 
 MARKER = "[REFINE_DRAFT]"
 EXCLUDED = ("formatter", "deps", "refiner", "verifier")
@@ -17,6 +18,7 @@ EPSILON_CHARACTERS = 50
 SAME = 0.99
 OTHER = 0.3
 SAME_WORDS = 0.95
+SAME_MEANING = 0.92
 REGRESSION = 0.15
 
 _REVISED = re.compile(r"<revised>(.*?)(?:</revised>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -27,13 +29,19 @@ _WORD = re.compile(r"\w+")
 class Refine:
     """A hook that has the draft of an agent rewritten, at most `max_passes` times.
 
-    It stops when a pass changes next to nothing. A pass that leaves the original much further behind than the one
-    before it is rolled back. Drafts that are short, failed or by an agent of `excluded` stay as they are.
+    It stops when a pass changes at most `epsilon` characters or, with `convergence`, next to nothing: by characters, else
+    by words, else, with `embeddings`, by the vectors of the bundle's embedder. If it is `strict`, words alone never say
+    so. A pass that leaves the original much further behind than the one before it is rolled back. Drafts that are short,
+    failed or by an agent of `excluded` stay as they are.
     """
 
     max_passes: int = 1
     min_bytes: int = MIN_BYTES
     excluded: tuple[str, ...] = EXCLUDED
+    epsilon: int = EPSILON_CHARACTERS
+    convergence: bool = True
+    embeddings: bool = False
+    strict: bool = False
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
         """Return the result with the best text."""
@@ -50,11 +58,24 @@ class Refine:
             now = similarity(original, revised)
             if passes > 1 and now < closeness * (1 - REGRESSION):
                 return with_text(result, best, passes, rolled_back=True)
-            converged = has_converged(best, revised)
+            converged = await self._has_converged(run, best, revised)
             best, closeness = revised, max(closeness, now)
             if converged:
                 break
         return with_text(result, best, passes) if passes else None
+
+    async def _has_converged(self, run: HookedRun, before: str, after: str) -> bool:
+        """Return whether a pass changed next to nothing."""
+        characters = differing(before, after)
+        if characters <= self.epsilon:
+            return True
+        share = 1 - characters / max(len(before), len(after), 1)
+        if not self.convergence or share < OTHER:
+            return False
+        if share >= SAME or (not self.strict and similarity(before, after) >= SAME_WORDS):
+            return True
+        nearness = await run.nearness(before, after) if self.embeddings else None
+        return nearness is not None and nearness >= SAME_MEANING
 
     async def _revised(self, run: HookedRun, draft: str) -> str:
         """Return the rewritten text; nothing if there is none."""
@@ -73,29 +94,18 @@ def with_text(
     result: AgentResult, text: str, passes: int, *, rolled_back: bool = False
 ) -> AgentResult:
     """Return the result with another text, and notes of how it came about."""
-    notes = {"refine_passes": passes, **({"refine_rolled_back": True} if rolled_back else {})}
-    changed = AgentResult(
-        call=result.call, result=result.result, error=result.error, text=text, notes=result.notes
-    )
-    return with_notes(changed, notes)
-
-
-def has_converged(before: str, after: str) -> bool:
-    """Return whether a pass changed next to nothing."""
-    if differing(before, after) <= EPSILON_CHARACTERS:
-        return True
-    share = 1 - differing(before, after) / max(len(before), len(after), 1)
-    if share >= SAME or share < OTHER:
-        return share >= SAME
-    return similarity(before, after) >= SAME_WORDS
+    notes: dict[str, Json] = {"refine_passes": passes}
+    if rolled_back:
+        notes |= {"refine_rolled_back": True, "refine_low_quality": True}
+    return with_notes(replace(result, text=text), notes)
 
 
 def differing(before: str, after: str) -> int:
     """Return how many characters lie between what both texts begin and end with."""
     shorter = min(len(before), len(after))
     start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
-    rest = shorter - start
-    end = next((i for i in range(rest) if before[-1 - i] != after[-1 - i]), rest)
+    unmatched = shorter - start
+    end = next((i for i in range(unmatched) if before[-1 - i] != after[-1 - i]), unmatched)
     return max(len(before), len(after)) - start - end
 
 

@@ -36,15 +36,15 @@ class Verify:
         if result.problem or not draft.strip() or run.call.agent.lower() in self.excluded:
             return None
         try:
-            asked = await self._questions(run, draft)
+            questions = await self._questions(run, draft)
             answers = [
                 (await run.dispatch(AgentCall(agent=ANSWERER, task=question))).answer.strip()
-                for question in asked
+                for question in questions
             ]
-            verdict = await self._verdict(run, draft, asked, answers)
+            verdict = await self._verdict(run, draft, questions, answers)
         except LooplineError as error:
             return with_notes(result, {"unverified": str(error)})
-        if not asked:
+        if not questions:
             return with_notes(result, {"unverified": "the verifier asked nothing"})
         return self._judged(result, verdict)
 
@@ -60,13 +60,14 @@ class Verify:
         return [line[1].strip() for line in lines if line][: self.questions]
 
     async def _verdict(
-        self, run: HookedRun, draft: str, asked: list[str], answers: list[str]
+        self, run: HookedRun, draft: str, questions: list[str], answers: list[str]
     ) -> str:
         """Return the reply that compares the draft with the answers."""
-        if not asked:
+        if not questions:
             return ""
         pairs = "\n".join(
-            f"Q: {question}\nA: {answer}" for question, answer in zip(asked, answers, strict=True)
+            f"Q: {question}\nA: {answer}"
+            for question, answer in zip(questions, answers, strict=True)
         )
         task = (
             f"{MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. Where they "
@@ -79,13 +80,13 @@ class Verify:
     def _judged(self, result: AgentResult, verdict: str) -> AgentResult:
         status = tag(verdict, "status").strip().lower()
         lines = (_ITEM.fullmatch(line) for line in tag(verdict, "discrepancies").splitlines())
-        found: list[Json] = [line[1].strip() for line in lines if line]
-        if status.startswith("clean") and not found:
+        findings: list[Json] = [line[1].strip() for line in lines if line]
+        if status.startswith("clean") and not findings:
             return with_notes(result, {"verified_clean": True})
-        if not status.startswith("discrepan") and not found:
+        if not status.startswith("discrepan") and not findings:
             return with_notes(result, {"unverified": "the verifier's reply cannot be read"})
         flagged = with_notes(
-            result, {"verified_with_discrepancy": True, "verifier_discrepancies": found}
+            result, {"verified_with_discrepancy": True, "verifier_discrepancies": findings}
         )
         final = tag(verdict, "final").strip()
         return replace(flagged, text=final) if self.rewrite and final else flagged
@@ -93,5 +94,5 @@ class Verify:
 
 def tag(text: str, name: str) -> str:
     """Return what stands in the last tag of that name; to the end of the text if it is not closed."""
-    _, opening, rest = text.rpartition(f"<{name}>")
-    return rest.partition(f"</{name}>")[0] if opening else ""
+    _, opening, body = text.rpartition(f"<{name}>")
+    return body.partition(f"</{name}>")[0] if opening else ""

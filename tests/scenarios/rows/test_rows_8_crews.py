@@ -9,11 +9,12 @@ import pytest
 
 from loopline import Agent, LooplineError, ToolError
 from loopline.conversations import Conversation
-from loopline.crew import Agents, parse_handoff
+from loopline.crew import Agents, CrewOptions, parse_handoff
+from loopline.crew.effort import Reasoning
 from loopline.testing import Call
 from loopline.timeline import RunChild, SourceAdded, ToolResult, TurnHeader
 from tests.support.child_runs import EACH, Line
-from tests.support.crews import READER, WRITER, Scripts, crew_harness, handoff
+from tests.support.crews import AGENTS, READER, WRITER, Scripts, crew_harness, handoff
 
 
 async def result_texts(talk: Conversation) -> list[str]:
@@ -303,9 +304,11 @@ def test_c14_an_agent_thinks_as_hard_as_its_kind_of_work_needs(
     name: str, effort: str | None
 ) -> None:
     agent = Agent(name=name, description="Works.")
-    assert dict(agent.child_limits) == ({} if effort is None else {"reasoning_effort": effort})
+    assert dict(agent.limits_with(Reasoning().effort(agent.name))) == (
+        {} if effort is None else {"reasoning_effort": effort}
+    )
     own = replace(agent, effort="max")
-    assert dict(own.child_limits) == {"reasoning_effort": "max"}
+    assert dict(own.limits_with(Reasoning().effort(own.name))) == {"reasoning_effort": "max"}
 
 
 async def test_c14_the_effort_of_an_agent_is_in_its_requests() -> None:
@@ -317,3 +320,18 @@ async def test_c14_the_effort_of_an_agent_is_in_its_requests() -> None:
         await harness.conversation("c").say("Go")
     assert model.requests["Plan"][0].options.reasoning_effort == "high"
     assert model.requests["Go"][0].options.reasoning_effort == ""
+
+
+def test_the_environment_names_model_and_effort_of_an_agent_and_how_many_run_at_once() -> None:
+    agents = Agents(AGENTS).with_environment(
+        {
+            "CHATCLI_AGENT_READER_MODEL": "scripted",
+            "CHATCLI_AGENT_READER_EFFORT": "MAX",
+            "CHATCLI_AGENT_WRITER_EFFORT": "enormous",
+        }
+    )
+    assert (agents["reader"].model, agents["reader"].effort) == ("agent.reader", "max")
+    assert agents["writer"] == AGENTS[1]
+    assert CrewOptions.of_environment({"CHATCLI_AGENT_MAX_WORKERS": "2"}).max_workers == 2
+    with pytest.raises(LooplineError, match="CHATCLI_AGENT_MAX_WORKERS must be a whole number"):
+        CrewOptions.of_environment({"CHATCLI_AGENT_MAX_WORKERS": "0"})

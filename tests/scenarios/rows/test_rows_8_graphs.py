@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 
-from loopline import Bundle, Delta, Harness, LooplineError, Output, Source, ToolContext, tool
+from loopline import (
+    Bundle,
+    Delta,
+    Harness,
+    LooplineError,
+    Output,
+    Source,
+    ToolContext,
+    ToolError,
+    tool,
+)
+from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
 from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, settled
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
-from loopline.timeline import CrewGraph, Plan, RunChild, ToolResult
+from loopline.testing.clock import BEGINNING
+from loopline.timeline import (
+    BackgroundResult,
+    Block,
+    ConversationKey,
+    CrewGraph,
+    Entry,
+    MemoryLog,
+    Plan,
+    RunChild,
+    ToolResult,
+)
 from tests.support.child_runs import Line
 from tests.support.crews import Scripts, find
 
@@ -33,17 +55,17 @@ def analysis(achieved: bool, answer: str = "", feedback: str = "") -> str:
     )
 
 
-def graphs(**options: int) -> Bundle:
-    return Bundle(id="desk", tools=[find], graph=replace(GraphOptions(), **options))
+def graphs(max_workers: int = 5) -> Bundle:
+    return Bundle(id="desk", tools=[find], graph=GraphOptions(max_workers=max_workers))
 
 
 async def run(
-    lines: Mapping[str, Sequence[Line]], **options: int
+    lines: Mapping[str, Sequence[Line]], max_workers: int = 5
 ) -> tuple[Scripts, str, list[CrewGraph], list[Plan], list[RunChild]]:
     """Run a graph; return the model, the result, and what was recorded."""
     model = Scripts({"Begin": [Call("crew.graph", goal="the goal"), "Ok."], **lines})
     async with Harness.open(
-        graphs(**options), store="memory:", model=model, clock=FakeClock()
+        graphs(max_workers), store="memory:", model=model, clock=FakeClock()
     ) as harness:
         talk = harness.conversation("c")
         await talk.say("Begin")
@@ -80,6 +102,12 @@ async def test_row_130_steps_run_as_soon_as_they_can_and_those_that_need_others_
     assert {item.status for item in recorded[-1].steps} == {"completed"}
     assert plans[-1].snapshot.status == "complete"
     assert plans[-1].snapshot.steps == ("do a", "do b", "do c")
+    drawn = [
+        summary_of(Block(seq=1, turn=1, round=1, n=1, ts=BEGINNING, term=1, body=item))
+        for item in recorded
+    ]
+    assert "attempt 1 · the goal · … a · … b · □ c ← a, b" in drawn
+    assert drawn[-1] == "attempt 1 · the goal · ✓ a · ✓ b · ✓ c ← a, b · analysed"
 
 
 async def test_row_130_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others() -> None:
@@ -119,6 +147,15 @@ async def test_row_130_no_more_steps_run_at_once_than_may() -> None:
     assert most == 2
 
 
+async def test_an_analyst_that_fails_does_not_say_that_the_goal_is_reached() -> None:
+    model, text, *_ = await run({"Plan how": [plan_of(step("a"))], "Your step": ["done well"]})
+    assert text.startswith("Whether the goal is reached is not known. ")
+    assert "the model could not be asked" in text
+    assert "done well" in text
+    assert "a. completed: do a" in text
+    assert len(model.requests["Plan how"]) == 1
+
+
 async def test_what_is_missing_is_planned_again_as_often_as_may_be() -> None:
     model, text, recorded, plans, _ = await run(
         {
@@ -127,11 +164,42 @@ async def test_what_is_missing_is_planned_again_as_often_as_may_be() -> None:
             "Say whether": [analysis(False, "", "the rest")],
         }
     )
-    assert [graph.attempt for graph in recorded if graph.analysed][::2] == [1, 2, 3]
+    assert [graph.attempt for graph in recorded if graph.analysed] == [1, 2, 3]
     assert "not reached: the rest" in text
     assert "Missing: the rest" in model.prompt_of("Plan how")
     assert len({plan.snapshot.plan_id for plan in plans}) == 3
+    statuses = [plan.snapshot.step_status["1"] for plan in plans]
+    assert statuses == ["in_progress", "done"] * 3
     assert len(model.requests["Plan how"]) == 3
+
+
+async def test_a_graph_that_is_planned_again_shows_its_new_steps_and_never_the_old_ones() -> None:
+    model = ScriptedModel(
+        [
+            Call("crew.graph", goal="the goal"),
+            plan_of(step("a")),
+            "done",
+            analysis(False, "", "the rest"),
+            plan_of(step("b"), step("c", "b")),
+            "done",
+            "done",
+            analysis(True, "Done."),
+            "Ok.",
+        ]
+    )
+    async with Harness.open(graphs(), store="memory:", model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Begin")
+        bodies = [block.body for block in await talk.blocks()]
+    again = [body for body in bodies if isinstance(body, CrewGraph) and body.attempt == 2]
+    assert {tuple(item.id for item in graph.steps) for graph in again} == {(), ("b", "c")}
+    plans = {
+        (body.snapshot.plan_id, body.snapshot.steps) for body in bodies if isinstance(body, Plan)
+    }
+    assert plans == {
+        ("plan:turn_1:c1", ("do a",)),
+        ("plan:turn_1:c1.2", ("do b", "do c")),
+    }
 
 
 async def test_a_plan_that_cannot_be_run_is_asked_for_once_more_and_then_refused() -> None:
@@ -234,3 +302,147 @@ async def test_what_the_user_says_meanwhile_is_analysed_and_costs_no_attempt() -
     assert len(taken) > 2
     assert all(len(inputs) == 1 for inputs in taken[:2])
     assert "also in German" in model.prompt_of("Plan how")
+
+
+async def test_a_result_of_the_background_is_nothing_that_the_user_has_said() -> None:
+    log = MemoryLog(FakeClock())
+
+    @tool(effect="read")
+    async def deliver() -> str:
+        """Have a result come in from the background."""
+        late = BackgroundResult(call_id="c9", tool="desk.slow", text="late")
+        await log.append(ConversationKey(name="c"), [Entry(body=late, turn=1)], seen=0)
+        return "delivered"
+
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a"))],
+            "Your step: do a": [Call("desk.deliver"), "done"],
+            "Say whether": [analysis(False, "", "the rest")],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[deliver], graph=GraphOptions(max_replans=0))
+    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
+        await harness.conversation("c").say("Begin")
+    assert len(model.requests["Plan how"]) == 1
+
+
+async def cached_lookups(cached: tuple[str, ...], tasks: Mapping[str, Sequence[Line]]) -> list[str]:
+    """Run a graph with these steps; return what the tool was asked, once for each time that it ran."""
+    names, gate = list[str](), asyncio.Event()
+
+    @tool(effect="read")
+    async def look(name: str) -> str:
+        """Look something up."""
+        names.append(name)
+        if name == "broken":
+            raise ToolError("nothing there")
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+        await gate.wait()
+        return f"{name} was looked up"
+
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(*map(step, tasks))],
+            **{f"Your step: do {name}": lines for name, lines in tasks.items()},
+            "Say whether": [analysis(True, "Done.")],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[look], graph=GraphOptions(cached=cached))
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Begin")
+    return names
+
+
+async def test_row_130_equal_calls_of_steps_to_a_tool_that_opts_in_are_made_once() -> None:
+    look_up: list[Line] = [Call("desk.look", name="lake"), "done"]
+    steps = dict.fromkeys("abc", look_up)
+    assert await cached_lookups(("desk.*",), steps) == ["lake"]
+    assert await cached_lookups((), steps) == ["lake"] * 3
+
+
+async def test_row_130_another_call_and_one_that_failed_are_made_again() -> None:
+    steps: Mapping[str, Sequence[Line]] = {
+        "a": [Call("desk.look", name="lake"), "done"],
+        "b": [Call("desk.look", name="sea"), "done"],
+        "c": [Call("desk.look", name="broken"), Call("desk.look", name="broken"), "done"],
+    }
+    assert sorted(await cached_lookups(("desk.look",), steps)) == [
+        "broken",
+        "broken",
+        "lake",
+        "sea",
+    ]
+
+
+async def test_row_130_a_stop_begins_none_of_the_steps_that_wait() -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="read")
+    async def hang() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a"), step("b", "a"), step("c", "b"))],
+            "Your step: do a": [Call("desk.hang"), "done"],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[hang], graph=GraphOptions())
+    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        turn = asyncio.ensure_future(talk.say("Begin"))
+        await begun.wait()
+        await talk.stop()
+        result = await turn
+        bodies = [block.body for block in await talk.blocks()]
+    assert result.exit_reason == "stopped"
+    ended = {body.conversation: body.reason for body in bodies if isinstance(body, RunChild)}
+    assert ended == {"c~c1": "complete", "c~c1.4": "stopped"}
+    statuses = [body.steps for body in bodies if isinstance(body, CrewGraph)][-1]
+    assert [item.status for item in statuses] == ["failed", "skipped", "skipped"]
+
+
+async def test_row_130_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
+    begun, clock = asyncio.Event(), FakeClock()
+
+    @tool(effect="read")
+    async def hang() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    model = Scripts(
+        {
+            "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
+            "Plan how": [plan_of(step("a", tool_hint="desk.hang"), step("b", "a"), step("c"))],
+            "Your step: do a": [Call("desk.hang"), "done"],
+            "Your step: do c": ["c is done"],
+            "Say whether": [analysis(True, "Half of it.")],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[hang], graph=GraphOptions(step_seconds=5, max_workers=1))
+    async with Harness.open(bundle, store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        turn = asyncio.ensure_future(talk.say("Begin"))
+        await begun.wait()
+        clock.advance(6)
+        assert (await turn).answer == "Ok."
+        bodies = [block.body for block in await talk.blocks()]
+    last = [body.steps for body in bodies if isinstance(body, CrewGraph)][-1]
+    assert {item.id: item.status for item in last} == {
+        "a": "failed",
+        "b": "skipped",
+        "c": "completed",
+    }
+    reasons = {body.conversation: body.reason for body in bodies if isinstance(body, RunChild)}
+    assert reasons["c~c1.4"] == "deadline"
+    assert "Suggested tool: desk.hang" in str(model.requests["Your step: do a"][0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 import pytest
 
@@ -24,9 +25,10 @@ from loopline.crew import (
     SkipRun,
     Verify,
 )
+from loopline.crew.effort import effort_of_budget
 from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
-from loopline.crew.quality import effort_of_budget
+from loopline.search import EmbeddingError, SharedEmbedder, WordEmbedder
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ToolResult
 from tests.support.crews import AGENTS, READER, Scripts, desk
@@ -298,6 +300,42 @@ async def test_c11_refining_ends_when_a_pass_changes_next_to_nothing() -> None:
 
     result = await refined(lambda call: reply(call), passes=9)
     assert result.notes["refine_passes"] == len(seen) <= 3
+
+
+FIRST, LAST = LONG[:90], LONG[-90:].strip()
+COLD = "Its water stays cold through all of summer because springs feed it from below. "
+ROAD = "A narrow road leads along the northern shore to two villages and one chapel. "
+SWAPPED = [f"{FIRST}{ROAD}{COLD}{LAST}", f"{FIRST}{COLD}{ROAD}{LAST}"]
+OTHERS = [
+    f"{FIRST}Kings quarrelled over taxes, wheat, salt, horses, bridges, mills and forests. {LAST}",
+    f"{FIRST}Engines burn coal or oil; turbines want steam, gas, pressure, valves, pipes. {LAST}",
+]
+
+
+def no_embedder() -> WordEmbedder:
+    raise EmbeddingError("no model")
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "load", "texts", "passes"),
+    [
+        (True, WordEmbedder, SWAPPED, 1),
+        (True, WordEmbedder, OTHERS, 3),
+        (False, WordEmbedder, SWAPPED, 3),
+        (True, no_embedder, SWAPPED, 3),
+        (True, None, SWAPPED, 3),
+    ],
+)
+async def test_c11_refining_ends_when_the_embedder_finds_both_texts_nearly_the_same(
+    embeddings: bool, load: Callable[[], WordEmbedder] | None, texts: list[str], passes: int
+) -> None:
+    embedder = None if load is None else SharedEmbedder(load)
+    through = QualityPipeline(clock=FakeClock(), embedder=embedder)
+    through.add_after(Refine(max_passes=3, embeddings=embeddings, strict=True))
+    revisions = cycle(texts)
+    hooks = Worker(lambda call: revised(next(revisions)))
+    result = await through.run(CALL, Worker(lambda _: texts[-1]), hooks.of_hook)
+    assert result.notes["refine_passes"] == passes
 
 
 async def test_c11_a_refiner_that_fails_leaves_the_best_text() -> None:

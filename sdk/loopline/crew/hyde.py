@@ -1,0 +1,100 @@
+"""HyDE: a search also looks for the keywords of an answer that a model imagines before anything was found."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from loopline.errors import ModelError
+from loopline.models import (
+    JsonObject,
+    Model,
+    Prompt,
+    Reply,
+    ToolSpec,
+    UserMessage,
+    complete_reply,
+    well_formed,
+)
+from loopline.search import STOP_WORDS
+from loopline.timeline import SearchExpanded
+from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
+
+KEYWORDS = 5
+REQUEST_SECONDS = 30.0
+LEAST_LETTERS = 3
+HYPOTHESIS_CHARACTERS = 2_000
+_WORD = re.compile(r"[^\W_][\w'-]*")
+_SYSTEM = (
+    "Imagine that the answer to the search was found. Write it down in two to four sentences, with the words that such a "
+    "text would use. Do not say that you are guessing."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyde:
+    """Expands what is searched for in knowledge and past turns by `keywords` words of an imagined answer.
+
+    `model` is the role of the model that imagines it. If it cannot be asked, or says nothing, the search is as it was.
+    """
+
+    keywords: int = KEYWORDS
+    model: str = "fast"
+
+    def keywords_of(self, query: str, hypothesis: str) -> tuple[str, ...]:
+        """Return the words of the imagined answer that it has most often and the query has not, in any case."""
+        own_terms = {term.lower() for term in _WORD.findall(query)}
+        counts = Counter(
+            term.lower()
+            for term in _WORD.findall(hypothesis)
+            if len(term) >= LEAST_LETTERS and term.lower() not in STOP_WORDS
+        )
+        return tuple(term for term, _ in counts.most_common() if term not in own_terms)[
+            : self.keywords
+        ]
+
+
+class ExpandedSearch(RerunnableTool):
+    """A tool that searches for the `query` of its arguments and for keywords of an imagined answer."""
+
+    def __init__(self, tool: Tool, hyde: Hyde, model: Model) -> None:
+        self.spec: ToolSpec = tool.spec
+        self._tool = tool
+        self._hyde = hyde
+        self._model = model
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse what the search refuses."""
+        self._tool.check(arguments)
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Return what the search gives for the expanded query."""
+        query = {"query": "", **arguments}["query"]
+        reply = await self._imagined(str(query)) if str(query).strip() else None
+        if reply is None:
+            return await self._tool.run(arguments, call)
+        hypothesis = well_formed(reply.text).strip()[:HYPOTHESIS_CHARACTERS]
+        keywords = self._hyde.keywords_of(str(query), hypothesis)
+        expanded = SearchExpanded(
+            call_id=call.context.call_id,
+            query=str(query),
+            hypothesis=hypothesis,
+            keywords=keywords,
+            model=self._model.name,
+            usage=reply.usage,
+            cost=self._model.capabilities.cost(reply.usage),
+        )
+        outcome = await self._tool.run(
+            {**arguments, "query": " ".join([str(query), *keywords])}, call
+        )
+        return replace(outcome, bodies=(*outcome.bodies, expanded))
+
+    async def _imagined(self, query: str) -> Reply | None:
+        """Return the reply with an imagined answer; None if there is none."""
+        prompt = Prompt(system=_SYSTEM, messages=(UserMessage(text=query),), purpose="search")
+        try:
+            reply = await complete_reply(self._model, prompt, REQUEST_SECONDS)
+        except ModelError:
+            return None
+        return reply if reply.text.strip() or reply.usage.input_tokens else None
