@@ -10,6 +10,9 @@ from loopline.models import JsonObject, dumps
 from loopline.timeline import ConversationKey
 from tests.dialects.sample_conversation import TALK
 
+IN_PARTS: frozenset[DialectName] = frozenset({"ag-ui", "vercel"})
+"""Dialects whose clients have a streamed text for good: it is not sent again when it is stored."""
+_TEXTS = ("TEXT_MESSAGE_", "REASONING_", "text-", "reasoning-")
 GOLDEN = Path(__file__).with_name("golden")
 NAMES: Sequence[DialectName] = list(DIALECTS)
 
@@ -26,6 +29,15 @@ def heard(
 def lasting(records: Iterable[Record]) -> list[Record]:
     """Those that follow from blocks alone."""
     return [record for record in records if record.id]
+
+
+def stored(name: DialectName, records: Iterable[Record]) -> list[Record]:
+    """Those that follow from blocks alone, without the texts that a live listener has by their pieces."""
+    return [
+        record
+        for record in lasting(records)
+        if name not in IN_PARTS or not record.event.startswith(_TEXTS)
+    ]
 
 
 def line(record: Record) -> str:

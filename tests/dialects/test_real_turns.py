@@ -15,7 +15,7 @@ from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, Exit, Timeline
-from tests.dialects.decoded_stream import NAMES, heard, lasting, lines
+from tests.dialects.decoded_stream import NAMES, heard, lines, stored
 from tests.dialects.test_how_a_stream_ends import is_last
 from tests.support.workbench import Desk, workbench
 
@@ -50,7 +50,7 @@ async def test_a_turn_that_is_run_is_told_to_its_end_and_replayed_alike(name: Di
         records = heard(name, await stream_of(talk), TALK)
         again = replayed(name, TALK, await talk.blocks())
     assert is_last(name, records[-1])
-    assert lines(lasting(records)) == lines(again)
+    assert lines(stored(name, records)) == lines(stored(name, again))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,7 +73,7 @@ async def test_a_turn_that_pauses_and_is_carried_on_is_told_in_two_streams(
     first, whole_events = heard(name, paused, TALK), heard(name, [*paused, *carried_on], TALK)
     assert is_last(name, first[-1])
     assert is_last(name, whole_events[-1])
-    assert lines(lasting(whole_events)) == lines(replayed(name, TALK, blocks))
+    assert lines(stored(name, whole_events)) == lines(stored(name, replayed(name, TALK, blocks)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,7 +85,9 @@ async def test_what_is_said_between_turns_is_told_before_the_turn_that_takes_it(
         await talk.followup("And milk?")
         events += await stream_of(talk, "more")
         blocks = await talk.blocks()
-    assert lines(lasting(heard(name, events, TALK))) == lines(replayed(name, TALK, blocks))
+    assert lines(stored(name, heard(name, events, TALK))) == lines(
+        stored(name, replayed(name, TALK, blocks))
+    )
 
 
 def folded(records: Sequence[Record]) -> dict[str, Json]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loopline import LooplineError
 from loopline.events import Delta, DialectName, Event, dialect, replayed
-from tests.dialects.decoded_stream import NAMES, heard, lasting, lines
+from tests.dialects.decoded_stream import NAMES, heard, lasting, lines, stored
 from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
 
 channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
@@ -35,17 +35,20 @@ def streams(draw: st.DrawFn) -> Sequence[Event]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_replay_from_any_record_on_is_the_rest_of_what_was_sent_live(name: DialectName) -> None:
-    live = lasting(heard(name, EVENTS))
-    assert lines(replayed(name, TALK, BLOCKS)) == lines(live)
+    live = stored(name, heard(name, EVENTS))
+    assert lines(stored(name, replayed(name, TALK, BLOCKS))) == lines(live)
     for sent, record in enumerate(live, start=1):
-        assert lines(replayed(name, TALK, BLOCKS, record.id)) == lines(live[sent:])
+        rest = replayed(name, TALK, BLOCKS, record.id)
+        assert lines(stored(name, rest)) == lines(live[sent:])
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30)
 @given(stream=streams())
 def test_what_lasts_does_not_depend_on_deltas(name: DialectName, stream: Sequence[Event]) -> None:
-    assert lines(lasting(heard(name, stream))) == lines(replayed(name, TALK, BLOCKS))
+    assert lines(stored(name, heard(name, stream))) == lines(
+        stored(name, replayed(name, TALK, BLOCKS))
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,7 +69,9 @@ def test_a_block_that_is_heard_again_says_nothing(name: DialectName) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_delta_before_any_block_harms_nothing(name: DialectName) -> None:
     early = [Delta(type="delta", channel="answer", text="A"), *EVENTS]
-    assert lines(lasting(heard(name, early))) == lines(replayed(name, TALK, BLOCKS))
+    assert lines(stored(name, heard(name, early))) == lines(
+        stored(name, replayed(name, TALK, BLOCKS))
+    )
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1.", "-1.2", "1.2.3"])

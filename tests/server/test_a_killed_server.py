@@ -10,8 +10,14 @@ from pathlib import Path
 
 import httpx2
 
+from loopline import Harness
+from loopline.client import connect
+from loopline.server import app
+from loopline.timeline import NEW_TURN, Block, Exit, UserPrompt
+from tests.bench.server_kills import run
 from tests.docs.pages import ROOT
-from tests.support.live_server import sse_records
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving, sse_records
 
 TURNS = 12
 HERE = "/conversations/default/default"
@@ -77,3 +83,23 @@ def test_after_a_kill_each_turn_ends_and_reconnected_clients_have_every_block_on
             names = [name for _, name in [*before[number], *after]]
             assert (names.count("user.prompt"), names.count("react.exit")) == (1, 1)
             assert names[-1] == "react.exit"
+
+
+async def test_clients_that_listen_while_the_server_is_killed_have_every_block_once() -> None:
+    report = await run(turns=6, kills=1, seed=3)
+    assert (report.lost, report.unended, report.sent) == ([], [], 6)
+    assert report.cut > 0
+
+
+async def test_a_message_that_was_stored_and_not_begun_is_answered_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/talk.db"
+    async with Harness.open(SHOP, store=store, model=EchoModel()) as harness:
+        await harness.conversation("c1").interrupts.append(UserPrompt(text="tea"), NEW_TURN)
+    with serving(app(SHOP, store=store, model=EchoModel())) as url:
+        async with connect(url) as server:
+            async for event in server.conversation("c1").listen(after=0):
+                if isinstance(event, Block) and isinstance(event.body, Exit):
+                    break
+            assert (await server.conversation("c1").blocks(types="assistant.completion")) != ()

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
+import httpx2
 import pytest
 from fastapi import FastAPI
+from msgspec import structs
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from loopline.models import JsonObject
 from loopline.server import ServerSettings, app
 from loopline.server.listener import bundle_host
+from loopline.server.listeners import Listeners
 from loopline.server.problems import RequestProblem
+from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP
+
+SCOPE: dict[str, object] = {
+    "type": "http",
+    "asgi": {"version": "3.0", "spec_version": "2.4"},
+    "http_version": "1.1",
+    "method": "GET",
+    "scheme": "http",
+    "path": "/conversations/default/default/c1/events",
+    "query_string": b"",
+    "headers": [(b"host", b"localhost")],
+    "client": ("127.0.0.1", 50_000),
+    "server": ("127.0.0.1", 8_000),
+}
+KEY = ConversationKey(name="c1")
 
 
 @pytest.fixture
@@ -26,34 +46,90 @@ async def served() -> AsyncGenerator[FastAPI]:
 
 
 async def test_a_client_that_leaves_before_the_first_byte_is_no_listener(served: FastAPI) -> None:
+    statuses = list[int]()
+
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
+            statuses.append(message["status"])
             raise OSError("the client has gone")
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": "/conversations/default/default/c1/events",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost")],
-        "client": ("127.0.0.1", 50_000),
-        "server": ("127.0.0.1", 8_000),
-    }
     with suppress(ClientDisconnect, OSError):
-        await served(scope, receive, send)
-    assert bundle_host(served).listeners == 0
+        await served({**SCOPE}, receive, send)
+    assert statuses == [200]
+    assert bundle_host(served).listeners.count == 0
 
 
 async def test_a_turn_has_its_place_while_it_is_sent(served: FastAPI) -> None:
     host = bundle_host(served)
-    with host.turn_slot():
-        with host.turn_slot(), pytest.raises(RequestProblem, match="2 turns run already"):
-            host.turn_slot().__enter__()
-        with host.turn_slot():
+    key = ConversationKey(name="c1")
+    async with host.turn_slot(key):
+        async with host.turn_slot(key):
+            with pytest.raises(RequestProblem, match="2 turns run already"):
+                await host.turn_slot(key).__aenter__()
+        async with host.turn_slot(key):
             pass
+
+
+async def test_a_client_that_goes_while_it_does_not_read_leaves_nothing_behind(
+    served: FastAPI,
+) -> None:
+    host, is_gone = bundle_host(served), asyncio.Event()
+
+    async def receive() -> Message:
+        await is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body" and b"retry" not in message["body"]:
+            is_gone.set()
+            await asyncio.Event().wait()
+
+    await host.harnesses[0].conversation("c1").say("tea")
+    await served({**SCOPE, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send)
+    assert (host.listeners.count, host.broadcasts.open_count) == (0, 0)
+
+
+def test_a_user_has_a_share_of_the_places_for_listeners() -> None:
+    listeners = Listeners(4, 2)
+    ann, bob = structs.replace(KEY, user="ann"), structs.replace(KEY, user="bob")
+    places = [listeners.take(ann) for _ in range(2)]
+    with pytest.raises(RequestProblem, match="a user may have 2 streams open") as refused:
+        listeners.take(structs.replace(ann, name="c2"))
+    assert refused.value.status == 429
+    places += [listeners.take(bob) for _ in range(2)]
+    with pytest.raises(RequestProblem, match="4 streams are open already"):
+        listeners.take(structs.replace(KEY, user="eve"))
+    for place in [*places, *places]:
+        place.release()
+    assert listeners.count == 0
+    listeners.take(ann)
+    assert listeners.count == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/conversations/default/default/c1/messages", {"text": "tea"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "t"}], "stream": True}),
+        (
+            "/api/chat",
+            {
+                "id": "c1",
+                "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "t"}]}],
+            },
+        ),
+    ],
+)
+async def test_a_message_whose_stream_has_no_place_is_not_sent(path: str, body: JsonObject) -> None:
+    opened = app(SHOP, store="memory:", model=EchoModel(), settings=ServerSettings(listeners=0))
+    host = bundle_host(opened)
+    await host.open()
+    transport = httpx2.ASGITransport(opened)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.post(path, json=body, headers={"Accept": "text/event-stream"})
+    assert answer.status_code == 503
+    assert not await host.log.conversations()
+    await host.close()

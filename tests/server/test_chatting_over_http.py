@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
-from loopline.models import JsonObject
+from loopline import Bundle
+from loopline.models import JsonObject, Prompt, Reply, TextDelta
 from loopline.server import app
+from loopline.testing import Call, Say, ScriptedModel
+from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving, sse_records, until
 
@@ -24,6 +31,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]
     served = app(SHOP, store=f"sqlite:///{folder}/talk.db", model=EchoModel())
     with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as opened:
         yield opened
+
+
+class HeldModel(EchoModel):
+    """Says the rest of a reply once its first piece was heard."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Event()
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        async for piece in super().stream(prompt):
+            yield piece
+            await asyncio.to_thread(self.heard.wait, 30)
 
 
 def say(client: httpx2.Client, talk: str, text: str, **more: object) -> httpx2.Response:
@@ -41,12 +60,21 @@ def test_a_message_is_answered_with_the_result_of_its_turn(client: httpx2.Client
     )
 
 
-def test_a_stream_has_every_block_of_the_turn_and_ends_with_it(client: httpx2.Client) -> None:
-    with client.stream(
-        "POST", f"{HERE}/streamed/messages", json={"text": "tea"}, headers=STREAM
-    ) as response:
+def test_a_stream_has_every_block_of_the_turn_and_ends_with_it(tmp_path: Path) -> None:
+    model = HeldModel()
+    served = app(SHOP, store=f"sqlite:///{tmp_path}/talk.db", model=model)
+    with (
+        serving(served) as url,
+        httpx2.Client(base_url=url, timeout=30) as client,
+        client.stream(
+            "POST", f"{HERE}/streamed/messages", json={"text": "tea"}, headers=STREAM
+        ) as response,
+    ):
         assert response.headers["content-type"].startswith("text/event-stream")
-        records = list(sse_records(response))
+        stream = sse_records(response)
+        records = until(stream, "delta")
+        model.heard.set()
+        records += stream
     names = [name for _, name, _ in records]
     assert names[0] == "user.prompt"
     assert names[-1] == "react.exit"
@@ -126,7 +154,78 @@ def test_a_question_pauses_the_turn_until_it_is_answered(client: httpx2.Client) 
     body = {"values": {call["call_id"]: "yes"}}
     answered = client.post(f"{HERE}/asked/answers", json=body).json()
     assert answered["exit_reason"] == "complete"
-    assert client.post(f"{HERE}/asked/answers", json=body).status_code == 422
+    again = client.post(f"{HERE}/asked/answers", json={"values": {call["call_id"]: "no"}})
+    assert again.status_code == 409
+    assert again.json()["detail"] == f'{call["call_id"]} has been answered already: "yes"'
+
+
+def asking(folder: Path) -> FastAPI:
+    """Return a server whose agent makes a call that asks while it stays open."""
+    Served(folder).declare({"calc": sdk()})
+    return app(
+        Bundle(id="asks"),
+        store=f"sqlite:///{folder}/talk.db",
+        model=ScriptedModel([Call("mcp.calc.choose"), Say("Done.")]),
+        properties={"mcp.file": str(folder / ".mcp.json"), "react.select_tools": False},
+    )
+
+
+def test_answers_of_which_only_some_are_for_open_calls_answer_none(tmp_path: Path) -> None:
+    path = f"{HERE}/open/answers"
+    green, other = {"c1": {"kind": "green"}}, {"c9": True}
+    with (
+        serving(asking(tmp_path)) as url,
+        httpx2.Client(base_url=url, timeout=30) as client,
+        client.stream(
+            "POST", f"{HERE}/open/messages", json={"text": "Go!"}, headers=STREAM
+        ) as response,
+    ):
+        events = sse_records(response)
+        until(events, "pending")
+        mixed = client.post(path, json={"values": green | other})
+        assert (mixed.status_code, "c9" in mixed.json()["detail"]) == (409, True)
+        answered = client.post(path, json={"values": green})
+        assert (answered.status_code, answered.json()) == (202, {"done": True})
+        until(events, "react.exit")
+
+
+def test_of_answers_that_come_at_once_the_call_gets_the_first_in_the_log(tmp_path: Path) -> None:
+    with serving(asking(tmp_path)) as url, httpx2.Client(base_url=url, timeout=30) as client:
+
+        def answer(kind: str) -> bool:
+            body: JsonObject = {"values": {"c1": {"kind": kind}}, "only_open": True}
+            reply: JsonObject = client.post(f"{HERE}/open/answers", json=body).json()
+            return reply == {"done": True}
+
+        message = {"text": "Go!"}
+        with client.stream(
+            "POST", f"{HERE}/open/messages", json=message, headers=STREAM
+        ) as response:
+            events = sse_records(response)
+            until(events, "pending")
+            kinds = ["green", "black", "white"] * 4
+            with ThreadPoolExecutor(len(kinds)) as pool:
+                done = list(pool.map(answer, kinds))
+            until(events, "react.exit")
+        stored = client.get(f"{HERE}/open/blocks").json()["blocks"]
+    first = next(
+        block["body"]["value"]["kind"] for block in stored if block["type"] == "user.answer"
+    )
+    [result] = [block["body"]["text"] for block in stored if block["type"] == "react.tool.result"]
+    assert [kind for kind, is_done in zip(kinds, done, strict=True) if is_done] == [first]
+    assert result == f"accept: {first}"
+
+
+def test_a_limit_that_cannot_be_held_is_the_senders_and_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "loopline")
+    served = app(SHOP, store="memory:", model=EchoModel())
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        refused = say(client, "priceless", "tea", limits={"max_cost": 1})
+    assert (refused.status_code, "price" in refused.json()["detail"]) == (422, True)
+    assert "a turn was refused: max_cost=1" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 def test_a_running_turn_is_stopped(client: httpx2.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -91,8 +92,11 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("POST", f"{talk}/turns-with-feedbacks", {}),
         ("GET", f"{talk}/satisfaction", None),
         ("GET", f"{talk}/blocks", None),
+        ("GET", f"{talk}/approvals", None),
         ("GET", f"{talk}/export", None),
         ("POST", f"{talk}/answers", {"values": {"c2": "yes"}}),
+        ("POST", f"{talk}/interrupts", {"text": "More."}),
+        ("GET", f"{talk}/turns/turn_2", None),
         ("POST", f"{talk}/stop", None),
         ("POST", f"{talk}/recall", {"seq": 1, "turn_id": "turn_1"}),
         ("POST", f"{talk}/fork", {"seq": 1}),
@@ -113,6 +117,9 @@ REFS = (
     "artifact:conv.timeline.v1",
     "so:sources_pool[1]",
     "cv:c1/ar:turn_1.user.prompt",
+    "su:turn_1.conv.range.summary",
+    "sk:shop.secret",
+    "ks:secret.md",
 )
 NAMES = (
     "ef:acme:tea:chatbot:message:ann:c1:turn_1:user:user.prompt.1",
@@ -141,6 +148,74 @@ def test_nobody_reaches_what_belongs_to_another(served: Served) -> None:
             passed.append((who, "POST", name))
     assert passed == []
     assert tried >= 350
+    assert served.send("ann", "GET", f"{OF_ANN}/c1/export").json() == before
+
+
+def protocol_routes() -> list[tuple[str, str, Json]]:
+    """The routes without a tenant in their path, with requests that name a conversation of ann."""
+    named: Json = {"conversation_id": "c1"}
+    message: dict[str, Json] = {"role": "user", "content": "What did I say?"}
+    spoken: Json = {"role": "user", "parts": [{"type": "text", "text": "What did I say?"}]}
+    part: Json = {"state": "output-available", "toolCallId": "c2", "output": "yes"}
+    approved: Json = {"role": "assistant", "parts": [part]}
+    resumed: Json = {"interruptId": "c2", "status": "resolved", "payload": "yes"}
+    return [
+        ("POST", "/v1/chat/completions", {"messages": [message], "metadata": named}),
+        ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": []}),
+        ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": [{"id": "m", **message}]}),
+        ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": [], "resume": [resumed]}),
+        ("POST", "/api/chat", {"id": "c1", "messages": [spoken]}),
+        ("POST", "/api/chat", {"id": "c1", "messages": [approved]}),
+        ("GET", "/api/chat/c1/stream", None),
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/models/shop", None),
+    ]
+
+
+def test_a_name_in_a_protocol_of_others_is_one_of_the_sender(served: Served) -> None:
+    before = served.send("ann", "GET", f"{OF_ANN}/c1/export").json()
+    for who, (method, path, body) in itertools.product(SENDERS, protocol_routes()):
+        response = served.send(who, method, path, body)
+        assert response.status_code in ((200, 204, 422) if who in OTHERS else (401,)), (who, path)
+        assert SECRET not in response.text
+    assert served.send("ann", "GET", f"{OF_ANN}/c1/export").json() == before
+    own = {f"/conversations/{at.tenant}/{at.project}/c1": who for who, at in OTHERS.items()}
+    forgotten = [served.send(who, "DELETE", path).is_success for path, who in own.items()]
+    assert forgotten == [True] * len(own)
+
+
+OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn"}
+"""Routes that are about no conversation, or have tests of their own."""
+BEGIN = ("messages", "messages/multipart", "events", "events/vercel")
+"""Routes that begin a conversation of the sender, if there is none of that name."""
+
+
+def test_every_route_of_the_server_is_probed(served: Served) -> None:
+    document = served.send("ann", "GET", "/openapi.json").json()
+    probed = {(method, path) for method, path, _ in routes("acme", "tea") + protocol_routes()}
+    missing = [
+        (method, path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if path not in OPEN
+        and not path.endswith(("/messages", "/messages/multipart", "/events", "/events/{dialect}"))
+        and not any(sent == method.upper() and is_of(path, at) for sent, at in probed)
+    ]
+    assert missing == []
+
+
+def is_of(route: str, path: str) -> bool:
+    """Whether a path is one of a route."""
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route), path) is not None
+
+
+def test_who_is_of_another_place_neither_sends_nor_listens(served: Served) -> None:
+    before = served.send("ann", "GET", f"{OF_ANN}/c1/export").json()
+    for who in SENDERS[1:]:
+        for name in BEGIN:
+            method = "POST" if name.startswith("messages") else "GET"
+            response = served.send(who, method, f"{OF_ANN}/c1/{name}", {"text": "x"})
+            assert response.status_code == (403 if who in OTHERS else 401), (who, name)
     assert served.send("ann", "GET", f"{OF_ANN}/c1/export").json() == before
 
 

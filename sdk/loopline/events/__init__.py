@@ -6,10 +6,18 @@ from loopline.events.dialects import AgentEvent as AgentEvent
 from loopline.events.dialects import DialectName as DialectName
 from loopline.events.dialects import dialect as dialect
 from loopline.events.dialects import replayed as replayed
+from loopline.events.dialects import run_dialect as run_dialect
 from loopline.events.dialects.chatcli import AgentEventType as AgentEventType
 from loopline.events.dialects.chatcli import go_duration as go_duration
+from loopline.events.dialects.client_run import ClientRun as ClientRun
+from loopline.events.dialects.client_run import RunDialect as RunDialect
 from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record
+from loopline.events.dialects.openai_chunks import ChatCompletion as ChatCompletion
+from loopline.events.dialects.openai_chunks import TurnOutcome as TurnOutcome
+from loopline.events.dialects.openai_chunks import completion_dialect as completion_dialect
+from loopline.events.dialects.openai_chunks import failure_data as failure_data
+from loopline.events.dialects.openai_chunks import outcome_of as outcome_of
 from loopline.events.events import Caller as Caller
 from loopline.events.events import Delta as Delta
 from loopline.events.events import Event as Event
@@ -18,4 +26,7 @@ from loopline.events.events import ObservedTurn as ObservedTurn
 from loopline.events.events import Observer as Observer
 from loopline.events.events import PartialOutput as PartialOutput
 from loopline.events.mailbox import HELD_EVENTS as HELD_EVENTS
+from loopline.events.mailbox import HELD_SIZE as HELD_SIZE
 from loopline.events.mailbox import Mailbox as Mailbox
+from loopline.events.mailbox import event_size as event_size
+from loopline.events.projection import question_digest as question_digest

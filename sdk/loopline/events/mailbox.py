@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Self
+from typing import Self, cast
+
+from msgspec import Struct
 
 from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
@@ -16,6 +19,10 @@ _Kind = tuple[str, str, int, str]
 
 HELD_EVENTS = 1_000
 """The largest number of events that wait for a subscriber."""
+HELD_SIZE = 1024 * 1024
+"""The largest size of events that wait for a subscriber who gets blocks from the log too: their text may be some more."""
+VALUE_SIZE = 32
+"""What every value of an event counts, beside its characters."""
 MINIMUM_ROOM = 2
 """Room for what was missed, and the newest event."""
 FREED_SHARE = 10
@@ -32,7 +39,13 @@ class _PendingEvent:
 
     event: Event
     kind: _Kind | None
+    size: int
     joined: list[str] = field(default_factory=list[str])
+
+    def join(self, text: str, size: int) -> None:
+        """Add text behind its own."""
+        self.joined.append(text)
+        self.size += size
 
     @property
     def text(self) -> str:
@@ -55,6 +68,11 @@ class _PendingEvent:
         """Return whether a later block replaces it."""
         return self.kind is not None and self.kind[0] not in ("reset", "custom")
 
+    @property
+    def is_text(self) -> bool:
+        """Return whether it is a part of the text that is streamed."""
+        return self.kind is not None and self.kind[0] in ("delta", "reset")
+
 
 class Mailbox:
     """Events in order, until one subscriber takes them by `async for`.
@@ -64,10 +82,12 @@ class Mailbox:
     the newest of each type, channel, call and name. Then texts of one channel are joined across other events, and the
     oldest blocks go: one `missed` before everything else names them. The newest block stays. Without another block the
     oldest event goes, which takes more channels at once than there is room for. A cancelled wait loses no event.
+
+    Where the size has a limit, the oldest blocks go too while there is more, and without another block what is no text.
     """
 
-    def __init__(self, room: int = HELD_EVENTS) -> None:
-        """Create a mailbox for so many events.
+    def __init__(self, room: int = HELD_EVENTS, *, limit: int | None = None) -> None:
+        """Create a mailbox for so many events, whose size may have a limit.
 
         Raises:
             LooplineError: there is no room for what was missed and one more event.
@@ -77,6 +97,8 @@ class Mailbox:
                 f"a mailbox needs room for {MINIMUM_ROOM} events or more, not {room}"
             )
         self._room = room
+        self._limit = limit
+        self._size = 0
         self._events = deque[_PendingEvent]()
         self._missed: tuple[int, int] | None = None
         self._has_replaceable = False
@@ -89,14 +111,15 @@ class Mailbox:
 
     def put(self, event: Event) -> None:
         """Add an event after all that wait; this never waits itself."""
-        kind = _kind(event)
+        kind, size = _kind(event), 0 if self._limit is None else event_size(event)
+        self._size += size
         match event:
             case Delta(type="delta", text=text) if self._events and self._events[-1].kind == kind:
-                self._events[-1].joined.append(text)
+                self._events[-1].join(text, size)
             case _:
-                self._events.append(_PendingEvent(event, kind))
+                self._events.append(_PendingEvent(event, kind, size))
                 self._has_replaceable = self._has_replaceable or kind is not None
-        if len(self) > self._room:
+        if len(self) > self._room or (self._limit is not None and self._size > self._limit):
             self._make_room()
         self._changed.set()
 
@@ -117,7 +140,9 @@ class Mailbox:
             self._changed.clear()
             await self._changed.wait()
         if self._missed is None:
-            return self._events.popleft().complete
+            item = self._events.popleft()
+            self._size -= item.size
+            return item.complete
         (after, through), self._missed = self._missed, None
         count = through - after
         text = f"too slow for {count} blocks: talk.blocks(after={after}, limit={count}) has them"
@@ -126,13 +151,27 @@ class Mailbox:
     def _make_room(self) -> None:
         if self._has_replaceable:
             self._events = _without_replaced(self._events)
+            self._size = sum(item.size for item in self._events)
             self._has_replaceable = any(item.is_replaceable for item in self._events)
         while len(self) > self._room - self._room // FREED_SHARE:
-            oldest = list(islice((item for item in self._events if item.kind is None), 2))
-            self._drop(oldest[0] if len(oldest) > 1 else self._events[0])
+            self._drop(self._replaceable_block() or self._events[0])
+        if self._limit is None:
+            return
+        while self._size > self._limit - self._limit // FREED_SHARE:
+            others = (item for item in self._events if item.kind and not item.is_text)
+            oldest = self._replaceable_block() or next(others, None)
+            if oldest is None:
+                return
+            self._drop(oldest)
+
+    def _replaceable_block(self) -> _PendingEvent | None:
+        """Return the oldest block, unless it is the newest one too."""
+        oldest = list(islice((item for item in self._events if item.kind is None), 2))
+        return oldest[0] if len(oldest) > 1 else None
 
     def _drop(self, item: _PendingEvent) -> None:
         self._events.remove(item)
+        self._size -= item.size
         match item.event:
             case Block(seq=seq):
                 self._add_missed(seq - 1, seq)
@@ -144,6 +183,28 @@ class Mailbox:
     def _add_missed(self, after: int, through: int) -> None:
         first, last = self._missed or (after, through)
         self._missed = min(first, after), max(last, through)
+
+
+def event_size(event: Event) -> int:
+    """Return roughly how many bytes an event holds."""
+    size, rest = 0, list[object]([event.body if isinstance(event, Block) else event.data])
+    if isinstance(event, Delta):
+        rest.append(event.text)
+    while rest:
+        size, value = size + VALUE_SIZE, rest.pop()
+        match value:
+            case str() | bytes():
+                size += len(value)
+            case dict():
+                items = cast("dict[str, object]", value)
+                rest += [*items, *items.values()]
+            case list() | tuple():
+                rest += cast("Sequence[object]", value)
+            case Struct():
+                rest += [getattr(value, name) for name in value.__struct_fields__]
+            case _:
+                pass
+    return size
 
 
 def _kind(event: Event) -> _Kind | None:
@@ -170,7 +231,7 @@ def _without_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:
                 if first is item:
                     result.append(item)
                 else:
-                    first.joined.append(item.text)
+                    first.join(item.text, item.size)
             case kind:
                 if index == newest[kind] and (index > newest_block or not item.is_replaceable):
                     result.append(item)

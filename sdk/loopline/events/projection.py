@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from loopline.events.events import Delta, Event
 from loopline.events.turn_events import (
@@ -21,6 +23,7 @@ from loopline.events.turn_events import (
     InputRequested,
     InputTaken,
     ProgressReported,
+    QuestionOpened,
     RoundStarted,
     TextReset,
     TextStreamed,
@@ -29,8 +32,11 @@ from loopline.events.turn_events import (
     TurnPaused,
     TurnStarted,
 )
+from loopline.models import JsonObject
 from loopline.timeline import (
+    AgentSwitched,
     ArtifactKept,
+    BackgroundResult,
     Block,
     Checkpoint,
     Completion,
@@ -45,6 +51,8 @@ from loopline.timeline import (
     FilesPulled,
     Hide,
     Imported,
+    InboxBody,
+    Lesson,
     MemoryFact,
     ModelOverflowed,
     ModelSwitched,
@@ -56,8 +64,10 @@ from loopline.timeline import (
     ProxiedCall,
     ProxiedResult,
     RangeSummary,
+    ReflectionDue,
     RoundStart,
     RunChild,
+    SearchExpanded,
     Source,
     SourceAdded,
     SystemMessage,
@@ -65,6 +75,7 @@ from loopline.timeline import (
     Thinking,
     ToolCalled,
     ToolPending,
+    ToolQuestion,
     ToolResult,
     ToolsSelected,
     ToolStarted,
@@ -74,7 +85,6 @@ from loopline.timeline import (
     UserAnswer,
     UserAttachment,
     UserFollowup,
-    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
@@ -86,6 +96,10 @@ StampedEvent = tuple[EventMeta, TurnEvent]
 
 _START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
+OPEN_QUESTION = "loopline.question"
+"""The name of the event of a call that asks while it stays open."""
+PROGRAM_CALL = "loopline.program_call"
+"""The name of the events of a call that a program makes: no protocol has calls within a call."""
 
 
 @dataclass(slots=True)
@@ -123,6 +137,20 @@ class TurnProjection:
         return TurnPaused(
             calls=self.unanswered, rounds=self.turn.rounds, stop_reason=self.stop_reason
         )
+
+    def open_question(self, question: ToolQuestion) -> QuestionOpened:
+        """Return the question of a call that stays open."""
+        request = InputRequested(
+            call=self.call(question.call_id),
+            kind=question.kind,
+            question=question.question,
+            digest=question_digest(question),
+            form={"type": "boolean"} if question.form is None else question.form,
+        )
+        waiting = TurnPaused(
+            calls=(question.call_id,), rounds=self.turn.rounds, stop_reason=self.stop_reason
+        )
+        return QuestionOpened(request=request, pause=waiting)
 
     def call(self, call_id: str, tool: str = "") -> CallStarted:
         """Return the call; only its id and tool if its block was not received."""
@@ -199,7 +227,7 @@ class TurnEventFold:
         self._newest = _START
         self._running = 0
         self._turns: dict[int, TurnProjection] = {}
-        self._inputs: dict[int, tuple[Block, UserInput]] = {}
+        self._inputs: dict[int, tuple[Block, InboxBody]] = {}
         self._sources: dict[int, Source] = {}
         self._pending: _PendingDecision | None = None
         self._is_open = False
@@ -241,7 +269,11 @@ class TurnEventFold:
             self._pending = None
             flag = body.flag if isinstance(body, Completion) else ""
             thought = pending.event.notes or pending.thinking
-            yield pending.meta, replace(pending.event, flag=flag, thought=thought)
+            thinking = pending.thinking
+            yield (
+                pending.meta,
+                replace(pending.event, flag=flag, thought=thought, thinking=thinking),
+            )
 
     def _take_block(self, block: Block) -> list[StampedEvent]:
         meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
@@ -262,14 +294,23 @@ class TurnEventFold:
                 yield from self._start_round(start, projection)
             case Decision() as decision:
                 self._pending = _PendingDecision(meta, projection.decision(decision))
-            case ToolCalled() | RunChild() | ToolPending() | ToolResult() as body:
+            case (
+                ToolCalled() | RunChild() | ToolQuestion() | ToolPending() | ToolResult()
+            ) as body:
                 yield from self._update_call(body, projection, meta)
             case Completion() as completion:
                 yield self._answer(completion, projection)
             case Exit() as end:
                 yield self._finish(end, projection)
             case (
-                UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | SourceAdded()
+                UserPrompt()
+                | UserFollowup()
+                | UserSteer()
+                | BackgroundResult()
+                | UserRecalled()
+                | SourceAdded()
+                | ProxiedCall()
+                | ProxiedResult()
             ) as body:
                 yield from self._note(block, body)
             case (
@@ -279,6 +320,7 @@ class TurnEventFold:
                 | Draft()
                 | CustomEvent()
                 | FileAdded()
+                | Plan()
             ) as body:
                 yield body
             case (
@@ -290,7 +332,6 @@ class TurnEventFold:
                 | Notes()
                 | ToolStarted()
                 | Notice()
-                | Plan()
                 | PlanAck()
                 | PlanHistory()
                 | SystemMessage()
@@ -301,9 +342,11 @@ class TurnEventFold:
                 | ArtifactKept()
                 | FileRemoved()
                 | FilesPulled()
-                | ProxiedCall()
-                | ProxiedResult()
                 | CrewGraph()
+                | ReflectionDue()
+                | Lesson()
+                | AgentSwitched()
+                | SearchExpanded()
                 | MemoryFact()
                 | Feedback()
                 | Unknown()
@@ -311,17 +354,21 @@ class TurnEventFold:
                 pass  # no turn event
 
     def _note(
-        self, block: Block, body: UserInput | UserRecalled | SourceAdded
+        self,
+        block: Block,
+        body: InboxBody | UserRecalled | SourceAdded | ProxiedCall | ProxiedResult,
     ) -> Iterator[TurnEvent]:
-        """Note what later blocks refer to."""
+        """Note what later blocks refer to, and yield what is said of it at once."""
         match body:
+            case ProxiedCall() | ProxiedResult():
+                yield _program_call(body)
             case SourceAdded(sid=sid, source=source):
                 self._sources[sid] = source
             case UserRecalled(said=seq):
                 self._inputs.pop(seq, None)
             case UserPrompt():
                 self._inputs[block.seq] = block, body
-            case UserFollowup(text=text) | UserSteer(text=text):
+            case UserFollowup(text=text) | UserSteer(text=text) | BackgroundResult(text=text):
                 self._inputs[block.seq] = block, body
                 yield InputAccepted(kind=_kind(body), text=text)
 
@@ -338,7 +385,7 @@ class TurnEventFold:
 
     def _update_call(
         self,
-        body: ToolCalled | RunChild | ToolPending | ToolResult,
+        body: ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult,
         projection: TurnProjection,
         meta: EventMeta,
     ) -> Iterator[TurnEvent]:
@@ -349,8 +396,13 @@ class TurnEventFold:
             case RunChild():
                 yield projection.child(body, meta)
                 return
-            case ToolPending(call_id=call_id, kind=kind, question=question):
-                yield InputRequested(call=projection.call(call_id), kind=kind, question=question)
+            case ToolQuestion():
+                yield _open_question(body)
+                yield projection.open_question(body)
+                return
+            case ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
+                call = projection.call(call_id)
+                yield InputRequested(call=call, kind=kind, question=question, digest=digest)
             case ToolResult():
                 yield projection.finish_call(body)
         # A call that was cut off usually means the end of the turn, not a pause for the other calls.
@@ -404,8 +456,33 @@ def _delta_events(delta: Delta) -> Iterator[TurnEvent]:
             pass  # says nothing of the turn
 
 
-def _kind(body: UserInput) -> str:
-    return body.type.removeprefix("user.")
+def question_digest(question: ToolQuestion) -> str:
+    """Return the digest by which an approval that a running call asks for is signed."""
+    text = json.dumps([question.call_id, question.question])
+    return sha256(text.encode()).hexdigest()
+
+
+def _open_question(question: ToolQuestion) -> CustomEvent:
+    """Return the event of a call that asks while it stays open; its turn does not pause for it."""
+    asked: JsonObject = {"callId": question.call_id, "question": question.question}
+    return CustomEvent(
+        name=OPEN_QUESTION, data={**asked, "form": question.form}, call_id=question.call_id
+    )
+
+
+def _program_call(body: ProxiedCall | ProxiedResult) -> CustomEvent:
+    """Return the event of a program's call that begins or has ended; its result is read by its ref."""
+    data: JsonObject = {"callId": body.call_id, "parent": body.parent, "tool": body.tool}
+    match body:
+        case ProxiedCall(arguments=arguments):
+            data |= {"status": "started", "arguments": arguments}
+        case ProxiedResult(status=status, elapsed_ms=elapsed):
+            data |= {"status": status, "elapsedMs": elapsed}
+    return CustomEvent(name=PROGRAM_CALL, data=data, call_id=body.parent)
+
+
+def _kind(body: InboxBody) -> str:
+    return "background" if isinstance(body, BackgroundResult) else body.type.removeprefix("user.")
 
 
 def _resolved(completion: Completion) -> str:

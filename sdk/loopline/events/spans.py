@@ -23,6 +23,9 @@ from loopline.timeline import (
     ModelOverflowed,
     ModelSwitched,
     Notice,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
     RangeSummary,
     RoundStart,
     ToolCalled,
@@ -72,6 +75,7 @@ SpanBody = (
     | ToolCalled
     | ToolStarted
     | ToolResult
+    | ProxiedBody
     | RoundStart
     | Decision
     | ModelSwitched
@@ -97,8 +101,8 @@ class _Request(NamedTuple):
 class TurnSpans:
     """The spans of one turn, from its blocks in order.
 
-    A turn is an `invoke_agent` span. Each model request is a `chat` span below it, each call an `execute_tool` span. The
-    turn of a child run is below the call that started it. Arguments, results and messages are included only with
+    A turn is an `invoke_agent` span. Each model request is a `chat` span below it, each call an `execute_tool` span; a
+    call of a program is below the call that runs it. The turn of a child run is below the call that started it. Arguments, results and messages are included only with
     `content`.
     """
 
@@ -130,13 +134,15 @@ class TurnSpans:
                 self._prompt = text
             case ToolCalled(call_id=call_id, arguments=arguments):
                 self._arguments[call_id] = arguments
+            case ProxiedCall(call_id=call_id, arguments=arguments):
+                self._arguments[call_id], self._call_starts[call_id] = arguments, block.ts
             case ToolStarted(call_id=call_id):
                 self._call_starts[call_id] = block.ts
             case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
                 return self._take_round(block, body)
             case ToolsSelected() | RangeSummary():
                 return self._take_auxiliary(block, body)
-            case ToolResult():
+            case ToolResult() | ProxiedResult():
                 return [self._execute_tool(block, body)]
             case Exit(reason=reason):
                 return [*self._give_up(block, reason), self._invoke_agent(block, body)]
@@ -206,7 +212,8 @@ class TurnSpans:
             error=error,
         )
 
-    def _execute_tool(self, end: Block, result: ToolResult) -> FinishedSpan:
+    def _execute_tool(self, end: Block, result: ToolResult | ProxiedResult) -> FinishedSpan:
+        """Return the span of a call; that of a program's call is below the call that runs the program."""
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
         attributes: dict[str, Value] = {
             genai.TOOL: result.tool,
@@ -225,6 +232,9 @@ class TurnSpans:
             end.ts,
             attributes,
             error="" if result.status == "ok" else result.status,
+            parent_id=span_id(self.of, genai.EXECUTE_TOOL, result.parent)
+            if isinstance(result, ProxiedResult)
+            else "",
         )
 
     def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:

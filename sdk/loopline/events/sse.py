@@ -7,7 +7,7 @@ line feeds alone. Every piece ends with a blank line.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
@@ -33,8 +33,9 @@ def encode(record: Record) -> bytes:
     if "\n" in record.event or "\r" in record.event:
         raise LooplineError(f"the name of an event is one line, not {record.event!r}")
     id_field = "id: {}.{}\n".format(*position(record.id)) if record.id else ""
-    name, data = well_formed(record.event), dumps(well_formed_object(record.data))
-    return f"{id_field}event: {name}\ndata: {data}\n\n".encode()
+    name_field = f"event: {well_formed(record.event)}\n" if record.named else ""
+    data = dumps(well_formed_object(record.data))
+    return f"{id_field}{name_field}data: {data}\n\n".encode()
 
 
 def retry(milliseconds: int) -> bytes:
@@ -54,18 +55,20 @@ async def frames(
     *,
     clock: Clock,
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-    retry_ms: int = RETRY_MS,
+    retry_ms: int | None = RETRY_MS,
     after: tuple[int, int] = START,
+    until: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the dialect's records of the events as a stream, until the events end.
+    """Yield the dialect's records of the events as a stream, until the events end, or `until` after one of them.
 
     Records up to the position `after` are left out: the dialect takes their blocks, the client does not get them. A
-    comment is sent when nothing else was for `keep_alive_seconds`. Closing this closes the events.
+    comment is sent when nothing else was for `keep_alive_seconds`, and `retry_ms` first, unless it is None. Closing this closes the events.
     """
-    pieces = _pieces(events, dialect, after)
+    pieces = _pieces(events, dialect, after, until)
     waiting: asyncio.Future[bytes | None] | None = None
     try:
-        yield retry(retry_ms)
+        if retry_ms is not None:
+            yield retry(retry_ms)
         while True:
             # The wait outlives a keep-alive: to cancel it would end the generator it waits for.
             waiting = waiting or asyncio.ensure_future(anext(pieces, None))
@@ -86,12 +89,17 @@ async def frames(
 
 
 async def _pieces(
-    events: AsyncIterator[Event], dialect: Dialect, after: tuple[int, int]
+    events: AsyncIterator[Event],
+    dialect: Dialect,
+    after: tuple[int, int],
+    until: Callable[[], bool] | None,
 ) -> AsyncGenerator[bytes, None]:
     async for event in events:
         for record in dialect.take(event):
             if not record.id or position(record.id) > after:
                 yield encode(record)
+        if until is not None and until():
+            return
     for record in dialect.close():
         yield encode(record)
 

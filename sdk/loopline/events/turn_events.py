@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import (
     AnswerFlag,
     CustomEvent,
@@ -15,6 +15,7 @@ from loopline.timeline import (
     ExitReason,
     FileAdded,
     ModelSwitched,
+    Plan,
     RangeSummary,
     RunChild,
     Source,
@@ -80,6 +81,7 @@ class DecisionMade:
     decision: Decision
     thought: str = ""
     notes: str = ""
+    thinking: str = ""
     flag: AnswerFlag = ""
 
     @property
@@ -113,11 +115,16 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequested:
-    """A call waits for the user: for the answer to its tool's question, or for approval."""
+    """A call waits for the user: for the answer to its tool's question, or for approval of what `digest` is of.
+
+    `form` is the schema of the answer, if the tool has one.
+    """
 
     call: CallStarted
     kind: Literal["question", "approval"]
     question: str
+    digest: str = ""
+    form: Json = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +147,7 @@ class ChildFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputAccepted:
-    """An input of the kind `followup` or `steer` was recorded; no round has taken it yet."""
+    """An input of the kind `followup`, `steer` or `background` was recorded; no round has taken it yet."""
 
     kind: str
     text: str
@@ -219,6 +226,14 @@ class TurnPaused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOpened:
+    """A running call asks the user and stays open. Its turn goes on; a client that follows one run sees it as `pause`."""
+
+    request: InputRequested
+    pause: TurnPaused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFinished:
     """The turn ended. `usage` and `cost` include its child runs; `answer` is the last one.
 
@@ -253,6 +268,7 @@ TurnEvent = (
     | ProgressReported
     | AnswerGiven
     | TurnPaused
+    | QuestionOpened
     | TurnFinished
     | ToolsSelected
     | ModelSwitched
@@ -260,5 +276,6 @@ TurnEvent = (
     | Draft
     | CustomEvent
     | FileAdded
+    | Plan
 )
 """What happens in a turn; the bodies among them say all of it themselves."""

@@ -15,6 +15,7 @@ from loopline.errors import AttachmentError
 from loopline.files.formats import (
     PDF_SIGNATURE,
     Image,
+    check_image,
     has_archive_at_end,
     is_archive,
     is_office,
@@ -43,7 +44,8 @@ class AttachmentCaps:
 
     `prompt_bytes` limits the text of a message in UTF-8, or the values that `resume` gives to pending calls.
     `message_bytes` limits the text and all files together, `file_bytes` a file of any other type, which `known_types`
-    refuses. Word, Excel and PowerPoint documents have the limit of PDFs.
+    refuses. Word, Excel and PowerPoint documents have the limit of PDFs. With `decode_images` an image is decoded by Pillow
+    before it is taken, each frame to its last row.
     """
 
     image_bytes: int = 5 * MB
@@ -55,23 +57,36 @@ class AttachmentCaps:
     prompt_bytes: int = MB // 2
     message_bytes: int = 25 * MB
     known_types: bool = False
+    decode_images: bool = False
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> AttachmentCaps:
         """Return the limits with those that variables of the environment set.
 
         Raises:
-            AttachmentError: a variable is no number of bytes.
+            AttachmentError: a variable has a value that it cannot have.
         """
         usual = cls()
         images = _bytes_of(environment, "MODALITY_MAX_IMAGE_BYTES", usual.image_bytes)
         documents = _bytes_of(environment, "MODALITY_MAX_DOC_BYTES", usual.pdf_bytes)
         message = _bytes_of(environment, "MESSAGE_MAX_BYTES", usual.message_bytes)
-        return cls(image_bytes=images, pdf_bytes=documents, message_bytes=message)
+        decodes = _stated(environment, "LOOPLINE_DECODE_IMAGES") or "0"
+        if decodes not in ("0", "1"):
+            raise AttachmentError(f"LOOPLINE_DECODE_IMAGES is {decodes!r}: it must be 0 or 1")
+        return cls(
+            image_bytes=images,
+            pdf_bytes=documents,
+            message_bytes=message,
+            decode_images=decodes == "1",
+        )
+
+
+def _stated(environment: Mapping[str, str], variable: str) -> str:
+    return environment[variable].strip() if variable in environment else ""
 
 
 def _bytes_of(environment: Mapping[str, str], variable: str, default: int) -> int:
-    stated = environment[variable].strip() if variable in environment else ""
+    stated = _stated(environment, variable)
     if not stated:
         return default
     if not _BYTES.fullmatch(stated):
@@ -246,6 +261,8 @@ def _image_file(
             f"{file.name} has {image.width:,}×{image.height:,} pixels: an image may have "
             f"{caps.image_pixels:,} a side"
         )
+    if caps.decode_images:
+        check_image(file.name, data)
     return structs.replace(
         file,
         mime=image.mime,

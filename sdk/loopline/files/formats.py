@@ -1,4 +1,4 @@
-"""File formats: images, read by their first bytes, and PDFs, read by a process of their own.
+"""File formats: images, told by their first bytes, and PDFs, Office documents and pixels, read by processes of their own.
 
 The image formats: PNG (W3C), GIF89a (CompuServe), WebP container (RFC 9649), JPEG (ITU T.81, B.2.2).
 """
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -120,6 +121,26 @@ def is_office(data: bytes) -> bool:
 def has_archive_at_end(data: bytes) -> bool:
     """Return whether programs that read archives from their end find one behind something else."""
     return not is_archive(data) and _ZIP_END in data[-_ZIP_END_REACH:]
+
+
+def check_image(
+    name: str,
+    data: bytes,
+    *,
+    cpu_seconds: int = CPU_SECONDS,
+    memory_bytes: int = MEMORY_BYTES,
+) -> None:
+    """Check that an image can be decoded, each frame to its last row; blocks while a process of its own does.
+
+    Raises:
+        AttachmentError: it is damaged, has too many frames or pixels, or takes too much; or Pillow is not installed.
+    """
+    if find_spec("PIL") is None:
+        raise AttachmentError("images are decoded by Pillow: pip install 'loopline[images]'")
+    too_much = AttachmentError(f"{name} takes too much time or memory to be decoded as an image")
+    result = _run_worker("image_worker.py", data, (cpu_seconds, memory_bytes), too_much)
+    if "problem" in result:
+        raise AttachmentError(f"{name} {result['problem']}")
 
 
 def parse_office(name: str, data: bytes) -> OfficeDocument:

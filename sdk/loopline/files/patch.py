@@ -213,10 +213,10 @@ def _unreadable(diff: bytes, stderr: bytes) -> str:
     message = _message(stderr).partition(" (allow with")[0]
     match = _LINE.search(message)
     lines = diff.splitlines()
-    place = int(match[1]) if match else 0
+    line = int(match[1]) if match else 0
     quoted = (
-        f"; its line {place} is {lines[place - 1].decode('utf-8', 'replace')[:200]!r}"
-        if 0 < place <= len(lines)
+        f"; its line {line} is {lines[line - 1].decode('utf-8', 'replace')[:200]!r}"
+        if 0 < line <= len(lines)
         else ""
     )
     hunks = sum(len(file.hunks) for file in parse_patch(diff, 0))

@@ -68,9 +68,9 @@ def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message:
     reasons = [reason for file in parse_patch(diff, strip) for reason in _reasons(file, files)]
     if not reasons:
         return f"the patch does not apply: {message}; nothing was changed"
-    more = f"\n({len(reasons) - MAX_EXPLAINED} more)" if len(reasons) > MAX_EXPLAINED else ""
+    remainder = f"\n({len(reasons) - MAX_EXPLAINED} more)" if len(reasons) > MAX_EXPLAINED else ""
     shown = "\n\n".join(reasons[:MAX_EXPLAINED])
-    return f"the patch does not apply, and nothing was changed.\n{shown}{more}"
+    return f"the patch does not apply, and nothing was changed.\n{shown}{remainder}"
 
 
 def _reasons(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str]:
@@ -82,8 +82,8 @@ def _reasons(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str
     changes_lines = any(hunk.expected for hunk in file.hunks)
     if data is None:
         if changes_lines:
-            there = [name for name, content in files.items() if content is not None]
-            nearest = get_close_matches(path, there, n=3, cutoff=0.3)
+            existing_names = [name for name, content in files.items() if content is not None]
+            nearest = get_close_matches(path, existing_names, n=3, cutoff=0.3)
             hint = f"; near it are {', '.join(nearest)}" if nearest else ""
             yield f"{path} does not exist{hint}: react.checkout brings files of older turns"
         return
@@ -133,10 +133,10 @@ def _mismatch(
 def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
     """Return the line, from 0, at which most lines of the hunk stand in their order; None if none does."""
     places = defaultdict[str, list[int]](list)
-    wanted = {line.strip() for line in hunk.expected if line.strip()}
+    expected_lines = {line.strip() for line in hunk.expected if line.strip()}
     for index, line in enumerate(lines):
         stripped = line.strip()
-        if stripped in wanted and len(places[stripped]) < _SAME_LINES:
+        if stripped in expected_lines and len(places[stripped]) < _SAME_LINES:
             places[stripped].append(index)
     votes = Counter[int]()
     for offset, line in enumerate(hunk.expected):

@@ -14,8 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 
-from loopline.models import well_formed
-
 TEXT_CHARACTERS = 400_000
 """How much text of a PDF is read."""
 TEXT_SECONDS = 10.0
@@ -76,15 +74,15 @@ def check_actions(root: object) -> None:
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject
 
-    waiting, seen = [root], set[tuple[int, int]]()
+    waiting, visited = [root], set[tuple[int, int]]()
     while waiting:
         if time.process_time() > SEARCH_SECONDS:
             raise PdfRefused("takes too long to be searched for scripts")
         item = waiting.pop()
         if isinstance(item, IndirectObject):
-            if (item.idnum, item.generation) in seen:
+            if (item.idnum, item.generation) in visited:
                 continue
-            seen.add((item.idnum, item.generation))
+            visited.add((item.idnum, item.generation))
             item = item.get_object()
         if isinstance(item, ArrayObject):
             waiting.extend(item)
@@ -133,9 +131,14 @@ def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
         except (PyPdfError, *_DAMAGE):
             text = "[The text of this page cannot be read.]"
         if text:
-            texts.append(f"[page {number + 1}]\n{_CONTROLS.sub(' ', well_formed(text))}")
+            texts.append(f"[page {number + 1}]\n{_CONTROLS.sub(' ', _written(text))}")
             size += len(text)
     return {"pages": pages, "text": "\n\n".join(texts)}
+
+
+def _written(text: str) -> str:
+    """Return the text with lone surrogates as escapes; the function of the package would load all of it."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def main() -> None:

@@ -129,16 +129,16 @@ def search_files(workspace: Workspace, query: FileQuery) -> SearchReport:
     for path in filter(fits, workspace.paths(query.below)):
         data = workspace.read(path)
         report.searched += 1
-        found = FileHits(path=path, size=len(data))
+        file_hits = FileHits(path=path, size=len(data))
         if content is not None:
-            hits = content.hits(found, data, query.limit - report.count)
+            hits = content.hits(file_hits, data, query.limit - report.count)
             report.binary += hits is None
             if hits is None or not hits.hits:
                 continue
-            found = hits
-        report.files.append(found)
-        report.count += len(found.hits) if content else 1
-        shown_characters += sum(len(text) for _, text in found.shown)
+            file_hits = hits
+        report.files.append(file_hits)
+        report.count += len(file_hits.hits) if content else 1
+        shown_characters += sum(len(text) for _, text in file_hits.shown)
         if report.count >= query.limit or shown_characters > SHOWN_CHARACTERS:
             report.cut = "there may be more"
             break
@@ -165,9 +165,11 @@ class _Content:
 
     def __init__(self, query: FileQuery) -> None:
         self._line = compile_pattern(query.content, ignore_case=query.ignore_case)
-        whole = f"(?m:{query.content})"
+        pattern = f"(?m:{query.content})"
         is_anchored = r"\A" in query.content or r"\z" in query.content
-        self._whole = None if is_anchored else compile_pattern(whole, ignore_case=query.ignore_case)
+        self._whole = (
+            None if is_anchored else compile_pattern(pattern, ignore_case=query.ignore_case)
+        )
         self._context = query.context
 
     def hits(self, file: FileHits, data: bytes, limit: int) -> FileHits | None:

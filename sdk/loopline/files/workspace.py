@@ -98,7 +98,10 @@ class Workspace:
         self.limits: WorkspaceLimits = limits or WorkspaceLimits()
         self._timeline = timeline
         self._changes: dict[str, FileChange] = {}
-        self._beside = {path: block for block in beside if (path := path_beside(block))}
+        self._beside: dict[str, Block] = {}
+        for block in beside:
+            if path := path_beside(block):
+                self._beside[path] = block
 
     def __repr__(self) -> str:
         return f"<workspace of {turn_id(self._number)}: {len(self.paths())} files>"
@@ -300,14 +303,16 @@ def file_bodies(
     number: int,
     changes: Sequence[FileChange],
     call_id: str = "",
-    limits: WorkspaceLimits | None = None,
+    *,
+    limits: WorkspaceLimits,
 ) -> list[FileBody]:
     """Return the bodies that record the changes in a turn, all or none; a file that stays as it is has none.
 
     Raises:
         ToolError: another call has changed a file since, a path clashes with another, or a limit is passed.
     """
-    allowed = limits or WorkspaceLimits()
+    if not changes:
+        return []
     tree = timeline.files
     current = {
         WorkspacePath("files", path): version_in(block) for path, block in tree.files.items()
@@ -324,7 +329,7 @@ def file_bodies(
             bodies += _removal(change, before, call_id)
             current.pop(change.path, None)
             continue
-        check_size(change.path, change.data, allowed)
+        check_size(change.path, change.data, limits)
         count = versions.get(change.path) or tree.version(
             number, change.path.area, change.path.path
         )
@@ -338,7 +343,7 @@ def file_bodies(
         versions[change.path] = added.version
         current[change.path] = added
         bodies.append(added)
-    _check_tree(current, allowed)
+    _check_tree(current, limits)
     return bodies
 
 

@@ -9,6 +9,9 @@ from loopline.server.principals import LocalUser as LocalUser
 from loopline.server.principals import Principal as Principal
 from loopline.server.principals import Unauthenticated as Unauthenticated
 from loopline.server.principals import add_key as add_key
+from loopline.server.principals import revoke_key as revoke_key
+from loopline.server.quotas import DailyQuotas as DailyQuotas
+from loopline.server.retention import Retention as Retention
 from loopline.server.settings import ServerSettings as ServerSettings
 from loopline.server.token_users import ClaimNames as ClaimNames
 from loopline.server.token_users import TokenUsers as TokenUsers

@@ -14,20 +14,34 @@ from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
 from loopline.harness import ModelChoice
 from loopline.server import (
+    ag_ui_routes,
     chat_routes,
     conversation_routes,
     health_routes,
+    openai_routes,
     resource_routes,
+    vercel_routes,
 )
 from loopline.server.bundle_host import BundleHost, BundleSource, HostedBundles
 from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
 from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
+from loopline.server.socket_io import PATH as SOCKETS
+from loopline.server.socket_io import SocketHost
 from loopline.timeline import TimelineLog
 
 TITLE = "Loopline"
 DESCRIPTION = "Conversations with bundles: messages, events, feedback, files."
+
+_ROUTES = (
+    health_routes,
+    resource_routes,
+    conversation_routes,
+    chat_routes,
+    ag_ui_routes,
+    vercel_routes,
+)
 
 
 def app(
@@ -58,6 +72,7 @@ def app(
         clock=clock or SystemClock(),
     )
     host = BundleHost(hosted, auth, chosen)
+    sockets = SocketHost(host)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -65,6 +80,7 @@ def app(
         try:
             yield
         finally:
+            await sockets.close()
             await host.close()
 
     served = FastAPI(
@@ -76,23 +92,34 @@ def app(
         redoc_url=None,
         openapi_url="/openapi.json" if chosen.docs else None,
         redirect_slashes=False,
+        servers=[{"url": chosen.public_url.rstrip("/")}] if chosen.public_url else None,
     )
     served.state.host = host
-    for routes in (health_routes, resource_routes, conversation_routes, chat_routes):
+    served.state.sockets = sockets
+    for routes in _ROUTES:
         served.include_router(routes.router, responses=PROBLEMS)
+    served.include_router(openai_routes.router)
+    served.mount(SOCKETS, sockets.asgi())
     add_handlers(served)
-    if chosen.origins:
+    _add_guards(served, host)
+    return served
+
+
+def _add_guards(served: FastAPI, host: BundleHost) -> None:
+    """Add what every request passes first; the last one that is added is the outermost."""
+    settings = host.settings
+    if settings.origins:
         served.add_middleware(
             CORSMiddleware,
-            allow_origins=list(chosen.origins),
+            allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+            allow_headers=["*"],  # the clients of protocols have headers of their own
+            expose_headers=["Loopline-Conversation", "x-vercel-ai-ui-message-stream"],
         )
     served.add_middleware(
         RequestGuard,
-        body_bytes=chosen.body_bytes,
+        body_bytes=settings.body_bytes,
         is_local=host.is_local,
-        origins=chosen.origins,
+        origins=settings.origins,
         metrics=host.metrics,
     )
-    return served

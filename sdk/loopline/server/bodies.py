@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
+from msgspec import structs
 from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
+from pydantic_core import to_jsonable_python
 
 from loopline.conversations import WhenBusy
-from loopline.react import Limits, TurnResult
-from loopline.timeline import Reaction
+from loopline.react import Limits, TurnResult, result
+from loopline.timeline import Reaction, Timeline
 
 NAME = 200
 TEXT = 512 * 1024
@@ -58,7 +61,10 @@ class TurnLimits(RequestBody):
 
 
 class MessageBody(RequestBody):
-    """A message of a user. With `background` the answer comes at once, and the turn goes on."""
+    """A message of a user.
+
+    With `background` the answer comes at once, and the turn goes on; `webhook` is the URL that is told when it has ended.
+    """
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
@@ -66,13 +72,29 @@ class MessageBody(RequestBody):
     limits: TurnLimits = TurnLimits()
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
     background: bool = False
+    webhook: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class AnswersBody(RequestBody):
-    """Answers to calls that wait, by call id; for an approval true or false."""
+    """Answers to calls that wait, by call id; for an approval true or false.
+
+    `approvals` are the signed approvals of the calls that await approval, by call id. With `only_open` the answers are for calls of the running turn that stay open for them, and continue no paused turn.
+    """
 
     values: Annotated[dict[BoundedName, JsonValue], Field(max_length=REFS)] = {}
+    approvals: Annotated[
+        dict[BoundedName, Annotated[str, Field(max_length=2 * NAME)]], Field(max_length=REFS)
+    ] = {}
+    only_open: bool = False
     limits: TurnLimits = TurnLimits()
+
+
+class InterruptBody(RequestBody):
+    """A message for the turn that runs, or else for the next one: a followup is added, a steer cuts off what it does."""
+
+    text: Annotated[str, Field(min_length=1, max_length=TEXT)]
+    kind: Literal["followup", "steer"] = "followup"
+    attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
 
 
 class RecallBody(RequestBody):
@@ -143,6 +165,13 @@ class ResourceBody(RequestBody):
     rn: Annotated[str, Field(min_length=1, max_length=4_096)]
 
 
+class PlaceAnswer(BaseModel):
+    """Where a message is stored: its turn, and its seq."""
+
+    turn_id: str
+    seq: int
+
+
 class ReceiptAnswer(BaseModel):
     """Where a message is stored, and where its events are read."""
 
@@ -153,11 +182,29 @@ class ReceiptAnswer(BaseModel):
 
 
 class WaitingCall(BaseModel):
-    """A call that waits for its user."""
+    """A call that waits for its user. `approval` is the signed approval, if it awaits one and its user is answered."""
 
     call_id: str
     tool: str
     question: str
+    arguments: dict[str, JsonValue]
+    approval: str = ""
+
+
+class ApprovalAnswer(BaseModel):
+    """A call that awaits approval, with the signed approval that its answer must bring."""
+
+    call_id: str
+    tool: str
+    question: str
+    arguments: dict[str, JsonValue] | None
+    approval: str
+
+
+class ApprovalsAnswer(BaseModel):
+    """The calls of a conversation that await approval."""
+
+    approvals: list[ApprovalAnswer]
 
 
 class CitedSourceAnswer(BaseModel):
@@ -165,6 +212,10 @@ class CitedSourceAnswer(BaseModel):
 
     url: str
     title: str
+    source_type: str
+    path: str
+    commit: str
+    lines: tuple[int, int] | None
 
 
 class TokensAnswer(BaseModel):
@@ -172,6 +223,10 @@ class TokensAnswer(BaseModel):
 
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    unreported: int
 
 
 class TurnAnswer(BaseModel):
@@ -188,6 +243,7 @@ class TurnAnswer(BaseModel):
     cost: float | None
     sources: list[CitedSourceAnswer]
     pending: list[WaitingCall]
+    late_input: list[str]
     output: JsonValue
 
 
@@ -207,8 +263,10 @@ class ItemAnswer(BaseModel):
     """What was read by a ref."""
 
     ref: str
+    requested: str
     status: Literal["ok", "cut", "missing", "gone"]
     text: str
+    title: str
     mime: str
     message: str
 
@@ -229,8 +287,14 @@ class BlocksAnswer(BaseModel):
     next_after: int | None
 
 
-def turn_answer(conversation: str, result: TurnResult[Any], output: JsonValue) -> TurnAnswer:
-    """Return the result of a turn as clients get it."""
+def turn_answer(
+    conversation: str,
+    result: TurnResult[Any],
+    output: JsonValue,
+    approvals: Mapping[str, str] | None = None,
+) -> TurnAnswer:
+    """Return the result of a turn as clients get it, with signed approvals by call."""
+    signed = approvals or {}
     return TurnAnswer(
         conversation_id=conversation,
         turn_id=result.turn_id,
@@ -239,14 +303,39 @@ def turn_answer(conversation: str, result: TurnResult[Any], output: JsonValue) -
         ok=result.ok,
         error=result.error,
         rounds=result.rounds,
-        usage=TokensAnswer(
-            input_tokens=result.usage.input_tokens, output_tokens=result.usage.output_tokens
-        ),
+        usage=TokensAnswer(**structs.asdict(result.usage)),
         cost=result.cost,
-        sources=[CitedSourceAnswer(url=item.url, title=item.title) for item in result.sources],
+        sources=[
+            CitedSourceAnswer(
+                url=item.url,
+                title=item.title,
+                source_type=item.source_type,
+                path=item.path,
+                commit=item.commit,
+                lines=item.lines,
+            )
+            for item in result.sources
+        ],
         pending=[
-            WaitingCall(call_id=call.call_id, tool=call.tool, question=call.question)
+            WaitingCall(
+                call_id=call.call_id,
+                tool=call.tool,
+                question=call.question,
+                arguments=to_jsonable_python(call.arguments),
+                approval=signed.get(call.call_id, ""),
+            )
             for call in result.pending
         ],
+        late_input=list(result.late_input),
         output=output,
     )
+
+
+def turn_of(conversation: str, timeline: Timeline, number: int) -> TurnAnswer:
+    """Return what a turn has come to, from all blocks of its conversation."""
+    turn = timeline.turn(number)
+    if turn.exit is None:
+        reached = result(timeline, number, "paused" if turn.pending else "interrupted")
+    else:
+        reached = result(timeline, number, turn.exit.reason, turn.exit.error)
+    return turn_answer(conversation, reached, to_jsonable_python(reached.output, fallback=str))

@@ -5,28 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recovery, Submission
-from loopline.errors import LooplineError
+from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
+from loopline.memory import Owner
+from loopline.models import Json
 from loopline.react import TurnResult
+from loopline.server.approvals import ApprovalSigner, waiting_approvals
+from loopline.server.bodies import turn_of
+from loopline.server.broadcasts import Broadcasts
 from loopline.server.guards import RequestRates
+from loopline.server.listeners import Listeners
 from loopline.server.metrics import ServerMetrics
 from loopline.server.principals import Authenticator, LocalUser
-from loopline.server.problems import RequestProblem
+from loopline.server.problems import RequestProblem, problem_of
+from loopline.server.quotas import QuotaGate
+from loopline.server.retention import SECONDS_BETWEEN
 from loopline.server.settings import ServerSettings
-from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, TurnHeader
+from loopline.server.signed_urls import UrlSigner
+from loopline.server.webhooks import Webhooks
+from loopline.timeline import (
+    BodyUnion,
+    ConversationKey,
+    MemoryLog,
+    TimelineLog,
+    TurnHeader,
+    open_timeline,
+    reaching,
+)
 
 BundleSource = str | Path | Bundle[Any]
+UNBEGUN = timedelta(days=1)
+"""How far back a server looks for messages whose turn was never begun."""
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
@@ -57,17 +80,39 @@ class BundleHost:
         self.clock: Clock = hosted.clock
         self.metrics: ServerMetrics = ServerMetrics()
         self.rates: RequestRates = RequestRates(settings.requests_per_minute)
-        self.listeners = 0
+        self.listeners: Listeners = Listeners(
+            settings.listeners, None if self.is_local else settings.user_listeners
+        )
+        self.webhooks: Webhooks = Webhooks(settings, hosted.clock)
         self.signing_key: bytes = settings.signing_key or token_bytes(32)
+        self.urls: UrlSigner = UrlSigner(
+            key=self.signing_key,
+            clock=hosted.clock,
+            seconds=settings.url_seconds,
+            base=settings.public_url,
+        )
+        self.approvals: ApprovalSigner = ApprovalSigner(
+            self.signing_key,
+            hosted.clock,
+            seconds=settings.approval_seconds,
+            required=not self.is_local,
+        )
         self._hosted = hosted
         self._harnesses: dict[str, Harness[Any]] = {}
         self._running = Counter[ConversationKey]()
-        self._sending = 0
+        self._sending = Counter[ConversationKey]()
+        self._quotas = QuotaGate(settings.quotas, hosted.clock, lambda: self.log)
+        self._admission = asyncio.Lock()
+        self._left_turns: dict[ConversationKey, dict[str, str]] = {}
         self._watches = set[asyncio.Task[None]]()
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
         self._recovery: asyncio.Task[None] | None = None
+        self._expiry: asyncio.Task[None] | None = None
         self.draining: asyncio.Event = asyncio.Event()
+        self.broadcasts: Broadcasts = Broadcasts(
+            hosted.clock, settings.keep_alive_seconds, self.draining
+        )
 
     async def open(self) -> None:
         """Open every bundle, unless they are open, and resume the turns that a killed process left."""
@@ -77,18 +122,20 @@ class BundleHost:
             async with AsyncExitStack() as stack:
                 harnesses = dict[str, Harness[Any]]()
                 store = self._hosted.store
+                if store == "memory:":  # the bundles share it, each behind a redactor of its own
+                    store = MemoryLog(self.clock)
                 for source in self._hosted.sources:
                     harness = await stack.enter_async_context(self._harness(source, store))
                     if harness.bundle.id in harnesses:
                         raise LooplineError(
                             f"two bundles have the id {harness.bundle.id!r}: serve one of them"
                         )
+                    self._check_isolation(harness)
                     harnesses[harness.bundle.id] = harness
-                    # Only a store that is a file can be opened once more.
-                    store = harness.log if store == "memory:" else store
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
             self._recovery = asyncio.create_task(self._recover())
+            self._expiry = asyncio.create_task(self._forget_expired())
 
     def _harness(self, source: BundleSource, store: str | TimelineLog | None) -> Harness[Any]:
         return Harness.open(
@@ -98,7 +145,22 @@ class BundleHost:
             properties=self._hosted.properties,
             clock=self.clock,
             caps=self.settings.caps,
+            hosting=self.urls.host_file,
+            metering=self._quotas.metered,
         )
+
+    def _check_isolation(self, harness: Harness[Any]) -> None:
+        """Refuse a bundle whose programs would have the rights of this process, if only isolated ones are served.
+
+        Raises:
+            LooplineError: the bundle runs programs without isolation.
+        """
+        is_open = harness.properties.at("execution.allow_local") is True
+        if self.settings.isolated_only and is_open:
+            raise LooplineError(
+                f"{harness.bundle.id}: execution.allow_local is true, so programs of the model would have the "
+                "rights of this server: remove it, and choose a mode that isolates them"
+            )
 
     async def drain(self) -> None:
         """Take no new turns, end the streams, and wait a limited time for the turns that run."""
@@ -109,24 +171,63 @@ class BundleHost:
     async def close(self) -> None:
         """Drain, and close every bundle; turns that still run are stopped."""
         await self.drain()
-        if self._recovery is not None:
-            self._recovery.cancel()
-            await asyncio.gather(self._recovery, return_exceptions=True)
+        tasks = [task for task in (self._recovery, self._expiry) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.webhooks.close()
         await self._closing.aclose()
         if self._watches:
             await asyncio.wait(self._watches)
         self._harnesses = {}
 
-    async def _recover(self) -> None:
-        for harness in list(self._harnesses.values()):
+    async def _forget_expired(self) -> None:
+        while True:
             try:
-                await harness.carry_on(on_outcome=self._log_recovery)
+                expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
+                await self.prune_memory(expired)
             except LooplineError as error:
-                logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
+                logger.warning("conversations that nobody uses were not forgotten: %s", error)
+            except Exception:  # what is wrong may pass, and nobody waits for this task
+                logger.exception("conversations that nobody uses were not forgotten")
+            else:
+                for key in expired:
+                    self.audit("expire", key)
+            await self._until_next_look()
 
-    def _log_recovery(self, recovery: Recovery) -> None:
+    async def _until_next_look(self) -> None:
+        is_due = asyncio.Event()
+        alarm = self.clock.alarm(SECONDS_BETWEEN, is_due.set)
+        try:
+            await is_due.wait()
+        finally:
+            alarm.cancel()
+
+    async def prune_memory(self, forgotten: Iterable[ConversationKey]) -> None:
+        """Remove forgotten conversations from the indexes of past turns."""
+        for owner in {Owner.of(key) for key in forgotten}:
+            for harness in self.harnesses:
+                await harness.memory.prune(owner)
+
+    async def _recover(self) -> None:
+        await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
+
+    async def _recover_bundle(self, harness: Harness[Any]) -> None:
+        try:
+            # Whoever waits for one of these turns must not wait for others first.
+            await harness.carry_on(
+                at_once=self.settings.turns,
+                on_outcome=self._take_recovery,
+                unbegun_since=self.clock.now() - UNBEGUN if len(self._harnesses) == 1 else None,
+            )
+        except LooplineError as error:
+            logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
+
+    def _take_recovery(self, recovery: Recovery) -> None:
         key = recovery.conversation
         logger.info("%s of %r: %s", recovery.turn_id, key.name, recovery.status)
+        if recovery.status in ("skipped", "failed") and recovery.bundle not in self._harnesses:
+            self._left_turns.setdefault(key, {})[recovery.turn_id] = recovery.reason
 
     @property
     def is_open(self) -> bool:
@@ -172,6 +273,15 @@ class BundleHost:
         Raises:
             RequestProblem: the conversation belongs to another bundle, or that bundle is not served here.
         """
+        harness = await self.harness_of(key, bundle_id)
+        return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
+
+    async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
+        """Return the bundle that runs the conversation: its own, else the named one, else the first.
+
+        Raises:
+            RequestProblem: the conversation belongs to another bundle, or that bundle is not served here.
+        """
         own = await self.bundle_of(key) if len(self._harnesses) > 1 else ""
         if own and bundle_id and own != bundle_id:
             raise RequestProblem(
@@ -179,29 +289,60 @@ class BundleHost:
                 f"conversation {key.name!r} belongs to the bundle {own!r}: begin another one",
             )
         wanted = own or bundle_id
-        harness = self.harness(wanted) if wanted else self._first
-        return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
+        return self.harness(wanted) if wanted else self._first
 
-    def watch(self, key: ConversationKey, submission: Submission) -> None:
-        """Keep a submission until its turn has ended, and count how it ended."""
+    async def check_approvals(
+        self,
+        talk: Conversation[Any],
+        values: Mapping[str, Json],
+        approvals: Mapping[str, str] | None = None,
+    ) -> None:
+        """Let answers pass to calls that wait, those to approvals with what was signed for them.
+
+        Raises:
+            RequestProblem: an answer to an approval lacks its signature, or has another or an expired one.
+        """
+        if values:
+            waiting = await waiting_approvals(self.log, talk)
+            self.approvals.check(talk.conversation, waiting, values, approvals or {})
+
+    def watch(self, key: ConversationKey, submission: Submission, webhook: str = "") -> None:
+        """Keep a submission until its turn has ended, count how it ended, and tell the webhook."""
         self._running[key] += 1
-        watch = asyncio.create_task(self._await_end(key, submission))
+        watch = asyncio.create_task(self._await_end(key, submission, webhook))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
 
-    async def _await_end(self, key: ConversationKey, submission: Submission) -> None:
+    async def _await_end(self, key: ConversationKey, submission: Submission, webhook: str) -> None:
         try:
             result: TurnResult[Any] = await submission.result()
             self.metrics.turns[result.exit_reason] += 1
         except asyncio.CancelledError:
             self.metrics.turns["stopped"] += 1
-        except Exception:  # the turn's task has recorded it; who waits for the result gets it too
+        except (
+            Exception
+        ) as error:  # the turn's task has recorded it; who waits for the result gets it too
             self.metrics.turns["error"] += 1
-            logger.exception("a turn failed")
+            if _is_of_client(error):
+                logger.info("a turn was refused: %s", error)
+            else:
+                logger.exception("a turn failed")
         finally:
             self._running[key] -= 1
             if not self._running[key]:
                 del self._running[key]
+        if webhook:
+            await self._tell(webhook, key, submission.receipt.turn)
+
+    async def _tell(self, webhook: str, key: ConversationKey, turn: int) -> None:
+        timeline = await reaching(self.log, key, await open_timeline(self.log, key), turn)
+        answer = turn_of(key.name, timeline, turn)
+        place = self.urls.of_turn(key, answer.turn_id)
+        self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), place)
+
+    def left_turns(self, key: ConversationKey) -> Mapping[str, str]:
+        """Return the turns of a conversation that were cut off and not resumed when the server began, with the reasons."""
+        return self._left_turns.get(key, {})
 
     def is_running(self, key: ConversationKey) -> bool:
         """Return whether a turn of the conversation that was sent here has not ended."""
@@ -212,29 +353,42 @@ class BundleHost:
         """Return how many turns were sent here and have not ended."""
         return self._running.total()
 
-    @contextmanager
-    def turn_slot(self) -> Generator[None]:
-        """Hold a place for a turn that is being sent, until it is watched.
+    @asynccontextmanager
+    async def turn_slot(self, key: ConversationKey, message_key: str = "") -> AsyncGenerator[None]:
+        """Hold a place for a turn that is being sent, and what it reserves of its quotas, until it is watched.
+
+        A message whose key was used before is not sent again, and reserves nothing.
 
         Raises:
-            RequestProblem: the server is full, or is about to end.
+            RequestProblem: the server is full, or is about to end; or too little of a quota is left.
         """
+        async with self._admission:
+            if self._quotas.limits and not await self._is_known(key, message_key):
+                await self._quotas.check(self.log, key, self._running + self._sending)
+            self._check_room()
+            self._sending[key] += 1
+        try:
+            yield
+        finally:
+            self._sending[key] -= 1
+            if not self._sending[key]:
+                del self._sending[key]
+
+    async def _is_known(self, key: ConversationKey, message_key: str) -> bool:
+        return bool(message_key) and await self.log.appended(key, message_key) is not None
+
+    def _check_room(self) -> None:
         retry = {"Retry-After": "2"}
         if self.draining.is_set():
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the server is about to end", headers=retry
             )
-        if self.running_turns + self._sending >= self.settings.turns:
+        if self.running_turns + self._sending.total() >= self.settings.turns:
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self.settings.turns} turns run already: try again",
                 headers=retry,
             )
-        self._sending += 1
-        try:
-            yield
-        finally:
-            self._sending -= 1
 
     def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:
         """Write the line of a change: what was done, by whom and to which conversation, and never its text."""
@@ -243,3 +397,10 @@ class BundleHost:
             "%s tenant=%r project=%r user=%r conversation=%r%s",
             *(action, key.tenant, key.project, key.user, key.name, facts),
         )
+
+
+def _is_of_client(error: Exception) -> bool:
+    """Return whether the sender of a message must act, and not the server's operator or the bundle's author."""
+    if isinstance(error, BundleError) or not isinstance(error, LooplineError):
+        return False
+    return problem_of(error).status < HTTPStatus.INTERNAL_SERVER_ERROR

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -10,38 +14,60 @@ from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from loopline.conversations import Conversation, Receipt, Submission
-from loopline.errors import BundleError
+from loopline.errors import BundleError, LooplineError
 from loopline.events import DialectName
 from loopline.files import Attachment
+from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import TurnResult
-from loopline.server.access import HostDep, OwnKeyDep
+from loopline.server.access import HostDep, OwnKeyDep, ReadKeyDep
+from loopline.server.approvals import waiting_approvals
 from loopline.server.bodies import (
     AnswersBody,
+    ApprovalAnswer,
+    ApprovalsAnswer,
     DoneAnswer,
     ForkAnswer,
     ForkBody,
+    InterruptBody,
     MessageBody,
+    PlaceAnswer,
     RecallBody,
     ReceiptAnswer,
     TurnAnswer,
     turn_answer,
+    turn_of,
 )
 from loopline.server.bundle_host import BundleHost
-from loopline.server.event_streams import MEDIA_TYPE, event_stream, start_position
-from loopline.server.problems import not_found
-from loopline.timeline import ConversationKey, turn_number
+from loopline.server.early_events import EarlyEvents
+from loopline.server.event_streams import MEDIA_TYPE, counted_stream, event_stream, start_position
+from loopline.server.open_calls import answer_open_calls
+from loopline.server.problems import RequestProblem, not_found
+from loopline.server.uploads import FORM, read_form
+from loopline.timeline import (
+    BodyUnion,
+    ConversationKey,
+    UserAnswer,
+    open_timeline,
+    reaching,
+    turn_number,
+)
 
 router: APIRouter = APIRouter(
     prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"]
 )
-OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
+_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
+OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
 DialectHeader = Annotated[OwnDialect | None, Header(alias="Loopline-Dialect")]
 KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
 
 
 def dialect_name(name: OwnDialect | None) -> DialectName:
     """Return the dialect by the name that clients use: ours has the name of the project."""
-    return "plain" if name in (None, "loopline") else cast("DialectName", name)
+    match name:
+        case None | "loopline":
+            return "plain"
+        case _:
+            return name
 
 
 @router.post("/messages", response_model=TurnAnswer, responses={202: {"model": ReceiptAnswer}})
@@ -59,34 +85,134 @@ async def send_message(
     A message with an `Idempotency-Key` that was used in the conversation before is not sent again.
     """
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
-    with host.turn_slot():
-        talk = await host.conversation(key, body.bundle_id)
-        submission = await talk.submit(
-            body.text,
-            attachments=files,
-            when_busy=body.when_busy,
-            key=idempotency_key,
-            **body.limits.options(),
-        )
-        host.watch(key, submission)
-    host.audit("message", key, seq=submission.receipt.seq)
-    return await _respond(host, talk, submission, request, name, in_background=body.background)
+    sent = SentMessage(body=body, files=files, key=idempotency_key)
+    return await _send(host, key, sent, request, name)
+
+
+@router.post(
+    "/messages/multipart",
+    response_model=TurnAnswer,
+    responses={202: {"model": ReceiptAnswer}},
+    openapi_extra=FORM,
+)
+async def send_form(
+    host: HostDep,
+    key: OwnKeyDep,
+    request: Request,
+    idempotency_key: KeyHeader = "",
+    name: DialectHeader = None,
+) -> Response:
+    """Send a message as a form: the part `message` as JSON, and its files as parts `files`. The answer is that of `/messages`."""
+    body, files = await read_form(request, host.settings.caps)
+    sent = SentMessage(body=body, files=files, key=idempotency_key)
+    return await _send(host, key, sent, request, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentMessage:
+    """A message as it came, with its files and its key."""
+
+    body: MessageBody
+    files: Sequence[Attachment]
+    key: str
+
+
+async def _send(
+    host: BundleHost,
+    key: ConversationKey,
+    sent: SentMessage,
+    request: Request,
+    name: OwnDialect | None,
+) -> Response:
+    """Send a message, and answer as its sender wants it."""
+    body = sent.body
+    if body.webhook:
+        host.webhooks.check(body.webhook)
+    talk = await host.conversation(key, body.bundle_id)
+    async with AsyncExitStack() as stack:
+        listening = await _early_events(stack, host, talk, request)
+        async with host.turn_slot(key, sent.key):
+            submission = await talk.submit(
+                body.text,
+                attachments=sent.files,
+                when_busy=body.when_busy,
+                key=sent.key,
+                **body.limits.options(),
+            )
+            host.watch(key, submission, body.webhook)
+        host.audit("message", key, seq=submission.receipt.seq)
+        if body.background and listening is None:
+            return _accepted(host, key, submission.receipt, request)
+        return await _respond(host, talk, submission, name, listening)
 
 
 @router.post("/answers", response_model=TurnAnswer, responses={202: {"model": ReceiptAnswer}})
 async def answer_calls(
     host: HostDep, key: OwnKeyDep, body: AnswersBody, request: Request, name: DialectHeader = None
 ) -> Response:
-    """Answer the calls that wait for the user, and continue the turn; without values continue one that was cut off."""
-    with host.turn_slot():
-        talk = await _begun(host, key)
-        if body.values and all(talk.answer(call, value) for call, value in body.values.items()):
-            host.audit("answer", key, calls=",".join(body.values))
-            return JSONResponse(DoneAnswer(done=True).model_dump(), 202)
-        submission = await talk.submit_resume(body.values or None, **body.limits.options())
-        host.watch(key, submission)
-    host.audit("answer", key, calls=",".join(body.values))
-    return await _respond(host, talk, submission, request, name, in_background=False)
+    """Answer the calls that wait for the user, and continue the turn; without values continue one that was cut off.
+
+    A call that asks while it stays open, here or in another process, goes on with its answer.
+    """
+    talk = await _begun(host, key)
+    await host.check_approvals(talk, body.values, body.approvals)
+    answered = await answer_open_calls(talk, body.values) if body.values else None
+    if answered is not None:
+        host.audit("answer", key, calls=",".join(body.values))
+        if not answered.first:
+            await _check_unanswered(host, key, body.values)
+        return JSONResponse(DoneAnswer(done=answered.first).model_dump(), 202)
+    await _check_unanswered(host, key, body.values)
+    if body.only_open:
+        raise not_found("call that stays open for an answer")
+    async with AsyncExitStack() as stack:
+        listening = await _early_events(stack, host, talk, request)
+        async with host.turn_slot(key):
+            try:
+                submission = await talk.submit_resume(body.values or None, **body.limits.options())
+            except LooplineError:  # another answer may have come meanwhile
+                await _check_unanswered(host, key, body.values)
+                raise
+            host.watch(key, submission)
+        host.audit("answer", key, calls=",".join(body.values))
+        return await _respond(host, talk, submission, name, listening)
+
+
+@router.get("/approvals")
+async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
+    """Return the calls that await approval, each with a signed approval that is valid from now on."""
+    waiting = await waiting_approvals(host.log, await _begun(host, key))
+    return ApprovalsAnswer(
+        approvals=[
+            ApprovalAnswer(
+                call_id=call.call_id,
+                tool=call.tool,
+                question=call.question,
+                arguments=to_jsonable_python(call.arguments),
+                approval=host.approvals.sign(key, call.call_id, call.digest),
+            )
+            for call in waiting.values()
+        ]
+    )
+
+
+async def _check_unanswered(
+    host: BundleHost, key: ConversationKey, values: Mapping[str, Json]
+) -> None:
+    """Check that no call of these has got an answer; the problem says which.
+
+    Raises:
+        RequestProblem: one has.
+    """
+    if not values:
+        return
+    blocks = await host.log.read(key, types=["user.answer"])
+    for _, answer in reversed(list(_ANSWERS.among(blocks))):
+        if answer.call_id in values:
+            given = one_line(dumps(answer.value))
+            raise RequestProblem(
+                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {given}"
+            )
 
 
 @router.post("/stop")
@@ -96,6 +222,29 @@ async def stop_turn(host: HostDep, key: OwnKeyDep) -> DoneAnswer:
     done = await talk.stop()
     host.audit("stop", key)
     return DoneAnswer(done=done)
+
+
+@router.post("/interrupts", status_code=202)
+async def interrupt_turn(
+    host: HostDep, key: OwnKeyDep, body: InterruptBody, idempotency_key: KeyHeader = ""
+) -> PlaceAnswer:
+    """Add a message to the turn that runs, or redirect that turn; if none runs, the next turn takes the message."""
+    talk = await _begun(host, key)
+    files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
+    send = talk.steer if body.kind == "steer" else talk.followup
+    receipt = await send(body.text, attachments=files, key=idempotency_key)
+    host.audit(body.kind, key, seq=receipt.seq)
+    return PlaceAnswer(turn_id=receipt.turn_id, seq=receipt.seq)
+
+
+@router.get("/turns/{turn}")
+async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> TurnAnswer:
+    """Return what a turn has come to; the one that has neither ended nor paused is `interrupted` until it does."""
+    number = turn_number(turn)
+    timeline = await reaching(host.log, key, await open_timeline(host.log, key), number)
+    if number not in timeline.turns:
+        raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
+    return turn_of(key.name, timeline, number)
 
 
 @router.post("/recall")
@@ -132,8 +281,12 @@ async def listen(
 ) -> Response:
     """Stream the events of a conversation, from the first block or behind `after` or `Last-Event-ID`, and then live."""
     position = start_position(last_event_id or after or "0")
-    talk = await host.conversation(key, bundle_id)
-    return event_stream(host, talk, dialect_name(dialect or name), after=position)
+    harness = await host.harness_of(key, bundle_id)
+    talk = await host.conversation(key, harness.bundle.id)
+    frames = host.broadcasts.frames(
+        host.log, harness.bundle.id, talk, dialect_name(dialect or name), position
+    )
+    return counted_stream(host, key, frames)
 
 
 async def _begun(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
@@ -147,29 +300,55 @@ async def _begun(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
     return await host.conversation(key)
 
 
+async def _early_events(
+    stack: AsyncExitStack, host: BundleHost, talk: Conversation[Any], request: Request
+) -> EarlyEvents | None:
+    """Begin to listen, if the client takes server-sent events; the stack ends that when sending fails.
+
+    Raises:
+        RequestProblem: as many listen as may; nothing was sent yet.
+    """
+    if not any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept")):
+        return None
+    return await stack.enter_async_context(
+        EarlyEvents(talk, host.listeners.take(talk.conversation))
+    )
+
+
+def _accepted(
+    host: BundleHost, key: ConversationKey, receipt: Receipt, request: Request
+) -> Response:
+    """Return where a message is stored that is answered in the background."""
+    path = request.url.path.removesuffix("/multipart").removesuffix("/messages")
+    if host.urls.base:  # it has the prefix of an app that this one is mounted in
+        path = path.removeprefix(str(request.scope["root_path"]))
+    accepted = ReceiptAnswer(
+        conversation_id=key.name,
+        turn_id=receipt.turn_id,
+        seq=receipt.seq,
+        events=f"{host.urls.begin(path)}/events?after={receipt.seq - 1}",
+    )
+    return JSONResponse(accepted.model_dump(), 202)
+
+
 async def _respond(
     host: BundleHost,
     talk: Conversation[Any],
     submission: Submission,
-    request: Request,
     name: OwnDialect | None,
-    *,
-    in_background: bool,
+    listening: EarlyEvents | None,
 ) -> Response:
-    """Return the events, the receipt or the result, as the client wants it."""
+    """Return the events, if they are listened to, or the result."""
     key, receipt = talk.conversation, submission.receipt
-    if any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept")):
-        position = start_position(f"{receipt.seq - 1}")
-        return event_stream(host, talk, dialect_name(name), after=position, submission=submission)
-    if in_background:
-        path = request.url.path.rpartition("/")[0]
-        accepted = ReceiptAnswer(
-            conversation_id=key.name,
-            turn_id=receipt.turn_id,
-            seq=receipt.seq,
-            events=f"{path}/events?after={receipt.seq - 1}",
+    if listening is not None:
+        return event_stream(
+            host,
+            talk,
+            dialect_name(name),
+            after=start_position(f"{receipt.seq - 1}"),
+            submission=submission,
+            listening=listening,
         )
-        return JSONResponse(accepted.model_dump(), 202)
     try:
         result: TurnResult[Any] = await submission.result()
     except BundleError as error:
@@ -183,4 +362,8 @@ async def _respond(
         )
         return JSONResponse(turn_answer(key.name, failed, None).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)
-    return JSONResponse(turn_answer(key.name, result, output).model_dump())
+    waiting = await waiting_approvals(host.log, talk) if result.pending else {}
+    approvals = {
+        call_id: host.approvals.sign(key, call_id, call.digest) for call_id, call in waiting.items()
+    }
+    return JSONResponse(turn_answer(key.name, result, output, approvals).model_dump())

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.memory import Owner
+from loopline.conversations import questions_of
 from loopline.models import well_formed
 from loopline.server.access import (
     HostDep,
@@ -21,6 +21,7 @@ from loopline.server.access import (
 )
 from loopline.server.bodies import (
     BlocksAnswer,
+    BoundedName,
     FeedbackBody,
     FetchBody,
     ItemAnswer,
@@ -29,6 +30,7 @@ from loopline.server.bodies import (
     RatedTurnsBody,
     ReadBody,
     ReadingAnswer,
+    TurnId,
 )
 from loopline.server.bundle_host import BundleHost
 from loopline.server.conversation_views import (
@@ -284,15 +286,52 @@ async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
     """Say whether a turn of the conversation runs."""
     summary = await _summary(host, key)
     timeline = await open_timeline(host.log, key)
-    pending: list[JsonValue] = [
-        call for turn in timeline.resumable for call in turn.pending if call not in turn.answers
-    ]
+    pending: list[JsonValue] = [call for turn in timeline.resumable for call in turn.unanswered]
+    left: dict[str, JsonValue] = {
+        name: reason
+        for name, reason in host.left_turns(key).items()
+        if timeline.turn(turn_number(name)) in timeline.open_turns
+    }
+    resumable: list[JsonValue] = [turn_id(turn.number) for turn in timeline.resumable]
     return StatusAnswer(
         conversation_id=key.name,
         state=state_of(timeline),
         updated_at=iso_time(summary.last_activity_at),
-        meta={"turns": summary.turns, "last_seq": summary.head, "pending_calls": pending},
+        meta={
+            "turns": summary.turns,
+            "last_seq": summary.head,
+            "pending_calls": pending,
+            "questions": _questions(timeline),
+            "resumable_turns": resumable,
+            "left_turns": left,
+        },
     )
+
+
+def _questions(timeline: Timeline) -> list[JsonValue]:
+    """Return what calls ask the user: those of paused turns, and those that stay open while their turn runs."""
+    paused: list[JsonValue] = [
+        {
+            "call_id": call_id,
+            "turn_id": turn_id(turn.number),
+            "kind": pending.kind,
+            "question": pending.question,
+            "stays_open": False,
+        }
+        for turn in timeline.resumable
+        for call_id, pending in turn.unanswered.items()
+    ]
+    return paused + [
+        {
+            "call_id": question.call_id,
+            "turn_id": block.turn_id,
+            "kind": question.kind,
+            "question": question.question,
+            "form": question.form,
+            "stays_open": True,
+        }
+        for block, question in questions_of(timeline)
+    ]
 
 
 @router.get("/{conversation}/details")
@@ -329,8 +368,7 @@ async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
     attached = await host.log.read(key, types=["user.attachment"])
     produced = await host.log.read(key, types=["file.added"])
     await host.log.forget(key)
-    for harness in host.harnesses:
-        await harness.memory.prune(Owner.of(key))
+    await host.prune_memory([key])
     host.audit("delete", key)
     return DeleteAnswer(
         conversation_id=key.name,
@@ -417,10 +455,13 @@ async def read_blocks(
     key: ReadKeyDep,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+    types: Annotated[list[BoundedName] | None, Query(max_length=50)] = None,
+    turn: Annotated[TurnId | None, Query()] = None,
 ) -> BlocksAnswer:
-    """Return the blocks of a conversation behind a seq."""
+    """Return the blocks of a conversation behind a seq, or those of some types or of one turn."""
     await _summary(host, key)
-    blocks = await host.log.read(key, after=after, limit=limit + 1)
+    talk = await host.conversation(key)
+    blocks = await talk.blocks(after=after, limit=limit + 1, types=types or (), turn=turn)
     page = blocks[:limit]
     return BlocksAnswer(
         conversation_id=key.name,
@@ -438,8 +479,10 @@ async def read_refs(host: HostDep, key: ReadKeyDep, body: ReadBody) -> ReadingAn
         items=[
             ItemAnswer(
                 ref=item.ref,
+                requested=item.requested,
                 status=item.status,
                 text=item.text,
+                title=item.title,
                 mime=item.mime,
                 message=item.message,
             )

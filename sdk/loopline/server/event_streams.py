@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from http import HTTPStatus
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -14,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from loopline.conversations import Conversation, Submission
 from loopline.errors import LooplineError
-from loopline.events import DialectName, Event, dialect, sse
+from loopline.events import Dialect, DialectName, Event, dialect, sse
+from loopline.server.broadcasts import LAST_RECORD
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import RequestProblem
-from loopline.timeline import Block
+from loopline.server.early_events import EarlyEvents
+from loopline.server.listeners import ListenerPlace
+from loopline.timeline import Block, ConversationKey
 
 MEDIA_TYPE = "text/event-stream"
-LAST_RECORD = 10**17
-"""More records than a block has in any dialect."""
 _SEQ = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
@@ -42,20 +41,42 @@ def event_stream(
     name: DialectName,
     *,
     after: tuple[int, int],
-    submission: Submission | None = None,
+    submission: Submission,
+    listening: EarlyEvents | None = None,
 ) -> StreamingResponse:
-    """Return the records behind a position as a stream, with a submission until its turn has ended.
+    """Return the records behind a position as a stream, until the turn of a submission has ended.
 
     Raises:
         RequestProblem: as many listen as may.
     """
-    if host.listeners >= host.settings.listeners:
-        raise RequestProblem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{host.settings.listeners} streams are open already: try again",
-            headers={"Retry-After": "2"},
-        )
-    return _CountedStream(host, _frames(host, talk, name, after, submission))
+    frames = dialect_frames(
+        host,
+        talk,
+        dialect(name, talk.conversation),
+        after=after,
+        submission=submission,
+        listening=listening,
+    )
+    receipt = submission.receipt
+    headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
+    return counted_stream(host, talk.conversation, frames, headers, listening=listening)
+
+
+def counted_stream(
+    host: BundleHost,
+    key: ConversationKey,
+    frames: AsyncIterator[bytes],
+    headers: Mapping[str, str] | None = None,
+    *,
+    listening: EarlyEvents | None = None,
+) -> StreamingResponse:
+    """Return a stream that counts as a listener, and ends what it listens to. It has the place of what listens already.
+
+    Raises:
+        RequestProblem: as many listen as may.
+    """
+    place = None if listening is None else listening.place
+    return _CountedStream(frames, headers or {}, place or host.listeners.take(key), listening)
 
 
 class _CountedStream(StreamingResponse):
@@ -64,47 +85,82 @@ class _CountedStream(StreamingResponse):
     A client that leaves before the first byte ends it too, without its frames having begun.
     """
 
-    def __init__(self, host: BundleHost, frames: AsyncIterator[bytes]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(frames, media_type=MEDIA_TYPE, headers=headers)
-        self._host = host
-        host.listeners += 1
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        place: ListenerPlace,
+        listening: EarlyEvents | None,
+    ) -> None:
+        all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
+        super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
+        self._frames = frames
+        self._place = place
+        self._listening = listening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._host.listeners -= 1
+            self._place.release()
+            frames = self._frames
+            if isinstance(frames, AsyncGenerator):  # it may wait for a client that is gone
+                await frames.aclose()
+            if self._listening is not None:
+                await self._listening.close()
 
 
-async def _frames(
+async def dialect_frames(
     host: BundleHost,
     talk: Conversation[Any],
-    name: DialectName,
+    spoken: Dialect,
+    *,
     after: tuple[int, int],
-    submission: Submission | None,
+    submission: Submission | None = None,
+    retry_ms: int | None = sse.RETRY_MS,
+    until: Callable[[], bool] | None = None,
+    head: int = 0,
+    listening: EarlyEvents | None = None,
 ) -> AsyncIterator[bytes]:
+    """Yield the records of a dialect behind a position, with a submission until its turn has ended.
+
+    Deltas that come before a block behind `head` are left out: their text may have begun before anybody listened.
+    """
     # Earlier blocks, which the client has, are what a dialect numbers and cites by: it takes them first.
     frames = sse.frames(
-        _events(host, talk, submission),
-        dialect(name, talk.conversation),
+        conversation_events(host, talk, submission, head=head, early=listening),
+        spoken,
         clock=host.clock,
         keep_alive_seconds=host.settings.keep_alive_seconds,
+        retry_ms=retry_ms,
         after=after,
+        until=until,
     )
     async with aclosing(frames):
         async for frame in frames:
             yield frame
 
 
-async def _events(
-    host: BundleHost, talk: Conversation[Any], submission: Submission | None
+async def with_done(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the frames, and the one with which streams of OpenAI's API and of the AI SDK end."""
+    async for frame in frames:
+        yield frame
+    yield b"data: [DONE]\n\n"
+
+
+async def conversation_events(
+    host: BundleHost,
+    talk: Conversation[Any],
+    submission: Submission | None = None,
+    *,
+    head: int = 0,
+    early: EarlyEvents | None = None,
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of the conversation until the server ends, or the turn of the submission has."""
     newest = 0
     end = asyncio.ensure_future(_end(host, submission))
-    listening = talk.listen(after=0)
+    listening = talk.listen(after=0) if early is None else early.events()
     waiting: asyncio.Future[Event] | None = None
     try:
         while True:
@@ -113,7 +169,10 @@ async def _events(
             if not waiting.done():
                 break
             event, waiting = waiting.result(), None
-            newest = event.seq if isinstance(event, Block) else newest
+            if isinstance(event, Block):
+                newest = event.seq
+            elif head and newest <= head:
+                continue
             yield event
         for block in await talk.blocks(after=newest) if submission else ():
             yield block

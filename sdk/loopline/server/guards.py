@@ -22,6 +22,8 @@ from loopline.server.problems import RequestProblem, response_to
 SENDERS = 10_000
 """How many senders the rates remember; the one that was idle longest is forgotten first."""
 MINUTE = 60.0
+POLICY_VIOLATION = 1008
+"""The code of RFC 6455 with which a socket is refused."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -100,6 +102,9 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
+        if scope["type"] == "websocket" and self._problem(Headers(scope=scope), scope) is not None:
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -39,9 +39,31 @@ async def ready(host: HostDep) -> HealthAnswer:
     return HealthAnswer(status="ready")
 
 
+class PrincipalAnswer(BaseModel):
+    """The sender of a request, as the token says, and the bundles that are served here."""
+
+    tenant: str
+    project: str
+    user: str
+    roles: list[str]
+    bundles: list[str]
+
+
+@router.get("/me")
+async def read_principal(host: HostDep, caller: CallerDep) -> PrincipalAnswer:
+    """Say whom the token names: a client needs the tenant and the project for its paths."""
+    return PrincipalAnswer(
+        tenant=caller.tenant,
+        project=caller.project,
+        user=caller.user,
+        roles=sorted(caller.roles),
+        bundles=[harness.bundle.id for harness in host.harnesses],
+    )
+
+
 @router.get("/metrics", response_class=PlainTextResponse)
 async def read_metrics(host: HostDep, caller: CallerDep) -> Response:
     """Return the metrics in the text format of Prometheus."""
     del caller
-    gauges = {"running_turns": host.running_turns, "listeners": host.listeners}
+    gauges = {"running_turns": host.running_turns, "listeners": host.listeners.count}
     return Response(host.metrics.text(gauges), media_type=metrics.MEDIA_TYPE)

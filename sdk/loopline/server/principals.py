@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import json
+import logging
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -28,6 +31,7 @@ PRIVILEGED = "privileged"
 """The role that may read the conversations of other users of its tenant and project."""
 KEY_PREFIX = "llk"
 _KEY = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
+_log = logging.getLogger("loopline")
 _NO_DIGEST = "0" * 64
 
 
@@ -89,11 +93,16 @@ class StoredKey:
 
 
 class ApiKeys:
-    """API keys, of which only the SHA-256 is stored: they are 256 random bits, so nobody can search for one."""
+    """API keys, of which only the SHA-256 is stored: they are 256 random bits, so nobody can search for one.
+
+    A file of keys is read again when it has changed, so that a new or a revoked key counts at once.
+    """
 
     def __init__(self, keys: Sequence[StoredKey], clock: Clock | None = None) -> None:
         self._keys = {key.key_id: key for key in keys}
         self._clock = clock or SystemClock()
+        self._path: Path | None = None
+        self._stamp = (0, 0, 0)
 
     @classmethod
     def read(cls, path: Path, clock: Clock | None = None) -> ApiKeys:
@@ -102,10 +111,25 @@ class ApiKeys:
         Raises:
             LooplineError: it cannot be read, or is no such file.
         """
-        return cls(read_keys(path), clock)
+        stamp = _stamp(path)
+        keys = cls(read_keys(path), clock)
+        keys._path, keys._stamp = path, stamp
+        return keys
+
+    def _read_changes(self) -> None:
+        """Read the file again if it is another one; one that is gone or damaged has no keys."""
+        if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
+            return
+        try:
+            self._keys = {key.key_id: key for key in read_keys(self._path)}
+        except LooplineError as error:
+            self._keys = {}
+            _log.error("nobody is let in: %s", error)
+        self._stamp = stamp
 
     async def authenticate(self, token: str) -> Principal:
         """Return the principal of a key."""
+        self._read_changes()
         match = _KEY.fullmatch(token)
         key = self._keys.get(match[1]) if match else None
         digest = sha256(token.encode(errors="surrogatepass")).hexdigest()
@@ -192,15 +216,56 @@ def add_key(path: Path, principal: Principal, expires: datetime | None = None) -
         LooplineError: the file cannot be read or written.
     """
     key, stored = new_key(principal, expires)
-    rows: list[Json] = [_row(item) for item in [*read_keys(path), stored]]
+    _rewrite(path, lambda keys: [*keys, stored])
+    return key
+
+
+def revoke_key(path: Path, key_id: str) -> bool:
+    """Remove the key of that id, or of that whole key, from a file; return whether it was there.
+
+    Raises:
+        LooplineError: the file cannot be read or written.
+    """
+    match = _KEY.fullmatch(key_id)
+    revoked, removed = match[1] if match else key_id, list[StoredKey]()
+
+    def without(keys: Sequence[StoredKey]) -> list[StoredKey]:
+        removed.extend(key for key in keys if key.key_id == revoked)
+        return [key for key in keys if key.key_id != revoked]
+
+    _rewrite(path, without)
+    return bool(removed)
+
+
+def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
+    """Replace the file by one with other keys, which only its owner can read; processes wait for each other.
+
+    Raises:
+        LooplineError: it cannot be read or written.
+    """
     new = path.with_name(f".{path.name}.new")
     try:
-        new.touch(mode=0o600)
-        new.write_text(json.dumps({"version": 1, "keys": rows}, indent=1), "utf-8")
-        new.replace(path)
+        with path.with_name(f".{path.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rows: list[Json] = [_row(key) for key in change(read_keys(path))]
+            new.unlink(missing_ok=True)  # one that a killed process left may have other permissions
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"version": 1, "keys": rows}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
     except OSError as error:
         raise LooplineError(f"{path}: it cannot be written: {error.strerror}") from error
-    return key
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what changes with the file: its inode, its time and its size."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _row(key: StoredKey) -> JsonObject:

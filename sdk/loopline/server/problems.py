@@ -135,16 +135,18 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _refuse_fields(request: Request, error: Exception) -> Response:
-    """Name the fields that are wrong, and never their values: these may be secrets."""
     del request
-    faults = error.errors() if isinstance(error, RequestValidationError) else ()
+    text = faults_text(error) if isinstance(error, RequestValidationError) else ""
+    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="client", headers={})
+
+
+def faults_text(error: RequestValidationError) -> str:
+    """Name the fields that are wrong, and never their values: these may be secrets."""
     shown = list[str]()
-    for fault in list(faults)[:SHOWN_FAULTS]:
+    for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]
         shown.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
-    return _response(
-        HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(shown), action_by="client", headers={}
-    )
+    return "; ".join(shown)
 
 
 async def _report_fault(request: Request, error: Exception) -> Response:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Annotated, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
@@ -22,7 +21,8 @@ from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem, not_found
-from loopline.timeline import BodyUnion, ConversationKey, FileAdded, turn_number
+from loopline.server.signed_urls import PATH as FILES
+from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, turn_number
 
 router: APIRouter = APIRouter(tags=["resources"])
 ContentType = Literal["message", "file", "execution", "citable"]
@@ -89,7 +89,8 @@ async def read_by_name(
     resource = await _find(host, name)
     link = None
     if resource.is_file:
-        link = f"{request.url_for('download').path}?{signed_query(host, name)}"
+        path = FILES if host.urls.base else request.url_for("download").path
+        link = f"{host.urls.begin(path)}?{host.urls.query(name)}"
     return ResourceAnswer(
         rn=str(name),
         content_type=resource.content_type,
@@ -104,7 +105,7 @@ async def read_by_name(
     )
 
 
-@router.get("/files", response_class=Response, responses={206: {}, 416: {}})
+@router.get(FILES, response_class=Response, responses={206: {}, 416: {}})
 async def download(
     host: HostDep,
     rn: Annotated[str, Query(max_length=4_096)],
@@ -114,27 +115,13 @@ async def download(
     wanted: Annotated[str, Header(alias="Range", max_length=100)] = "",
 ) -> Response:
     """Return a file whose URL was signed here and has not expired."""
-    expected = _signature(host, rn, expires)
-    if not hmac.compare_digest(signature, expected) or expires <= host.clock.now().timestamp():
+    if not host.urls.is_valid(rn, expires, signature):
         raise RequestProblem(
             HTTPStatus.FORBIDDEN, "the URL was not signed here, or has expired: ask for a new one"
         )
     await host.open()
     resource = await _find(host, _hosted(rn))
     return _file_response(resource, wanted, in_browser=show == "preview")
-
-
-def signed_query(host: BundleHost, name: HostedRef) -> str:
-    """Return the query of the URL of a file, with its expiry and its signature."""
-    expires = int(host.clock.now().timestamp()) + host.settings.url_seconds
-    rn = str(name)
-    fields = {"rn": rn, "expires": f"{expires}", "signature": _signature(host, rn, expires)}
-    return urlencode(fields)
-
-
-def _signature(host: BundleHost, rn: str, expires: int) -> str:
-    text = f"{expires}\n{rn}".encode(errors="surrogatepass")
-    return hmac.new(host.signing_key, text, sha256).hexdigest()
 
 
 def _hosted(rn: str) -> HostedRef:
@@ -184,7 +171,7 @@ async def _is_external(host: BundleHost, key: ConversationKey, ref: str) -> bool
     turn = turn_number(ref.removeprefix("fi:").partition(".")[0])
     blocks = await host.log.read(key, types=["file.added"], turn=turn)
     files = (body for block, body in _FILES.among(blocks) if block.ref == ref)
-    return any(body.visibility == "external" for body in files)
+    return any(map(is_hosted, files))
 
 
 def _located(name: HostedRef) -> tuple[ContentType, str] | None:

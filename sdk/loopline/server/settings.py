@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
+from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
+from loopline.server.quotas import DailyQuotas
+from loopline.server.retention import Retention
 
 MB = 1024 * 1024
 
@@ -15,20 +19,47 @@ class ServerSettings:
     """The limits of a server.
 
     `body_bytes` limits the body of a request; files travel in base64, so it is more than a message may have.
-    `listeners` and `turns` limit the event streams and the turns at one time, `requests_per_minute` those of one user.
+    `listeners` and `turns` limit the event streams and the turns at one time, `user_listeners` the streams of one user where
+    there is authentication, and `requests_per_minute` its requests.
     A server that is told to end waits `drain_seconds` for its turns. `signing_key` signs the URLs of files, which are
-    valid for `url_seconds`; without one they are valid until the server ends. Pages of the `origins` may read answers
-    in a browser. `docs` shows the OpenAPI document and a page that explores it.
+    valid for `url_seconds`; without one they are valid until the server ends. Those that workflows get, and all others that leave
+    the server, begin with `public_url`; without one they are paths of this server. It signs approvals too, which are valid
+    for `approval_seconds`. Pages of the `origins` may read answers in a browser. With `isolated_only` no bundle is served
+    that runs programs without isolation. `webhook_secret` signs webhooks, which are not sent without one, and
+    `webhook_networks` are networks that they may reach although they are not public. Conversations that nobody uses are
+    forgotten by the `retention`. `docs` shows the OpenAPI document and a page that explores it.
+    `quotas` are what users and tenants may use in a day.
     """
 
     body_bytes: int = 36 * MB
     listeners: int = 2_000
+    user_listeners: int = 200
     turns: int = 200
     requests_per_minute: int = 600
     keep_alive_seconds: float = 15.0
     drain_seconds: float = 20.0
     signing_key: bytes = field(default=b"", repr=False)
     url_seconds: int = 900
+    public_url: str = ""
+    approval_seconds: int = 3_600
     origins: Sequence[str] = ()
+    isolated_only: bool = False
+    webhook_secret: bytes = field(default=b"", repr=False)
+    webhook_networks: Sequence[str] = ()
+    retention: Retention = field(default_factory=Retention)
     docs: bool = True
-    caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(known_types=True))
+    quotas: DailyQuotas = field(default_factory=DailyQuotas)
+    caps: AttachmentCaps = field(
+        default_factory=lambda: AttachmentCaps(known_types=True, decode_images=True)
+    )
+
+    def __post_init__(self) -> None:
+        """Check the public URL."""
+        parts = urlsplit(self.public_url)
+        is_plain = not (parts.query or parts.fragment or parts.username)
+        if self.public_url and not (
+            parts.scheme in ("http", "https") and parts.hostname and is_plain
+        ):
+            raise LooplineError(
+                f"public_url is where the server is reached, such as https://example.org/talk, not {self.public_url!r}"
+            )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
+from loopline.events.dialects.ag_ui import AgUi
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
+from loopline.events.dialects.client_run import ClientRun, RunDialect
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, Plain, Record, position
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
+from loopline.events.dialects.vercel import Vercel
 from loopline.timeline import Block, ConversationKey
 
-DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
+DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
 
 DIALECTS: Mapping[DialectName, str] = {
     "plain": "Loopline's own: every block by its type, in its stored form",
@@ -22,6 +25,8 @@ DIALECTS: Mapping[DialectName, str] = {
     "chatcli": "ChatCLI: log records of a worker, and an agent's events",
     "beakr": "Beakr: updates of a graph's channels, and tokens",
     "kdcube": "KDCube: events in envelopes, each on its route",
+    "ag-ui": "AG-UI: runs, messages, calls, state and interrupts",
+    "vercel": "The AI SDK: a message in parts, with calls, sources and data",
 }
 """Each dialect in a line."""
 
@@ -44,6 +49,22 @@ def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
             return DialectEncoder(Beakr())
         case "kdcube":
             return DialectEncoder(KdCube(conversation))
+        case "ag-ui":
+            return RunDialect(AgUi(conversation))
+        case "vercel":
+            return RunDialect(Vercel())
+
+
+RunDialectName = Literal["ag-ui", "vercel"]
+
+
+def run_dialect(name: RunDialectName, conversation: ConversationKey, run: ClientRun) -> RunDialect:
+    """Return a dialect for one client, which follows one run of the conversation."""
+    match name:
+        case "ag-ui":
+            return RunDialect(AgUi(conversation, run))
+        case "vercel":
+            return RunDialect(Vercel(run))
 
 
 def replayed(
@@ -62,4 +83,4 @@ def replayed(
     return (record for record in records if record.id and position(record.id) > start)
 
 
-__all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed"]
+__all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed", "run_dialect"]

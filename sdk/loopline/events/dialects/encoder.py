@@ -29,12 +29,14 @@ class Record:
     """A named event of a dialect, with its data.
 
     `id` is `<seq>.<k>`: the k-th record, from 1, of the block at `seq`. It follows from the blocks alone, so a replay
-    has the same ids. A record of a delta has no id and is never replayed.
+    has the same ids. A record of a delta has no id and is never replayed. The name of a record that is not `named` is
+    in its data, and a stream does not repeat it.
     """
 
     event: str
     data: JsonObject = field(default_factory=JsonObject)
     id: str = ""
+    named: bool = True
 
 
 class Dialect(Protocol):
@@ -71,11 +73,15 @@ def position(record_id: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class RecordDraft:
-    """A record without its id. A durable one follows from blocks alone; one of a delta never does."""
+    """A record without its id. A durable one follows from blocks alone; one of a delta never does.
+
+    A `streamed` one has an id too, but is only sent in a replay: a live listener has its content from deltas.
+    """
 
     event: str
     data: JsonObject
     durable: bool = True
+    streamed: bool = False
 
 
 class Vocabulary(Protocol):
@@ -93,8 +99,9 @@ class Vocabulary(Protocol):
 class DialectEncoder:
     """A dialect: the turn events of a conversation as drafts of a vocabulary, and the drafts as numbered records."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, named: bool = True) -> None:
         self._vocabulary = vocabulary
+        self._named = named
         self._fold = TurnEventFold()
         self._seq = self._k = 0
 
@@ -109,11 +116,15 @@ class DialectEncoder:
         return self._records(self._fold.close())
 
     def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
-        return [
-            Record(event=draft.event, data=draft.data, id=self._id(meta, draft))
-            for meta, event in events
-            for draft in self._vocabulary.drafts(meta, event)
-        ]
+        records = list[Record]()
+        for meta, event in events:
+            for draft in self._vocabulary.drafts(meta, event):
+                record_id = self._id(meta, draft)
+                if not draft.streamed:
+                    records.append(
+                        Record(event=draft.event, data=draft.data, id=record_id, named=self._named)
+                    )
+        return records
 
     def _id(self, meta: EventMeta, draft: RecordDraft) -> str:
         if not (draft.durable and meta.seq):
@@ -177,6 +188,8 @@ def _delta(delta: Delta) -> Record:
             }
             if delta.call_id:
                 data["call_id"] = delta.call_id
+            if delta.data is not None:
+                data["data"] = delta.data
             return Record(event=kind, data=data)
 
 

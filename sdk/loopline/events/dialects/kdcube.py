@@ -276,7 +276,7 @@ def _call(
         case CallStarted(tool=tool) as call:
             return _step(tool, "started", tool, _call_data(call))
         case CallFinished(call=call, result=result):
-            ended: JsonObject = {
+            data: JsonObject = {
                 "arguments": event.ran_with,
                 "result": result.text,
                 "result_status": result.status,
@@ -284,7 +284,7 @@ def _call(
                 "artifact": result.artifact,
             }
             status = _STATUSES[result.status]
-            return _step(call.tool, status, call.tool, {**_call_data(call), **ended})
+            return _step(call.tool, status, call.tool, {**_call_data(call), **data})
         case InputRequested(call=call, kind=kind, question=question):
             request: JsonObject = {"kind": kind, "question": question}
             return _step(call.tool, "running", question, {**_call_data(call), **request})
@@ -345,8 +345,8 @@ def _finish(event: TurnFinished) -> Iterator[KdCubeEvent]:
     status: StepStatus = "error" if failed else "completed"
     spent: JsonObject = {"usage": _usage(event.usage), "cost": event.cost}
     yield _service("accounting.usage", "accounting", "completed", spent)
-    ended: JsonObject = {"exit_reason": event.reason, "rounds": event.rounds}
-    yield _service("chat.conversation.turn.completed", "turn", status, ended)
+    data: JsonObject = {"exit_reason": event.reason, "rounds": event.rounds}
+    yield _service("chat.conversation.turn.completed", "turn", status, data)
     yield KdCubeEvent(
         type="chat.error" if failed else "chat.complete",
         route="chat_error" if failed else "chat_complete",

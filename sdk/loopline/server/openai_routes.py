@@ -1,0 +1,236 @@
+"""Bundles as models: `/v1/chat/completions` and `/v1/models`, as clients of OpenAI's API speak them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from http import HTTPStatus
+from secrets import token_hex
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from loopline.conversations import Conversation, Submission
+from loopline.errors import LooplineError
+from loopline.events import (
+    ChatCompletion,
+    TurnOutcome,
+    completion_dialect,
+    failure_data,
+    outcome_of,
+)
+from loopline.server.access import CallerDep, HostDep, key_of
+from loopline.server.bodies import NAME
+from loopline.server.bundle_host import BundleHost
+from loopline.server.early_events import EarlyEvents
+from loopline.server.event_streams import (
+    counted_stream,
+    dialect_frames,
+    start_position,
+    with_done,
+)
+from loopline.server.openai_bodies import CompletionBody
+from loopline.server.principals import Principal
+from loopline.server.problems import (
+    DETAIL_CHARACTERS,
+    PROBLEMS,
+    RequestProblem,
+    faults_text,
+    problem_of,
+)
+from loopline.server.run_streams import waiting_calls
+from loopline.timeline import turn_number
+
+CONVERSATION = "Loopline-Conversation"
+NAMED = "conversation_id"
+"""The key of the metadata that names a conversation."""
+_KINDS = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+_NO_RETRY = {"x-should-retry": "false"}
+"""The turn has been run: a client that sends the message again on its own would run another."""
+_log = logging.getLogger("loopline")
+
+
+class _OpenAiRoute(APIRoute):
+    """A route that answers with errors in the form of OpenAI's API."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                return failure(RequestProblem(HTTPStatus.BAD_REQUEST, faults_text(error)))
+            except LooplineError as error:
+                return failure(problem_of(error))
+
+        return handled
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {**problem, "content": {**problem["content"], "application/json": {}}}
+    for status, problem in PROBLEMS.items()
+}
+router: APIRouter = APIRouter(
+    prefix="/v1", tags=["openai"], route_class=_OpenAiRoute, responses=_ERRORS
+)
+
+
+class ModelAnswer(BaseModel):
+    """A bundle as a model."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str = "loopline"
+
+
+class ModelsAnswer(BaseModel):
+    """The bundles as models."""
+
+    object: str = "list"
+    data: list[ModelAnswer]
+
+
+@router.get("/models")
+async def list_models(host: HostDep, caller: CallerDep) -> ModelsAnswer:
+    """List the bundles that are served."""
+    del caller
+    return ModelsAnswer(data=[ModelAnswer(id=harness.bundle.id) for harness in host.harnesses])
+
+
+@router.get("/models/{model}")
+async def show_model(
+    host: HostDep, caller: CallerDep, model: Annotated[str, Path(max_length=NAME)]
+) -> ModelAnswer:
+    """Return a bundle that is served."""
+    del caller
+    return ModelAnswer(id=_harness_id(host, model))
+
+
+@router.post(
+    "/chat/completions",
+    response_class=JSONResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def complete_chat(
+    host: HostDep,
+    caller: CallerDep,
+    body: CompletionBody,
+    conversation: Annotated[str, Header(alias=CONVERSATION, max_length=NAME)] = "",
+    idempotency_key: Annotated[str, Header(alias="Idempotency-Key", max_length=NAME)] = "",
+) -> Response:
+    """Send the newest message to a bundle, and return its answer in one piece or as a stream.
+
+    The header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue. Without
+    one the request is a conversation of its own, which begins with the messages before.
+    """
+    bundle_id = _harness_id(host, body.model)
+    named = conversation or (body.metadata or {}).get(NAMED) or ""
+    key = key_of(caller, named or _new_name(caller, idempotency_key))
+    talk = await host.conversation(key, bundle_id)
+    place = host.listeners.take(key) if body.stream else None
+    async with EarlyEvents(talk, place) as listening:
+        async with host.turn_slot(key, idempotency_key):
+            submission = await _submit(host, talk, body, idempotency_key, is_named=bool(named))
+            host.watch(key, submission)
+        receipt = submission.receipt
+        host.audit("message", key, seq=receipt.seq)
+        [block] = await talk.blocks(after=receipt.seq - 1, limit=1)
+        completion = ChatCompletion(
+            conversation=key.name,
+            turn=turn_number(receipt.turn_id),
+            model=bundle_id,
+            created=int(block.ts.timestamp()),
+            with_usage=body.stream_options is not None and body.stream_options.include_usage,
+        )
+        if body.stream:
+            frames = dialect_frames(
+                host,
+                talk,
+                completion_dialect(completion),
+                after=start_position(f"{receipt.seq - 1}"),
+                submission=submission,
+                listening=listening,
+                retry_ms=None,  # these clients take it for an event without data
+            )
+            headers = {CONVERSATION: key.name}
+            return counted_stream(host, key, with_done(frames), headers, listening=listening)
+        await listening.close()
+    return await _whole(talk, completion, submission)
+
+
+async def _whole(
+    talk: Conversation[Any], completion: ChatCompletion, submission: Submission
+) -> Response:
+    """Return the completion in one piece, once the turn has ended or paused."""
+    headers = {CONVERSATION: completion.conversation}
+    outcome = await _outcome(talk, completion, submission)
+    if outcome is None or outcome.has_failed:
+        text = outcome.error or outcome.reason if outcome else "the bundle's code failed"
+        problem = RequestProblem(HTTPStatus.BAD_GATEWAY, text, headers={**_NO_RETRY, **headers})
+        return failure(problem)
+    return JSONResponse(completion.whole(outcome), headers=headers)
+
+
+def _harness_id(host: BundleHost, model: str) -> str:
+    """Return the id of the bundle that a model names; the first bundle's if it names none."""
+    return host.harness(model).bundle.id if model else host.harnesses[0].bundle.id
+
+
+def _new_name(caller: Principal, idempotency_key: str) -> str:
+    """Return the name of a new conversation, the same for the same key."""
+    if not idempotency_key:
+        return f"chat-{token_hex(12)}"
+    digest = sha256(f"{caller.user} {idempotency_key}".encode()).hexdigest()
+    return f"chat-{digest[:24]}"
+
+
+async def _submit(
+    host: BundleHost,
+    talk: Conversation[Any],
+    body: CompletionBody,
+    idempotency_key: str,
+    *,
+    is_named: bool,
+) -> Submission:
+    """Send the message; if a call waits for the user, the message is its answer."""
+    text = body.text(with_transcript=not is_named)
+    call_id = next(iter(await waiting_calls(host, talk)), "") if is_named else ""
+    if call_id:
+        await host.check_approvals(talk, {call_id: text})
+        return await talk.submit_resume({call_id: text})
+    return await talk.submit(text, attachments=body.attachments(), key=idempotency_key)
+
+
+async def _outcome(
+    talk: Conversation[Any], completion: ChatCompletion, submission: Submission
+) -> TurnOutcome | None:
+    """Return the outcome of the turn once it has ended or paused; None if the bundle's code failed."""
+    try:
+        await submission.result()
+    except LooplineError:
+        _log.exception("a turn failed")
+    return outcome_of(await talk.blocks(), completion.turn)
+
+
+def failure(problem: RequestProblem) -> Response:
+    """Return a problem in the form of OpenAI's API."""
+    status = problem.status
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    error = failure_data(
+        str(problem)[:DETAIL_CHARACTERS],
+        kind=_KINDS.get(status, kind),
+        code="model_not_found" if status == HTTPStatus.NOT_FOUND else "",
+    )
+    return JSONResponse(error, int(status), dict(problem.headers))

@@ -1,0 +1,396 @@
+"""Quotas of a day: the tokens and dollars of a user and of a tenant, from which turns and requests reserve."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime, time, timedelta
+from http import HTTPStatus
+from typing import Self
+
+import msgspec
+
+from loopline.clock import Clock
+from loopline.errors import LooplineError
+from loopline.models import Capabilities, Model, ModelRegistry, Prompt, Reply, TextDelta, Usage
+from loopline.react import (
+    MIN_OUTPUT,
+    Amount,
+    MeteredModel,
+    OutOfBudget,
+    Remaining,
+    RequestEstimate,
+)
+from loopline.server.problems import RequestProblem
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    ConversationKey,
+    Decision,
+    PricedBody,
+    RunChild,
+    TimelineLog,
+    body_types,
+    iso_time,
+    request_cost,
+)
+
+_PRICED = BodyUnion[PricedBody](PricedBody)
+_TYPES = [name for name, kind in body_types().items() if kind in _PRICED.types]
+_REFRESH_SECONDS = 1.0
+"""How old may be what a request knows of other processes."""
+_RETRY_SECONDS = 5
+"""When a turn that runs may have ended, and given back what it had reserved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyQuotas:
+    """What a user, and a tenant with all its users, may use in a day of UTC; None is no limit.
+
+    A turn reserves `turn_tokens` and `turn_cost` before it begins: it is refused if less is left. The costs are in
+    US dollars, as far as prices are known.
+    """
+
+    user_tokens: int | None = None
+    user_cost: float | None = None
+    tenant_tokens: int | None = None
+    tenant_cost: float | None = None
+    turn_tokens: int = 20_000
+    turn_cost: float = 0.10
+
+    def __post_init__(self) -> None:
+        pairs = [(limit.most, limit.turn, limit.name) for limit in self.limits]
+        small = [name for most, turn, name in pairs if not most >= turn]
+        if small:
+            raise LooplineError(f"{small[0]} is less than a turn reserves: no turn could begin")
+
+    @classmethod
+    def parse(cls, written: Sequence[str]) -> Self:
+        """Return the quotas that are written as `user_tokens=200000` or `tenant_cost=50`.
+
+        Raises:
+            LooplineError: there is no such quota, it is given twice, or is no amount.
+        """
+        parts = [text.partition("=") for text in written]
+        pairs = [(name, number) for name, _, number in parts]
+        names = [field.name for field in fields(cls)]
+        for name, number in pairs:
+            if name not in names:
+                raise LooplineError(f"no quota {name}={number}: the names are {', '.join(names)}")
+            if [each for each, _ in pairs].count(name) > 1:
+                raise LooplineError(f"the quota {name} is given twice")
+        try:
+            return msgspec.convert(dict(pairs), cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise LooplineError(f"{', '.join(written)}: a quota is NAME=NUMBER") from error
+
+    @property
+    def limits(self) -> list[DailyLimit]:
+        """The limits that are set."""
+        user = [("user_tokens", self.user_tokens), ("user_cost", self.user_cost)]
+        tenant = [("tenant_tokens", self.tenant_tokens), ("tenant_cost", self.tenant_cost)]
+        return [
+            DailyLimit(name, most, self.turn_cost if "cost" in name else self.turn_tokens)
+            for name, most in (*user, *tenant)
+            if most is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class DailyLimit:
+    """A limit by its name, the most of a day, and what of it a turn reserves."""
+
+    name: str
+    most: float
+    turn: float
+
+    @property
+    def is_of_user(self) -> bool:
+        """Return whether each user has it."""
+        return self.name.startswith("user")
+
+    @property
+    def is_money(self) -> bool:
+        """Return whether it is in dollars."""
+        return self.name.endswith("cost")
+
+    def covers(self, sender: ConversationKey, other: ConversationKey) -> bool:
+        """Return whether what another conversation uses counts for the sender."""
+        is_user = (other.project, other.user) == (sender.project, sender.user)
+        return other.tenant == sender.tenant and (is_user or not self.is_of_user)
+
+    def text(self, amount: float) -> str:
+        """Return an amount with its unit."""
+        return f"${max(amount, 0):,.4f}" if self.is_money else f"{max(amount, 0):,.0f} tokens"
+
+
+@dataclass(slots=True)
+class _Bill:
+    """What a conversation used on the day, up to the seq `head`."""
+
+    key: ConversationKey
+    head: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def add(self, blocks: Iterable[Block], since: datetime) -> None:
+        """Add what the blocks of the day say was used; a child run counts with the block that ends it."""
+        for block, body in _PRICED.among(blocks):
+            if block.ts >= since and (request := request_cost(block)) is not None:
+                self.tokens += _tokens(request.usage)
+                self.cost += request.cost or 0.0
+                if isinstance(body, Decision | RunChild):
+                    self.tokens += _tokens(body.estimated)
+
+
+@dataclass(slots=True, eq=False)
+class _MeteredRun:
+    """A run of a conversation here: what its requests have used, and what those reserve that are not answered yet.
+
+    Once it is over, and its blocks are added to the bill, it is forgotten.
+    """
+
+    key: ConversationKey
+    settled: Amount = field(default_factory=Amount)
+    reserved: dict[RequestReservation, Amount] = field(
+        default_factory=dict["RequestReservation", Amount]
+    )
+    is_over: bool = False
+
+
+class QuotaGate:
+    """Lets a turn begin, and each of its requests be sent, if enough of each quota is left.
+
+    What was used is folded from the log, so it is the same after a restart and for each process over the store; what a
+    run that has not ended used is counted as its requests are answered. Of each conversation only blocks that are
+    new are read. One that was deleted still counts in this process.
+    """
+
+    def __init__(
+        self, quotas: DailyQuotas, clock: Clock, log: Callable[[], TimelineLog] | None = None
+    ) -> None:
+        self.limits: list[DailyLimit] = quotas.limits
+        self._clock = clock
+        self._log = log
+        self._day: date = date.min
+        self._bills = dict[str, _Bill]()
+        self._runs = list[_MeteredRun]()
+        self._updated = dict[str, float]()
+        self._updating = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def check(
+        self, log: TimelineLog, key: ConversationKey, turns: Mapping[ConversationKey, int]
+    ) -> None:
+        """Let a turn begin beside the `turns` that run, by conversation.
+
+        Raises:
+            RequestProblem: too little of a quota is left.
+        """
+        await self._update(log, key.tenant)
+        for limit in self.limits:
+            self._check(limit, key, turns)
+
+    @asynccontextmanager
+    async def metered(
+        self, key: ConversationKey, models: ModelRegistry
+    ) -> AsyncGenerator[ModelRegistry, None]:
+        """Give a run of a conversation models of which each request reserves from its user's and tenant's quotas."""
+        if not self.limits or self._log is None:
+            yield models
+            return
+        await self._update(self._log(), key.tenant)
+        run = _MeteredRun(key)
+        self._runs.append(run)
+        try:
+            yield ModelRegistry(
+                {
+                    role: tuple(_DayMeteredModel(model, self, run) for model in chain)
+                    for role, chain in models.roles.items()
+                }
+            )
+        finally:
+            run.is_over = True
+
+    async def reserve(
+        self, run: _MeteredRun, request: RequestReservation, need: RequestEstimate
+    ) -> int:
+        """Reserve a request and return its output limit; wait while other requests hold what it needs.
+
+        Raises:
+            OutOfBudget: too little of a quota is left.
+        """
+        while True:
+            await self._refresh(run.key.tenant)
+            outputs = [
+                (limit, need.affordable(self._remaining(limit, run.key), 1))
+                for limit in self.limits
+            ]
+            output, enough = min(most for _, most in outputs), min(MIN_OUTPUT, need.output)
+            if output >= enough:
+                run.reserved[request] = need.amount(output)
+                return output
+            changed = self._changed
+            short = [limit for limit, most in outputs if most < enough]
+            if not all(self._is_reserved_from(limit, run.key) for limit in short):
+                raise OutOfBudget(
+                    "too little of the day's quota is left for another request: it is renewed at midnight UTC"
+                )
+            await changed.wait()
+
+    def settle(self, run: _MeteredRun, request: RequestReservation, used: Amount) -> None:
+        """Put what a request used in place of what was reserved for it."""
+        run.settled += used
+        run.reserved.pop(request, None)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def remaining(self, log: TimelineLog, key: ConversationKey) -> Mapping[str, float]:
+        """Return what is left of each limit for a conversation, without what requests reserve."""
+        await self._update(log, key.tenant)
+        return {limit.name: limit.most - self._used(limit, key) for limit in self.limits}
+
+    def _remaining(self, limit: DailyLimit, key: ConversationKey) -> Remaining:
+        runs = [run for run in self._runs if limit.covers(key, run.key)]
+        reserved = [amount for run in runs for amount in run.reserved.values()]
+        if limit.is_money:
+            unused = limit.most - self._used(limit, key)
+            return Remaining(None, unused - math.fsum(amount.cost for amount in reserved))
+        tokens = sum(amount.tokens for amount in reserved)
+        return Remaining(int(limit.most - self._used(limit, key)) - tokens, None)
+
+    def _is_reserved_from(self, limit: DailyLimit, key: ConversationKey) -> bool:
+        """Return whether requests that are not answered yet hold a part of the limit, and may give some of it back."""
+        return any(run.reserved for run in self._runs if limit.covers(key, run.key))
+
+    def _used(self, limit: DailyLimit, key: ConversationKey) -> float:
+        """Return what was used of a limit, requests that are not answered yet not counted."""
+        bills = [bill for bill in self._bills.values() if limit.covers(key, bill.key)]
+        runs = [run for run in self._runs if limit.covers(key, run.key)]
+        if limit.is_money:
+            return math.fsum([*(bill.cost for bill in bills), *(run.settled.cost for run in runs)])
+        return sum(bill.tokens for bill in bills) + sum(run.settled.tokens for run in runs)
+
+    def _check(
+        self, limit: DailyLimit, key: ConversationKey, turns: Mapping[ConversationKey, int]
+    ) -> None:
+        used = self._used(limit, key)
+        running = sum(count for other, count in turns.items() if limit.covers(key, other))
+        left = limit.most - used
+        if left >= (running + 1) * limit.turn:
+            return
+        midnight = datetime.combine(self._day + timedelta(days=1), time(), UTC)
+        seconds = math.ceil((midnight - self._clock.now()).total_seconds())
+        whose = "you" if limit.is_of_user else "your tenant"
+        raise RequestProblem(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"the quota of today: {limit.text(left)} of {limit.text(limit.most)} are left to {whose}, and {running} turns "
+            f"that run reserve {limit.text(running * limit.turn)}; a turn reserves {limit.text(limit.turn)}. It is "
+            f"renewed at {iso_time(midnight)}",
+            action_by="user",
+            headers={"Retry-After": f"{_RETRY_SECONDS if left >= limit.turn else seconds}"},
+        )
+
+    async def _refresh(self, tenant: str) -> None:
+        """Take what other processes have used since, from time to time."""
+        age = self._clock.elapsed() - self._updated.get(tenant, -_REFRESH_SECONDS)
+        if age >= _REFRESH_SECONDS and self._log is not None:
+            await self._update(self._log(), tenant)
+
+    def _begin_day(self, day: date) -> None:
+        """Forget what was used before; a run that goes on keeps what its requests reserve."""
+        self._day, self._bills = day, {}
+        self._runs = [run for run in self._runs if not run.is_over]
+        for run in self._runs:
+            run.settled = Amount()
+
+    async def _update(self, log: TimelineLog, tenant: str) -> None:
+        """Bring the bills of a tenant's conversations up to date, but for those of which a run has not ended."""
+        async with self._updating:
+            self._updated[tenant] = self._clock.elapsed()
+            today = self._clock.now().date()
+            if today != self._day:
+                self._begin_day(today)
+            ended = [run for run in self._runs if run.is_over]
+            since = datetime.combine(today, time(), UTC)
+            after = since - timedelta(seconds=1)
+            for summary in await log.conversations(tenant=tenant, after=after):
+                key = summary.conversation
+                bill = self._bills.setdefault(summary.uid, _Bill(key))
+                finished = [run for run in ended if run.key == key]
+                if any(run.key == key for run in self._runs if run not in finished):
+                    continue  # its requests are counted as they are answered
+                if bill.head < summary.head:
+                    blocks = await log.read(key, after=bill.head, types=_TYPES)
+                    bill.add((block for block in blocks if block.seq <= summary.head), since)
+                    bill.head = summary.head
+                self._runs = [run for run in self._runs if run not in finished]
+
+
+@dataclass(frozen=True, slots=True)
+class _DayMeteredModel:
+    """A model of which each request reserves from the quotas of the day."""
+
+    model: Model
+    gate: QuotaGate
+    run: _MeteredRun
+
+    @property
+    def name(self) -> str:
+        """Return the model string."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what the model can do."""
+        return self.model.capabilities
+
+    def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Stream the reply, with the output capped to what is left.
+
+        Raises:
+            OutOfBudget: too little of a quota is left.
+            ModelError: the model could not be asked, or broke off.
+        """
+        return MeteredModel(self.model, RequestReservation(self.gate, self.run)).stream(prompt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestReservation:
+    """What one request reserves from the quotas of the day."""
+
+    gate: QuotaGate
+    run: _MeteredRun
+    is_limited: bool = True
+
+    def check_time(self) -> None:
+        """Let it pass: a day has no deadline."""
+
+    async def reserve(self, need: RequestEstimate) -> int:
+        """Reserve the request and return its output limit; wait while others' requests hold what it needs.
+
+        Raises:
+            OutOfBudget: too little is left.
+        """
+        return await self.gate.reserve(self.run, self, need)
+
+    def settle(self, used: Amount) -> None:
+        """Put what the request used in place of what was reserved for it."""
+        self.gate.settle(self.run, self, used)
+
+    def estimate(self, usage: Usage, cost: float) -> None:
+        """Let it pass: an estimate is settled like any other usage."""
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.input_tokens + usage.output_tokens

@@ -1,0 +1,357 @@
+"""Socket.IO as clients of KDCube speak it: messages in, events in KDCube's envelopes out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from importlib import import_module
+from secrets import token_hex
+from typing import Any, Protocol, cast
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from loopline.conversations import Conversation
+from loopline.errors import LooplineError
+from loopline.events import Record, dialect
+from loopline.events.sse import position
+from loopline.models import Json, JsonObject
+from loopline.server.access import key_of
+from loopline.server.bundle_host import BundleHost
+from loopline.server.conversation_views import state_of
+from loopline.server.early_events import EarlyEvents
+from loopline.server.event_streams import conversation_events, start_position
+from loopline.server.listeners import ListenerPlace
+from loopline.server.principals import Principal
+from loopline.server.problems import problem_of
+from loopline.server.socket_messages import STATES, approvals_of, read_message, text_of
+from loopline.timeline import ConversationKey, iso_time, open_timeline
+
+PATH = "/socket.io"
+QUEUED_PACKETS = 100
+"""With so many packets that its client has not read, a socket gets no more until it has read them: the log has the rest."""
+_log = logging.getLogger("loopline")
+_Handler = Callable[..., Coroutine[Any, Any, Json]]
+
+
+class _Queue(Protocol):
+    def qsize(self) -> int: ...
+    async def join(self) -> None: ...
+
+
+class _Socket(Protocol):
+    """A connection of Engine.IO, with the packets that its client has not read."""
+
+    @property
+    def queue(self) -> _Queue: ...
+
+
+class _Engine(Protocol):
+    @property
+    def sockets(self) -> Mapping[str, _Socket]: ...
+
+
+class _Manager(Protocol):
+    def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
+
+
+class _SocketServer(Protocol):
+    """What is used of python-socketio's server, which has no types."""
+
+    @property
+    def eio(self) -> _Engine: ...
+    @property
+    def manager(self) -> _Manager: ...
+    def on(self, event: str, handler: Callable[..., Awaitable[Json | None]]) -> None: ...
+    async def emit(self, event: str, data: Json, *, to: str) -> None: ...
+    async def disconnect(self, sid: str) -> None: ...
+    async def shutdown(self) -> None: ...
+
+
+class SocketHost:
+    """The sockets of a server: who connected each, and the conversations whose events it receives."""
+
+    def __init__(self, host: BundleHost) -> None:
+        self._host = host
+        self._module = import_module("socketio")
+        self._server = cast(
+            "_SocketServer",
+            self._module.AsyncServer(
+                async_mode="asgi",
+                cors_allowed_origins=[],  # the app's own middleware says who may read answers
+                ping_interval=host.settings.keep_alive_seconds,
+                max_http_buffer_size=host.settings.body_bytes,
+                logger=False,
+                engineio_logger=False,
+            ),
+        )
+        self._principals = dict[str, Principal]()
+        self._places = dict[str, ListenerPlace]()
+        self._pumps = dict[tuple[str, ConversationKey], asyncio.Task[None]]()
+        self._ending: asyncio.Task[None] | None = None
+        self._is_asked = False
+        handlers: Mapping[str, _Handler] = {
+            "chat_message": self._send_message,
+            "chat_answer": self._answer,
+            "chat_stop": self._stop,
+            "chat_listen": self._listen,
+            "conv_status.get": self._status,
+        }
+        self._server.on("connect", self._connect)
+        self._server.on("disconnect", self._disconnect)
+        self._server.on("ping", self._pong)
+        for event, handler in handlers.items():
+            self._server.on(event, self._acknowledged(handler))
+
+    def asgi(self) -> ASGIApp:
+        """Return the app that is mounted at the path of Socket.IO, wherever the server itself is mounted."""
+        inner = cast("ASGIApp", self._module.ASGIApp(self._server, socketio_path=PATH))
+
+        async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
+            self._is_asked = True
+            await inner({**scope, "path": f"{PATH}/"}, receive, send)
+
+        return mounted
+
+    async def close(self) -> None:
+        """Say that the server ends, and end every socket."""
+        for sid in list(self._principals):
+            await self._server.emit("server_shutdown", {}, to=sid)
+            await self._server.disconnect(sid)
+        if self._ending is not None:
+            self._ending.cancel()
+        if self._is_asked:  # only then there is something to shut down, and once
+            self._is_asked = False
+            await self._server.shutdown()
+
+    def queued(self, sid: str) -> int:
+        """Return how many packets the client of a socket has not read."""
+        queue = self._queue(sid)
+        return 0 if queue is None else queue.qsize()
+
+    async def _drained(self, sid: str) -> None:
+        """Wait until the client has read every packet; the end of the socket ends the wait."""
+        queue = self._queue(sid)
+        if queue is not None:
+            await queue.join()
+
+    def _queue(self, sid: str) -> _Queue | None:
+        connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
+        sockets = self._server.eio.sockets
+        return sockets[connection].queue if connection in sockets else None
+
+    @property
+    def sids(self) -> list[str]:
+        """The sockets that are connected."""
+        return list(self._principals)
+
+    async def _connect(self, sid: str, environ: Mapping[str, Any], auth: Json = None) -> None:
+        """Take a socket whose token is right, and whose tenant and project, if it names them, are the token's."""
+        try:
+            await self._host.open()
+            principal = await self._host.auth.authenticate(_token(environ, auth))
+            self._host.rates.check(principal)
+            tenant, project = text_of(auth, "tenant"), text_of(auth, "project")
+            is_own = tenant in ("", principal.tenant) and project in ("", principal.project)
+            if not is_own:
+                raise LooplineError("the token is of another tenant or project")
+            place = self._host.listeners.take(principal)
+        except LooplineError as error:
+            raise self._module.exceptions.ConnectionRefusedError(str(error)) from None
+        self._principals[sid] = principal
+        self._places[sid] = place
+        self._ending = self._ending or asyncio.create_task(self._end_when_draining())
+        session: JsonObject = {
+            "session_id": text_of(auth, "user_session_id") or sid,
+            "user_type": "privileged" if principal.is_privileged else "registered",
+            "user_id": principal.user,
+            "username": principal.user,
+            "tenant": principal.tenant,
+            "project": principal.project,
+            "connected_at": iso_time(self._host.clock.now()),
+        }
+        await self._server.emit("session_info", session, to=sid)
+
+    async def _disconnect(self, sid: str, reason: str = "") -> None:
+        del reason
+        if self._principals.pop(sid, None) is not None:
+            self._places.pop(sid).release()
+        for place, pump in list(self._pumps.items()):
+            if place[0] == sid:
+                pump.cancel()
+
+    async def _end_when_draining(self) -> None:
+        await self._host.draining.wait()
+        self._ending = None
+        await self.close()
+
+    async def _pong(self, sid: str, data: Json = None) -> None:
+        del data
+        await self._server.emit("pong", {"timestamp": iso_time(self._host.clock.now())}, to=sid)
+
+    def _acknowledged(self, handler: _Handler) -> _Handler:
+        """Return the handler with a problem as its acknowledgement."""
+
+        async def acknowledged(sid: str, data: Json = None, *files: bytes) -> Json:
+            principal = self._principals[sid]
+            try:
+                self._host.rates.check(principal)
+                return await handler(sid, principal, data, *files)
+            except LooplineError as error:
+                problem = problem_of(error)
+                return {
+                    "ok": False,
+                    "status": int(problem.status),
+                    "error_type": problem.status.phrase,
+                    "error": str(problem),
+                }
+
+        return acknowledged
+
+    async def _send_message(
+        self, sid: str, principal: Principal, data: Json, *files: bytes
+    ) -> Json:
+        message = read_message(data, files)
+        key = key_of(principal, message.conversation or f"chat-{token_hex(12)}")
+        is_new = await self._host.log.find(key) is None
+        talk = await self._host.conversation(key, message.bundle_id)
+        await self._follow(sid, talk, after=None)
+        if message.when_busy == "steer" and not message.text:
+            return await self._stop(sid, principal, {"conversation_id": key.name})
+        message_key = message.key and f"kdcube:{message.key}"
+        async with self._host.turn_slot(key, message_key):
+            submission = await talk.submit(
+                message.text,
+                attachments=message.files,
+                when_busy=message.when_busy,
+                key=message_key,
+            )
+            self._host.watch(key, submission)
+        receipt = submission.receipt
+        self._host.audit("message", key, seq=receipt.seq)
+        return {
+            "ok": True,
+            "status": STATES[message.when_busy],
+            "task_id": f"{key.name}:{receipt.turn_id}",
+            "session_id": sid,
+            "conversation_id": key.name,
+            "turn_id": receipt.turn_id,
+            "conversation_created": is_new,
+            "user_type": "privileged" if principal.is_privileged else "registered",
+            "is_continuation": message.when_busy in ("followup", "steer"),
+        }
+
+    async def _answer(self, sid: str, principal: Principal, data: Json) -> Json:
+        talk = await self._talk(principal, data)
+        values = data["values"] if isinstance(data, dict) and "values" in data else None
+        if not isinstance(values, dict) or not values:
+            raise LooplineError("values are the answers by call id")
+        await self._host.check_approvals(talk, values, approvals_of(data))
+        await self._follow(sid, talk, after=None)
+        async with self._host.turn_slot(talk.conversation):
+            submission = await talk.submit_resume(values)
+            self._host.watch(talk.conversation, submission)
+        self._host.audit("answer", talk.conversation, calls=",".join(values))
+        return {"ok": True, "turn_id": submission.receipt.turn_id}
+
+    async def _stop(self, sid: str, principal: Principal, data: Json) -> Json:
+        del sid
+        talk = await self._talk(principal, data)
+        done = await talk.stop()
+        self._host.audit("stop", talk.conversation)
+        return {"ok": True, "done": done}
+
+    async def _listen(self, sid: str, principal: Principal, data: Json) -> Json:
+        """Send the events of a conversation behind `after`, a seq or the id of an event, and then live."""
+        talk = await self._talk(principal, data)
+        await self._follow(sid, talk, after=start_position(text_of(data, "after") or "0"))
+        return {"ok": True, "conversation_id": talk.conversation.name}
+
+    async def _status(self, sid: str, principal: Principal, data: Json) -> Json:
+        talk = await self._talk(principal, data)
+        timeline = await open_timeline(self._host.log, talk.conversation)
+        summary = await self._host.log.find(talk.conversation)
+        newest: datetime = summary.last_activity_at if summary else self._host.clock.now()
+        status: JsonObject = {"state": state_of(timeline), "updated_at": iso_time(newest)}
+        name = talk.conversation.name
+        envelope: JsonObject = {
+            "type": "conv.status",
+            "timestamp": iso_time(self._host.clock.now()),
+            "service": {"tenant": principal.tenant, "project": principal.project},
+            "conversation": {"session_id": sid, "conversation_id": name},
+            "event": {"step": "conv.state", "status": "completed"},
+            "data": status,
+        }
+        await self._server.emit("conv_status", envelope, to=sid)
+        return {"conversation_id": name, **status}
+
+    async def _talk(self, principal: Principal, data: Json) -> Conversation[Any]:
+        """Return the conversation that the data names.
+
+        Raises:
+            LooplineError: it has not begun.
+        """
+        key = key_of(principal, text_of(data, "conversation_id"))
+        if await self._host.log.find(key) is None:
+            raise LooplineError(f"there is no conversation {key.name!r} here")
+        return await self._host.conversation(key)
+
+    async def _follow(
+        self, sid: str, talk: Conversation[Any], *, after: tuple[int, int] | None
+    ) -> None:
+        """Send the socket the events of a conversation behind a position, without one those from now on.
+
+        A conversation that it follows already goes on as it is, unless a position is asked for.
+        """
+        place = sid, talk.conversation
+        running = self._pumps.get(place)
+        if running is not None and not running.done():
+            if after is None:
+                return
+            running.cancel()
+        async with EarlyEvents(talk) as early:
+            if after is None:
+                summary = await self._host.log.find(talk.conversation)
+                after = start_position(f"{summary.head if summary else 0}")
+            pump = asyncio.create_task(self._pump(sid, talk, early, after))
+        self._pumps[place] = pump
+        pump.add_done_callback(lambda done: self._forget(place, done))
+
+    def _forget(self, place: tuple[str, ConversationKey], pump: asyncio.Task[None]) -> None:
+        if self._pumps.get(place) is pump:
+            del self._pumps[place]
+        if not pump.cancelled() and (error := pump.exception()) is not None:
+            _log.error("the events of a socket broke off", exc_info=error)
+
+    async def _pump(
+        self, sid: str, talk: Conversation[Any], early: EarlyEvents, after: tuple[int, int]
+    ) -> None:
+        spoken = dialect("kdcube", talk.conversation)
+        events = conversation_events(self._host, talk, early=early)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    for record in spoken.take(event):
+                        if not record.id or position(record.id) > after:
+                            if self.queued(sid) >= QUEUED_PACKETS:
+                                await self._drained(sid)
+                            await self._server.emit(record.event, _envelope(record), to=sid)
+        finally:
+            await early.close()
+
+
+def _envelope(record: Record) -> JsonObject:
+    """Return the envelope of an event, which says where the stream goes on behind it."""
+    return {**record.data, "extra": {"id": record.id}} if record.id else record.data
+
+
+def _token(environ: Mapping[str, Any], auth: Json) -> str:
+    """Return the bearer token of a socket: of its handshake, or of a header. Addresses end in logs: none counts there."""
+    header = str(environ["HTTP_AUTHORIZATION"]) if "HTTP_AUTHORIZATION" in environ else ""
+    match auth:
+        case {"bearer_token": str(token)} | {"token": str(token)} if token:
+            return token
+        case _:
+            return header.removeprefix("Bearer ")

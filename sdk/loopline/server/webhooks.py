@@ -1,0 +1,131 @@
+"""Webhooks: who sent a message in the background is told when its turn has ended, with a signature.
+
+The headers and the signature are those of Standard Webhooks, https://www.standardwebhooks.com.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from base64 import b64encode
+from hashlib import sha256
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from loopline.clock import Clock
+from loopline.errors import LooplineError
+from loopline.harness import WebhookSender, webhook_sender
+from loopline.models import JsonObject, dumps
+from loopline.server.problems import RequestProblem
+from loopline.server.settings import ServerSettings
+from loopline.timeline import ConversationKey, iso_time
+
+WAITS = (0.0, 1.0, 5.0, 30.0, 120.0, 600.0)
+"""The seconds before each attempt."""
+_GONE = 410
+_log = logging.getLogger("loopline")
+
+
+class Webhooks:
+    """Sends webhooks in the background, each until it is accepted or there were enough attempts."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        self._secret = settings.webhook_secret
+        self._networks = settings.webhook_networks
+        self._clock = clock
+        self._sender: WebhookSender | None = None
+        self.deliveries: set[asyncio.Task[None]] = set[asyncio.Task[None]]()
+
+    def check(self, url: str) -> None:
+        """Check that a webhook can be sent to a URL; its address is checked when it is.
+
+        Raises:
+            RequestProblem: the server signs none, or the URL is none of the web.
+        """
+        if not self._secret:
+            raise RequestProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "this server sends no webhooks: it has no secret to sign them with",
+                action_by="operator",
+            )
+        if not _is_web(url):
+            raise RequestProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY, "the webhook has no URL of the web"
+            )
+        if not url.lower().startswith("https:") and not self._networks:
+            raise RequestProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY, "the URL of a webhook begins with https://"
+            )
+
+    def send(
+        self, url: str, key: ConversationKey, turn: str, data: JsonObject, place: str = ""
+    ) -> None:
+        """Send that a turn has ended, and the URL where it is read, if there is one.
+
+        The id of the message is the same whenever that is said.
+        """
+        names = "\n".join((key.tenant, key.project, key.user, key.name, turn, url))
+        message = f"msg_{sha256(names.encode(errors='surrogatepass')).hexdigest()[:32]}"
+        content: JsonObject = {
+            "type": "turn.ended",
+            "timestamp": iso_time(self._clock.now()),
+            "data": data,
+            **({"url": place} if place else {}),
+        }
+        task = asyncio.create_task(self._deliver(url, message, dumps(content).encode()))
+        self.deliveries.add(task)
+        task.add_done_callback(self.deliveries.discard)
+
+    async def close(self) -> None:
+        """Stop sending."""
+        for task in self.deliveries:
+            task.cancel()
+        await asyncio.gather(*self.deliveries, return_exceptions=True)
+        if self._sender is not None:
+            await self._sender.close()
+
+    async def _deliver(self, url: str, message: str, body: bytes) -> None:
+        if self._sender is None:
+            self._sender = webhook_sender(self._networks)
+        host = urlsplit(url).hostname
+        for wait in WAITS:
+            await self._clock.sleep(wait)
+            try:
+                status = await self._sender.post(url, body, self._headers(message, body))
+            except ConnectionError as error:
+                _log.info("webhook %s to %s: %s", message, host, error)
+                continue
+            except LooplineError as error:
+                _log.warning("webhook %s to %s is not sent: %s", message, host, error)
+                return
+            if HTTPStatus(200) <= status < HTTPStatus(300):
+                return
+            _log.info("webhook %s to %s: status %s", message, host, status)
+            if status == _GONE:
+                return
+        _log.warning("webhook %s to %s was not accepted in %s attempts", message, host, len(WAITS))
+
+    def _headers(self, message: str, body: bytes) -> dict[str, str]:
+        timestamp = f"{int(self._clock.now().timestamp())}"
+        return {
+            "Content-Type": "application/json",
+            "User-Agent": "Loopline-Webhooks/1",
+            "webhook-id": message,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": signature(self._secret, message, timestamp, body),
+        }
+
+
+def _is_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
+
+
+def signature(secret: bytes, message: str, timestamp: str, body: bytes) -> str:
+    """Return the signature of a webhook, to be compared in constant time by who receives it."""
+    signed = f"{message}.{timestamp}.".encode() + body
+    return f"v1,{b64encode(hmac.new(secret, signed, sha256).digest()).decode()}"

@@ -1,0 +1,94 @@
+// Talks to a server with what `useChat` of the AI SDK is made of, and prints the messages that a page would show.
+import {
+  AbstractChat,
+  DefaultChatTransport,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  readUIMessageStream,
+} from "ai";
+
+const api = `${process.argv[2]}/api/chat`;
+
+class State {
+  status = "ready";
+  error = undefined;
+  messages = [];
+  pushMessage = (message) => void this.messages.push(message);
+  popMessage = () => void this.messages.pop();
+  replaceMessage = (index, message) => void (this.messages[index] = message);
+  snapshot = structuredClone;
+}
+
+class Chat extends AbstractChat {
+  constructor(id, options = {}) {
+    const { body, ...rest } = options;
+    const transport = new DefaultChatTransport({ api, body });
+    const state = new State();
+    const errors = [];
+    super({ id, state, transport, onError: (error) => void errors.push(String(error)), ...rest });
+    this.errors = errors;
+  }
+
+  seen() {
+    return structuredClone({ messages: this.messages, errors: this.errors, status: this.status });
+  }
+}
+
+const said = new Chat("chat-spoken");
+await said.sendMessage({ text: "call shop.draw name=tea" });
+const spoken = said.seen();
+
+const asking = new Chat("chat-asked");
+await asking.sendMessage({ text: "call shop.book name=tea" });
+const asked = asking.seen();
+await asking.addToolOutput({ tool: "shop.book", toolCallId: "c1", output: "at noon" });
+await asking.sendMessage();
+const answered = asking.seen();
+
+async function approval(id, approved) {
+  const chat = new Chat(id, {
+    body: { bundle_id: "desk" },
+    sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,
+  });
+  await chat.sendMessage({ text: "call desk.wait name=0" });
+  const before = chat.seen();
+  await chat.addToolApprovalResponse({ id: "c1", approved });
+  while (chat.status !== "ready") await new Promise((done) => setTimeout(done, 10));
+  return [before, chat.seen()];
+}
+const approved = await approval("approved", true);
+const denied = await approval("denied", false);
+
+const broken = new Chat("chat-broken");
+await broken.sendMessage({ text: "break" });
+
+// A page that is opened while a turn runs.
+const slow = new Chat("slow");
+const sending = slow.sendMessage({ text: "call shop.wait name=1" });
+while (slow.messages.at(-1)?.role !== "assistant") await new Promise((done) => setTimeout(done, 10));
+const page = new Chat("slow");
+await page.resumeStream();
+await sending;
+const idle = new Chat("chat-spoken");
+await idle.resumeStream();
+
+// The same stream without a chat around it.
+const transport = new DefaultChatTransport({ api });
+const messages = [{ id: "m1", role: "user", parts: [{ type: "text", text: "plain" }] }];
+const stream = await transport.sendMessages({ chatId: "read", messages, trigger: "submit-message" });
+let read;
+for await (const message of readUIMessageStream({ stream, terminateOnError: true })) read = message;
+
+console.log(
+  JSON.stringify({
+    spoken,
+    asked,
+    answered,
+    approved,
+    denied,
+    broken: broken.seen(),
+    slow: slow.seen(),
+    resumed: page.seen(),
+    idle: idle.seen(),
+    read,
+  }),
+);

@@ -1,0 +1,54 @@
+"""The file of API keys: who writes it, who reads it, and from when a change counts."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, revoke_key
+from tests.doors.command import Loopline
+
+
+async def test_a_new_and_a_revoked_key_count_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    first = add_key(file, Principal(user="ann"))
+    keys = ApiKeys.read(file)
+    second = add_key(file, Principal(user="bob"))
+    assert (await keys.authenticate(second)).user == "bob"
+    assert revoke_key(file, first)
+    assert not revoke_key(file, first)
+    with pytest.raises(Unauthenticated):
+        await keys.authenticate(first)
+    file.write_text("damaged")
+    with pytest.raises(Unauthenticated):
+        await keys.authenticate(second)
+
+
+def test_the_file_is_its_owners_whatever_a_killed_process_left(tmp_path: Path) -> None:
+    file, left = tmp_path / "keys.json", tmp_path / ".keys.json.new"
+    left.touch(mode=0o666)
+    left.chmod(0o666)
+    add_key(file, Principal(user="ann"))
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+
+    def add(number: int) -> str:
+        return add_key(file, Principal(user=f"u{number}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        added = list(pool.map(add, range(24)))
+    keys = ApiKeys.read(file)
+    users = [(await keys.authenticate(key)).user for key in added]
+    assert users == [f"u{n}" for n in range(24)]
+
+
+def test_the_command_revokes_a_key(tmp_path: Path) -> None:
+    loopline = Loopline(tmp_path)
+    key = loopline("key", "keys.json", "--user", "ann").out.strip()
+    assert loopline("key", "keys.json", "--revoke", key.split("_")[1]).code == 0
+    assert loopline("key", "keys.json", "--revoke", key).code == 1

@@ -1,0 +1,163 @@
+"""A workflow gives its user the URL of an output: signed under a server, and of a file without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httpx2
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
+from loopline.models import Json, dumps
+from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
+from loopline.testing import ScriptedModel
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving
+
+REPORT = b"%PDF-1.7 sales"
+
+
+class Reports(BaseWorkflow):
+    """Answers with the URL and the name of the report that it makes in the first turn."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult[Any]:
+        if payload.turn_id == "turn_1":
+            await self.store.put_attachment("export/the report.pdf", REPORT)
+        hosting = self.hosting_service
+        ref = "fi:turn_1.outputs/export/the%20report.pdf"
+        assert hosting.get_artifact_url(f"{ref}@1")
+        if payload.text != "Report.":
+            with pytest.raises(LooplineError) as refused:
+                hosting.get_artifact_url(payload.text)
+            return await self.answer(str(refused.value))
+        return await self.answer(dumps([hosting.get_artifact_url(ref), hosting.resource_name(ref)]))
+
+
+BUNDLE = Bundle(id="reports", workflow=Reports)
+ANN = Principal(tenant="acme", project="tea", user="ann")
+BOB = Principal(tenant="acme", project="tea", user="bob")
+NAME = "ef:{}:{}:chatbot:file:ann:c1:turn_1:assistant:1/export/the%20report.pdf"
+
+
+async def test_without_a_server_the_url_is_that_of_a_copy_which_goes_with_the_harness() -> None:
+    async with Harness.open(BUNDLE, store="memory:", model=ScriptedModel([])) as harness:
+        result = await harness.conversation("c1", user="ann").say("Report.")
+        url, name = answer_parts(result.answer)
+        copy = copy_at(url)
+        check_copy(copy)
+    assert not is_there(copy)
+    assert name == NAME.format("default", "default")
+
+
+@pytest.mark.parametrize(
+    ("ref", "problem"),
+    [
+        ("fi:turn_1.outputs/none.pdf", "names no output of this turn"),
+        ("fi:turn_1.files/none.pdf", "only files below outputs/"),
+        ("ar:turn_1.user.prompt", "names no output"),
+        ("the report", "not a ref"),
+    ],
+)
+async def test_a_ref_of_no_output_has_no_url(ref: str, problem: str) -> None:
+    async with Harness.open(BUNDLE, store="memory:", model=ScriptedModel([])) as harness:
+        assert problem in (await harness.conversation("c1").say(ref)).answer
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, httpx2.Client]]:
+    file = tmp_path_factory.mktemp("hosting") / "keys.json"
+    keys = {who.user: add_key(file, who) for who in (ANN, BOB)}
+    settings = ServerSettings(public_url="https://shop.example/talk/")
+    server = app(BUNDLE, store="memory:", auth=ApiKeys.read(file), settings=settings)
+    with serving(server) as url, ExitStack() as stack:
+        headers = {user: {"Authorization": f"Bearer {key}"} for user, key in keys.items()}
+        yield {
+            user: stack.enter_context(httpx2.Client(base_url=url, headers=sent))
+            for user, sent in {**headers, "": {}}.items()
+        }
+
+
+def test_under_a_server_the_url_is_signed_and_the_name_gives_no_right(
+    served: dict[str, httpx2.Client],
+) -> None:
+    said = served["ann"].post("/conversations/acme/tea/c1/messages", json={"text": "Report."})
+    url, name = answer_parts(said.json()["answer"])
+    assert url.startswith("https://shop.example/talk/files?")
+    assert name == NAME.format("acme", "tea")
+    path = url.removeprefix("https://shop.example/talk")
+    saved = served[""].get(path)
+    assert (saved.status_code, saved.content) == (200, REPORT)
+    assert "attachment" in saved.headers["content-disposition"]
+    assert served[""].get(path[:-1] + ("0" if path[-1] != "0" else "1")).status_code == 403
+    statuses = {who: by.post("/by-rn", json={"rn": name}).status_code for who, by in served.items()}
+    assert statuses == {"ann": 200, "bob": 404, "": 401}
+
+
+def test_every_url_that_leaves_a_server_begins_where_a_proxy_has_it(
+    served: dict[str, httpx2.Client],
+) -> None:
+    base, here = "https://shop.example/talk", "/conversations/acme/tea/c9"
+    document = served["ann"].get("/openapi.json").json()
+    assert document["servers"] == [{"url": base}]
+    sent = served["ann"].post(f"{here}/messages", json={"text": "Report.", "background": True})
+    assert sent.json()["events"] == f"{base}{here}/events?after=0"
+    said = served["ann"].post(f"{here}/messages", json={"text": "Report."})
+    found = served["ann"].post("/by-rn", json={"rn": answer_parts(said.json()["answer"])[1]}).json()
+    link = found["metadata"]["download_url"]
+    assert link.startswith(f"{base}/files?")
+    assert served[""].get(link.removeprefix(base)).content == REPORT
+
+
+@pytest.mark.parametrize("url", ["shop.example", "ftp://shop.example", "https://shop.example/?a=1"])
+def test_a_public_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(LooplineError, match="public_url is where the server is reached"):
+        ServerSettings(public_url=url)
+
+
+def test_files_of_the_stream_of_the_ai_sdk_have_their_urls() -> None:
+    text: Json = {"type": "text", "text": "call shop.draw name=tea"}
+    body: Json = {"id": "c1", "messages": [{"id": "m1", "role": "user", "parts": [text]}]}
+    server = app(SHOP, store="memory:", model=EchoModel())
+    with serving(server) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        lines = client.post("/api/chat", json=body).text.splitlines()
+        files = [place_of(line) for line in lines if '"data-file"' in line]
+        contents = {path: client.get(url).content for path, url in files}
+    assert contents == {
+        "outputs/tea.html": b"<script>alert(1)</script>",
+        "outputs/a/b.bin": b"\x00\x01" * 50,
+    }
+
+
+def answer_parts(answer: str) -> list[str]:
+    """The URL and the name in an answer of the workflow."""
+    parts: list[str] = json.loads(answer)
+    return parts
+
+
+def place_of(line: str) -> tuple[str, str]:
+    """The path and the URL in a part of the stream."""
+    part = json.loads(line.removeprefix("data: "))
+    return part["data"]["path"], part["data"]["url"]
+
+
+def copy_at(url: str) -> Path:
+    """The file of a file URL."""
+    parts = urlsplit(url)
+    assert (parts.scheme, parts.netloc) == ("file", "")
+    return Path(unquote(parts.path))
+
+
+def check_copy(copy: Path) -> None:
+    """Check that it is the report, by its name, and that only its owner can get at it."""
+    assert (copy.name, copy.read_bytes()) == ("the report.pdf", REPORT)
+    assert copy.parents[1].stat().st_mode & 0o077 == 0
+
+
+def is_there(copy: Path) -> bool:
+    """Whether anything is left of a copy and its folder."""
+    return copy.parents[1].exists()

@@ -1,0 +1,232 @@
+"""The official clients of two protocols for user interfaces talk to a server: AG-UI's and that of the AI SDK."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+
+from loopline import BaseWorkflow, Bundle, ask_before
+from loopline.server import app
+from tests.server.test_openai_clients import TalkativeModel
+from tests.support.live_server import SHOP, serving, wait
+from tests.support.peers.npm_packages import NotInstalled, install, node
+
+CLIENTS = Path(__file__).with_name("clients")
+Object = dict[str, Any]
+
+
+class Desk(BaseWorkflow):
+    """Asks before it waits."""
+
+    instructions = "You help."
+    guards = (ask_before(["desk.wait"]),)
+
+
+DESK = Bundle(id="desk", workflow=Desk, tools=[wait])
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the clients once for all workers, or skip."""
+    folder = tmp_path_factory.getbasetemp().parent / "npm-clients"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "node_modules").exists():
+            try:
+                install(folder, "@ag-ui/client@1", "ai@7")
+            except NotInstalled as error:
+                pytest.skip(f"npm does not install {error}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    served = app([SHOP, DESK], store=f"sqlite:///{folder}/talk.db", model=TalkativeModel())
+    with serving(served) as address:
+        yield address
+
+
+def told(packages: Path, script: str, url: str) -> Object:
+    """What a client prints of the server."""
+    shutil.copy(CLIENTS / script, packages / script)
+    done = subprocess.run(
+        [node(), script, url], cwd=packages, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return cast("Object", json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def ag_ui(packages: Path, url: str) -> Object:
+    return told(packages, "ag_ui.mjs", url)
+
+
+def types(run: Object) -> list[str]:
+    return [event["type"] for event in run["events"]]
+
+
+def texts(run: Object) -> list[tuple[str, str]]:
+    return [(one["role"], one["content"]) for one in run["messages"] if "content" in one]
+
+
+RESULT = "[tc:turn_1.c1.result]"
+
+
+def test_a_run_is_taken_by_the_verifier_of_ag_ui(ag_ui: Object) -> None:
+    spoken = ag_ui["spoken"]
+    assert spoken["error"] is None
+    kinds = types(spoken)
+    assert kinds[:2] == ["RUN_STARTED", "STATE_SNAPSHOT"]
+    assert kinds[-1] == "RUN_FINISHED"
+    assert {"STEP_STARTED", "TOOL_CALL_ARGS", "TOOL_CALL_RESULT", "STATE_DELTA"} <= set(kinds)
+    assert kinds.count("TEXT_MESSAGE_START") == kinds.count("TEXT_MESSAGE_END") == 2
+    assert kinds.count("TEXT_MESSAGE_CONTENT") >= 2
+    assert spoken["result"]["exitReason"] == "complete"
+    roles = [message["role"] for message in spoken["messages"]]
+    assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
+    assert ("assistant", "Let me see.") in texts(spoken)
+    assert [file["path"] for file in spoken["state"]["files"]] == [
+        "outputs/tea.html",
+        "outputs/a/b.bin",
+    ]
+
+
+def test_a_second_run_of_ag_ui_repeats_nothing_that_the_client_has(ag_ui: Object) -> None:
+    second = ag_ui["second"]
+    assert "MESSAGES_SNAPSHOT" not in types(second)
+    assert texts(second)[-2:] == [("user", "more"), ("assistant", "You said: more")]
+
+
+def test_a_client_of_ag_ui_that_knows_nothing_gets_the_whole_thread(ag_ui: Object) -> None:
+    again = ag_ui["again"]
+    assert "MESSAGES_SNAPSHOT" in types(again)
+    assert texts(again) == texts(ag_ui["second"])
+    assert again["state"] == ag_ui["second"]["state"]
+
+
+def test_a_question_is_an_interrupt_of_ag_ui_and_resumed(ag_ui: Object) -> None:
+    [interrupt] = ag_ui["asked"]["events"][-1]["outcome"]["interrupts"]
+    assert (interrupt["message"], interrupt["reason"]) == ("Book tea?", "input_required")
+    answered = ag_ui["answered"]
+    assert answered["error"] is None
+    assert types(answered)[0] == "RUN_STARTED"
+    assert types(answered)[-1] == "RUN_FINISHED"
+    assert texts(answered)[-1] == ("assistant", f"The tool said: {RESULT}\nat noon")
+
+
+def test_a_turn_that_fails_is_an_error_of_the_run(ag_ui: Object) -> None:
+    assert types(ag_ui["broken"])[-1] == "RUN_ERROR"
+
+
+def data(response: httpx2.Response) -> Iterator[Object]:
+    """Yield the data of a stream's events."""
+    for line in response.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def test_every_event_of_ag_ui_has_the_fields_of_its_type(ag_ui: Object, url: str) -> None:
+    events = TypeAdapter[Event](Event)
+    for run in ag_ui.values():
+        for event in run["events"]:
+            assert events.validate_python(event).type == event["type"]
+
+
+def test_a_run_that_is_sent_again_is_read_again(url: str) -> None:
+    message: Object = {"id": "m1", "role": "user", "content": "call shop.wait name=0"}
+    body = {"threadId": "twice", "runId": "r1", "messages": [message]}
+    streams = list[list[str]]()
+    with httpx2.Client(timeout=30) as client:
+        for _ in range(3):
+            response = client.post(f"{url}/ag-ui", json=body)
+            streams.append(response.text.split("\n\n"))
+    assert streams[1] == streams[2]
+    live = [frame for frame in streams[0] if frame.startswith("id: ")]
+    assert live
+    assert set(live) <= set(streams[1])
+
+
+@pytest.fixture(scope="module")
+def vercel(packages: Path, url: str) -> Object:
+    return told(packages, "vercel.mjs", url)
+
+
+def parts(chat: Object) -> list[Object]:
+    return [part for part in chat["messages"][-1]["parts"] if part["type"] != "step-start"]
+
+
+def test_a_chat_of_the_ai_sdk_shows_the_parts_of_a_turn(vercel: Object) -> None:
+    spoken = vercel["spoken"]
+    assert spoken["errors"] == []
+    assert [message["role"] for message in spoken["messages"]] == ["user", "assistant"]
+    assert spoken["messages"][-1]["id"] == "turn_1"
+    note, call, *files, answer = parts(spoken)
+    assert (note["type"], note["text"], note["state"]) == ("text", "Let me see.", "done")
+    assert (call["toolName"], call["state"]) == ("shop.draw", "output-available")
+    assert call["input"] == {"name": "tea"}
+    assert [file["data"]["path"] for file in files] == ["outputs/tea.html", "outputs/a/b.bin"]
+    assert answer["text"].startswith(f"The tool said: {RESULT}")
+    assert spoken["messages"][-1]["metadata"]["exitReason"] == "complete"
+
+
+def test_the_output_that_a_chat_adds_answers_a_question(vercel: Object) -> None:
+    assert parts(vercel["asked"])[1]["state"] == "input-available"
+    assert parts(vercel["asked"])[2]["data"] == {"toolCallId": "c1", "question": "Book tea?"}
+    answered = vercel["answered"]
+    assert answered["errors"] == []
+    assert [message["role"] for message in answered["messages"]] == ["user", "assistant"]
+    assert parts(answered)[-1]["text"] == f"The tool said: {RESULT}\nat noon"
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("approved", "output-available"), ("denied", "output-denied")]
+)
+def test_an_approval_of_a_chat_continues_the_turn(vercel: Object, name: str, state: str) -> None:
+    before, after = vercel[name]
+    assert parts(before)[1]["state"] == "approval-requested"
+    assert after["errors"] == []
+    assert len(after["messages"]) == 2
+    assert parts(after)[1]["state"] == state
+    assert parts(after)[-1]["text"].startswith("The tool said: ")
+
+
+def test_a_turn_that_fails_is_an_error_of_the_chat(vercel: Object) -> None:
+    assert vercel["broken"]["status"] == "error"
+    assert vercel["broken"]["errors"]
+
+
+def test_a_page_that_is_opened_while_a_turn_runs_shows_it_from_its_beginning(
+    vercel: Object,
+) -> None:
+    assert vercel["resumed"]["errors"] == vercel["slow"]["errors"] == []
+    assert vercel["resumed"]["messages"][-1] == vercel["slow"]["messages"][-1]
+    assert vercel["idle"]["messages"] == []
+
+
+def test_a_stream_is_read_without_a_chat(vercel: Object) -> None:
+    assert [part["text"] for part in vercel["read"]["parts"] if part["type"] == "text"] == [
+        "You said: plain"
+    ]
+
+
+def test_a_chat_stream_names_its_protocol_and_ends_with_done(url: str) -> None:
+    message: Object = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "tea"}]}
+    body = {"id": "headers", "messages": [message]}
+    with httpx2.Client(timeout=30) as client:
+        first, *again = [client.post(f"{url}/api/chat", json=body) for _ in range(3)]
+    assert first.headers["x-vercel-ai-ui-message-stream"] == "v1"
+    assert first.text.endswith("data: [DONE]\n\n")
+    assert next(data(first)) == {"type": "start", "messageId": "turn_1"}
+    assert again[0].text == again[1].text

@@ -1,0 +1,146 @@
+"""A running call asks the user: clients of other protocols see an interrupt, answer it, and the turn goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from typing import Literal
+
+import httpx2
+import pytest
+from msgspec import structs
+
+from loopline import Bundle
+from loopline.events import ClientRun, run_dialect
+from loopline.models import Json
+from loopline.server import app
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import ConversationKey, ToolQuestion
+from tests.dialects.sample_conversation import BLOCKS
+from tests.mcp.served import Served, sdk
+from tests.support.live_server import serving
+
+STATUS = "/conversations/default/default/{}/status"
+Row = dict[str, Json]
+QUESTIONS = 2
+"""The calls of the turn, each of which asks."""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]:
+    folder = tmp_path_factory.mktemp("asking")
+    Served(folder).declare({"calc": sdk()})
+    turn: Sequence[Entry] = [*(Call("mcp.calc.choose") for _ in range(QUESTIONS)), Say("Done.")]
+    properties: Mapping[str, Json] = {
+        "mcp.file": str(folder / ".mcp.json"),
+        "react.select_tools": False,
+    }
+    served = app(
+        Bundle(id="served"),
+        store="memory:",
+        model=ScriptedModel([*turn, *turn]),
+        properties=properties,
+    )
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as http:
+        yield http
+
+
+def events_of(response: httpx2.Response) -> list[Row]:
+    """The events of a stream."""
+    assert response.status_code == 200, response.text
+    lines = [line for line in response.text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def types(events: Sequence[Row]) -> list[Json]:
+    return [event["type"] for event in events]
+
+
+def run_agent(client: httpx2.Client, number: int, **body: Json) -> list[Row]:
+    """The events of a run of the thread."""
+    common: Row = {"threadId": "thread", "runId": f"run{number}", "state": {}, "tools": []}
+    empty: Row = {"messages": [], "context": [], "forwardedProps": {}}
+    return events_of(client.post("/ag-ui", json={**common, **empty, **body}))
+
+
+def test_a_question_of_a_running_call_is_an_interrupt_of_ag_ui(client: httpx2.Client) -> None:
+    message: Json = {"id": "m1", "role": "user", "content": "Go!"}
+    runs = [run_agent(client, 1, messages=[message])]
+    status = client.get(STATUS.format("thread")).json()
+    for number in range(QUESTIONS):
+        [interrupt] = interrupts(runs[-1][-1])
+        assert (interrupt["reason"], interrupt["toolCallId"]) == (
+            "input_required",
+            f"c{number + 1}",
+        )
+        assert "kind" in json.dumps(interrupt["responseSchema"])
+        answer: Json = {
+            "interruptId": interrupt["id"],
+            "status": "resolved",
+            "payload": {"kind": "green"},
+        }
+        runs.append(run_agent(client, number + 2, resume=[answer]))
+    [asked] = status["meta"]["questions"]
+    assert (status["state"], asked["call_id"], asked["stays_open"]) == ("in_progress", "c1", True)
+    assert [run[0]["type"] for run in runs] == ["RUN_STARTED"] * 3
+    assert [run[0]["runId"] for run in runs] == ["run1", "run2", "run3"]
+    results = [event for run in runs for event in run if event["type"] == "TOOL_CALL_RESULT"]
+    assert [result["content"] for result in results] == ["accept: green"] * QUESTIONS
+    assert runs[-1][-1]["result"] == {"answer": "Done.", "exitReason": "complete"}
+    assert client.get(STATUS.format("thread")).json()["meta"]["questions"] == []
+
+
+def interrupts(event: Row) -> list[Row]:
+    """The interrupts with which a run has finished."""
+    assert event["type"] == "RUN_FINISHED"
+    match event["outcome"]:
+        case {"type": "interrupt", "interrupts": list(found)}:
+            return [row for row in found if isinstance(row, dict)]
+        case outcome:
+            raise AssertionError(outcome)
+
+
+def test_a_question_of_a_running_call_is_answered_by_a_chat_of_the_ai_sdk(
+    client: httpx2.Client,
+) -> None:
+    said: Row = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Go!"}]}
+    streams = [events_of(client.post("/api/chat", json={"id": "chat", "messages": [said]}))]
+    for number in range(QUESTIONS):
+        [asked] = [event for event in streams[-1] if event["type"] == "data-question"]
+        assert asked["id"] == f"c{number + 1}"
+        assert streams[-1][-1] == {"type": "finish", "finishReason": "tool-calls"}
+        output: Row = {"state": "output-available", "toolCallId": asked["id"]}
+        part: Json = {"type": "dynamic-tool", **output, "output": {"kind": "green"}}
+        reply: Json = {"id": "turn_1", "role": "assistant", "parts": [part]}
+        body: Json = {"id": "chat", "messages": [said, reply]}
+        streams.append(events_of(client.post("/api/chat", json=body)))
+    assert [stream[0] for stream in streams] == [{"type": "start", "messageId": "turn_1"}] * 3
+    outputs = [e for s in streams for e in s if e["type"] == "tool-output-available"]
+    assert [event["output"] for event in outputs] == ["accept: green"] * QUESTIONS
+    assert types(streams[-1])[-1] == "finish"
+
+
+def test_an_answer_that_comes_too_late_is_refused(client: httpx2.Client) -> None:
+    answer: Json = {"interruptId": "c1", "status": "resolved", "payload": {"kind": "green"}}
+    body: Row = {"threadId": "thread", "runId": "r", "state": {}, "tools": [], "messages": []}
+    late = client.post(
+        "/ag-ui", json={**body, "context": [], "forwardedProps": {}, "resume": [answer]}
+    )
+    assert late.status_code in (400, 409, 422)
+
+
+@pytest.mark.parametrize("name", ["ag-ui", "vercel"])
+def test_an_approval_that_a_program_asks_for_is_signed_in_a_run(
+    name: Literal["ag-ui", "vercel"],
+) -> None:
+    run = ClientRun(turn=1, sign=lambda call_id, digest: f"{call_id}.{len(digest)}.signed")
+    spoken = run_dialect(name, ConversationKey(name="c"), run)
+    lines = list[str]()
+    for block in BLOCKS[:9]:
+        lines += [json.dumps(record.data) for record in spoken.take(block)]
+    question = ToolQuestion(call_id="c1", question="Order tea?", kind="approval")
+    asked = structs.replace(BLOCKS[8], seq=10, body=question)
+    lines += [json.dumps(record.data) for record in spoken.take(asked)]
+    assert spoken.is_over
+    assert any('"c1.64.signed"' in line for line in lines)

@@ -1,0 +1,208 @@
+"""Quotas of a day hold for requests at once: each reserves before it is sent, whatever conversation it is of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline import Harness
+from loopline.clock import SystemClock
+from loopline.models import Capabilities, Price, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.server import DailyQuotas
+from loopline.server.quotas import QuotaGate
+from loopline.timeline import ConversationKey, Decision, TimelineLog
+from tests.support.playground import bundle as playground
+
+KEY = ConversationKey(name="c0")
+PRICE = Price(input=0, output=1_000_000, cache_read=0, cache_write=0)
+"""A dollar for each token of output."""
+
+
+@dataclass
+class GreedyModel:
+    """Uses a share of its output limit in each reply, of which the first of a turn has a call."""
+
+    share: float
+    name: str = "greedy"
+    capabilities: Capabilities = field(
+        default_factory=lambda: Capabilities(
+            window=200_000, output_limit=3_000, tool_call=True, price=PRICE
+        )
+    )
+    used: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    hold: asyncio.Event | None = None
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Reply, after others had their turn."""
+        limit = prompt.options.output_limit or self.capabilities.output_limit
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            self.begun.set()
+            await asyncio.sleep(0.001)
+            if self.hold is not None:
+                await self.hold.wait()
+        finally:
+            self.in_flight -= 1
+        usage = Usage(input_tokens=1, output_tokens=max(int(limit * self.share), 1))
+        self.used += usage.input_tokens + usage.output_tokens
+        calls = () if "tool" in f"{prompt.messages[-1]}" else (_LOOK,)
+        yield Reply(text="tool", calls=calls, usage=usage)
+
+
+_LOOK = ToolCall(name="play.look", arguments={"text": "tea"})
+
+
+def opened(gate: QuotaGate, model: GreedyModel, log: TimelineLog | str) -> Harness:
+    """A harness whose requests reserve from the gate."""
+    return Harness.open(playground, store=log, model=model, metering=gate.metered)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    talks=st.integers(2, 12),
+    most=st.integers(2_000, 30_000),
+    share=st.floats(0.05, 1.0),
+    of_tenant=st.booleans(),
+)
+async def test_conversations_at_once_never_use_more_than_the_quota_together(
+    talks: int, most: int, share: float, of_tenant: bool
+) -> None:
+    quotas = DailyQuotas(
+        user_tokens=None if of_tenant else most,
+        tenant_tokens=most if of_tenant else None,
+        turn_tokens=1,
+    )
+    logs = list[TimelineLog]()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(share)
+    async with opened(gate, model, "memory:") as harness:
+        logs.append(harness.log)
+        results = await asyncio.gather(
+            *(
+                harness.conversation(f"c{n}", user=f"u{n}" if of_tenant else "u").say("tea")
+                for n in range(talks)
+            )
+        )
+        key = ConversationKey(name="c0", user="u0" if of_tenant else "u")
+        [left] = (await gate.remaining(harness.log, key)).values()
+        again = QuotaGate(quotas, SystemClock(), lambda: logs[0])
+        assert await again.remaining(harness.log, key) == await gate.remaining(harness.log, key)
+    assert model.used <= most
+    assert left == most - model.used
+    assert {result.exit_reason for result in results} <= {"complete", "budget"}
+
+
+async def test_dollars_are_summed_to_the_last_of_them() -> None:
+    quotas = DailyQuotas(user_cost=5_000.0, turn_cost=1.0)
+    logs = list[TimelineLog]()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(0.5)
+    async with opened(gate, model, "memory:") as harness:
+        logs.append(harness.log)
+        talks = [harness.conversation(f"c{n}") for n in range(8)]
+        await asyncio.gather(*(talk.say("tea") for talk in talks))
+        left = await gate.remaining(harness.log, KEY)
+        costs = [
+            block.body.cost or 0.0
+            for talk in talks
+            for block in await talk.blocks(types="react.decision")
+            if isinstance(block.body, Decision)
+        ]
+    assert model.most_in_flight > 1
+    assert sum(costs) <= 5_000
+    assert left == {"user_cost": 5_000 - sum(costs)}
+
+
+async def test_what_was_used_before_a_restart_counts_behind_it(tmp_path: Path) -> None:
+    quotas = DailyQuotas(user_tokens=9_000, turn_tokens=1)
+    store, logs = f"sqlite:///{tmp_path}/talk.db", list[TimelineLog]()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[-1]), GreedyModel(0.5)
+    async with opened(gate, model, store) as harness:
+        logs.append(harness.log)
+        await harness.conversation("c0").say("tea")
+        before = model.used
+        model.hold, model.begun = asyncio.Event(), asyncio.Event()
+        cut = asyncio.create_task(harness.conversation("c1").say("tea"))
+        await model.begun.wait()
+    assert cut.done()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[-1]), GreedyModel(1.0)
+    async with opened(gate, model, store) as harness:
+        logs.append(harness.log)
+        first = await gate.remaining(harness.log, KEY)
+        await asyncio.gather(*(harness.conversation(f"d{n}").say("tea") for n in range(5)))
+        left = await gate.remaining(harness.log, KEY)
+    assert 0 <= 9_000 - before - first["user_tokens"] < 1_000
+    assert first["user_tokens"] - left["user_tokens"] == model.used
+    assert left["user_tokens"] >= 0
+
+
+async def test_a_request_waits_for_what_others_reserve_and_gets_what_they_give_back() -> None:
+    quotas = DailyQuotas(user_tokens=5_000, turn_tokens=1)
+    logs = list[TimelineLog]()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(0.01)
+    async with opened(gate, model, "memory:") as harness:
+        logs.append(harness.log)
+        model.hold = asyncio.Event()
+        turns = [asyncio.create_task(harness.conversation(f"c{n}").say("tea")) for n in range(6)]
+        await model.begun.wait()
+        model.hold.set()
+        results = await asyncio.gather(*turns)
+    assert model.most_in_flight < 6
+    assert [result.exit_reason for result in results] == ["complete"] * 6
+
+
+async def test_a_request_does_not_wait_for_what_only_another_user_may_have() -> None:
+    quotas = DailyQuotas(user_tokens=2_500, tenant_tokens=90_000, turn_tokens=1)
+    logs = list[TimelineLog]()
+    gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[0]), GreedyModel(1.0)
+    async with opened(gate, model, "memory:") as harness:
+        logs.append(harness.log)
+        await harness.conversation("c0", user="ann").say("tea")
+        model.hold, model.begun = asyncio.Event(), asyncio.Event()
+        other = asyncio.create_task(harness.conversation("c0", user="bob").say("tea"))
+        await model.begun.wait()
+        refused = await harness.conversation("c1", user="ann").say("tea")
+        assert (refused.exit_reason, other.done()) == ("budget", False)
+        model.hold.set()
+        await other
+
+
+@dataclass
+class LaterClock(SystemClock):
+    """The clock of this machine, so many days ahead."""
+
+    days: int = 0
+
+    def now(self) -> datetime:
+        """Return the time in UTC."""
+        return super().now() + timedelta(days=self.days)
+
+
+async def test_a_run_that_ended_before_midnight_does_not_count_behind_it() -> None:
+    quotas, clock = DailyQuotas(user_tokens=9_000, turn_tokens=1), LaterClock()
+    logs = list[TimelineLog]()
+    gate, model = QuotaGate(quotas, clock, lambda: logs[0]), GreedyModel(0.5)
+    harness = Harness.open(
+        playground, store="memory:", model=model, metering=gate.metered, clock=clock
+    )
+    async with harness:
+        logs.append(harness.log)
+        await harness.conversation("c0").say("tea")
+        model.hold, model.begun = asyncio.Event(), asyncio.Event()
+        over_midnight = asyncio.create_task(harness.conversation("c1").say("tea"))
+        await model.begun.wait()
+        before = model.used
+        clock.days = 1
+        assert await gate.remaining(harness.log, KEY) == {"user_tokens": 9_000}
+        model.hold.set()
+        await over_midnight
+        left = await gate.remaining(harness.log, KEY)
+        assert left == {"user_tokens": 9_000 - model.used + before}

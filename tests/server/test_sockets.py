@@ -1,0 +1,236 @@
+"""Clients of KDCube: python-socketio's client sends messages and receives envelopes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from loopline.models import Json
+from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
+from loopline.server.socket_io import QUEUED_PACKETS, SocketHost
+from tests.server.test_openai_clients import TalkativeModel
+from tests.support.live_server import SHOP, serving
+
+socketio: Any = import_module("socketio")
+ANN = Principal(tenant="acme", project="tea", user="ann")
+BOB = Principal(tenant="acme", project="tea", user="bob")
+Envelope = Mapping[str, Any]
+
+
+class Page:
+    """A page with a socket, and what it received."""
+
+    def __init__(self) -> None:
+        self.socket: Any = socketio.AsyncClient(reconnection=False)
+        self.received: asyncio.Queue[tuple[str, Envelope]] = asyncio.Queue()
+        self.socket.on("*", self._take)
+
+    async def _take(self, event: str, data: Envelope) -> None:
+        await self.received.put((event, data))
+
+    async def call(self, event: str, body: Json, *files: bytes) -> dict[str, Any]:
+        """Send an event, and return its acknowledgement."""
+        arguments = (body, *files) if files else body
+        answer: dict[str, Any] = await self.socket.call(event, arguments, timeout=20)
+        return answer
+
+    async def until(self, *names: str) -> list[tuple[str, Envelope]]:
+        """Return what is received up to an event of one of these names."""
+        events = list[tuple[str, Envelope]]()
+        while not events or events[-1][0] not in names:
+            events.append(await asyncio.wait_for(self.received.get(), 20))
+        return events
+
+
+def prompt(text: str, conversation: str = "", kind: str = "prompt", **more: Json) -> Json:
+    """The submission that a page sends."""
+    event: Json = {"type": f"event.user.{kind}", "payload": {"event": {"text": text}}, **more}
+    return {"external_events": [event], "conversation_id": conversation}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Mapping[str, str]]]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    file = folder / "keys.json"
+    keys = {"ann": add_key(file, ANN), "bob": add_key(file, BOB)}
+    server = app(
+        SHOP,
+        store=f"sqlite:///{folder}/talk.db",
+        auth=ApiKeys.read(file),
+        model=TalkativeModel(),
+        settings=ServerSettings(keep_alive_seconds=1),
+    )
+    with serving(server) as url:
+        yield url, keys
+
+
+@asynccontextmanager
+async def page(served: tuple[str, Mapping[str, str]], who: str = "ann") -> AsyncGenerator[Page]:
+    url, keys = served
+    opened = Page()
+    auth = {"bearer_token": keys[who], "user_session_id": "s1", "tenant": "acme", "project": "tea"}
+    await opened.socket.connect(url, auth=auth, transports=["websocket"], wait_timeout=20)
+    try:
+        yield opened
+    finally:
+        await opened.socket.disconnect()
+
+
+async def test_a_message_is_acknowledged_and_its_events_come_in_envelopes(
+    served: tuple[str, Mapping[str, str]],
+) -> None:
+    async with page(served) as opened:
+        [(name, session)] = await opened.until("session_info")
+        assert (name, session["user_id"], session["session_id"]) == ("session_info", "ann", "s1")
+        accepted = await opened.call("chat_message", prompt("call shop.wait name=0", "talk"))
+        assert (accepted["ok"], accepted["status"]) == (True, "processing_started")
+        assert (accepted["conversation_id"], accepted["turn_id"]) == ("talk", "turn_1")
+        events = await opened.until("chat_complete")
+    assert events[0][0] == "chat_start"
+    assert {"chat_step", "chat_delta"} <= {kind for kind, _ in events}
+    assert {envelope["conversation"]["conversation_id"] for _, envelope in events} == {"talk"}
+    assert {envelope["service"]["user"] for _, envelope in events} == {"ann"}
+
+
+async def test_a_page_that_comes_back_gets_the_events_behind_the_last_one(
+    served: tuple[str, Mapping[str, str]],
+) -> None:
+    async with page(served) as opened:
+        await opened.call("chat_message", prompt("tea", "back"))
+        live = await opened.until("chat_complete")
+    stored = [event for event in live if "extra" in event[1] and event[1]["extra"]]
+    second = stored[1][1]["extra"]["id"]
+    async with page(served) as again:
+        await again.until("session_info")
+        await again.call("chat_listen", {"conversation_id": "back", "after": second})
+        rest = await again.until("chat_complete")
+    assert rest == stored[2:]
+
+
+async def test_two_pages_of_a_user_see_one_turn(served: tuple[str, Mapping[str, str]]) -> None:
+    async with page(served) as first, page(served) as second:
+        await first.call("chat_message", prompt("tea", "shared"))
+        await first.until("chat_complete")
+        await second.call("chat_listen", {"conversation_id": "shared"})
+        await second.until("chat_complete")
+        await first.call("chat_message", prompt("more", "shared"))
+        heard = [event for page_ in (first, second) for event in await page_.until("chat_complete")]
+    assert [name for name, _ in heard].count("chat_complete") == 2
+
+
+async def test_a_followup_joins_a_running_turn_and_a_steer_without_a_text_stops_it(
+    served: tuple[str, Mapping[str, str]],
+) -> None:
+    async with page(served) as opened:
+        await opened.call("chat_message", prompt("call shop.wait name=30", "busy"))
+        await opened.until("chat_step")
+        status = await opened.call("conv_status.get", {"conversation_id": "busy"})
+        assert status["state"] == "in_progress"
+        joined = await opened.call("chat_message", prompt("more", "busy", "followup"))
+        assert (joined["status"], joined["turn_id"]) == ("followup_accepted", "turn_1")
+        stopped = await opened.call("chat_message", prompt("", "busy", "steer"))
+        assert stopped == {"ok": True, "done": True}
+        await opened.until("chat_error", "chat_complete")
+
+
+async def test_a_question_is_answered(served: tuple[str, Mapping[str, str]]) -> None:
+    async with page(served) as opened:
+        await opened.call("chat_message", prompt("call shop.book name=tea", "asked"))
+        await opened.until("conv_status")
+        body: Json = {"conversation_id": "asked", "values": {"c1": "at noon"}}
+        assert (await opened.call("chat_answer", body))["ok"] is True
+        events = await opened.until("chat_complete")
+    assert any("at noon" in str(envelope) for _, envelope in events)
+
+
+async def test_files_come_as_bytes_behind_the_message(
+    served: tuple[str, Mapping[str, str]],
+) -> None:
+    attached: Json = {
+        "type": "event.user.attachment.file",
+        "payload": {"event": {"filename": "tea.md"}},
+    }
+    said: Json = {"type": "event.user.prompt", "payload": {"event": {"text": "look"}}}
+    message: Json = {"external_events": [said, attached], "conversation_id": "files"}
+    async with page(served) as opened:
+        assert (await opened.call("chat_message", message, b"# Tea\n"))["ok"] is True
+        await opened.until("chat_complete")
+        refused = await opened.call("chat_message", message)
+        assert (refused["ok"], refused["status"]) == (False, 422)
+        older: Json = {"message": {"message": "tea", "conversation_id": "files"}}
+        assert (await opened.call("chat_message", older))["turn_id"] == "turn_2"
+
+
+async def test_a_socket_has_the_rights_of_its_token(
+    served: tuple[str, Mapping[str, str]],
+) -> None:
+    url, keys = served
+    async with page(served) as opened:
+        await opened.call("chat_message", prompt("my secret", "private"))
+        await opened.until("chat_complete")
+    async with page(served, "bob") as other:
+        for event in ("chat_listen", "conv_status.get", "chat_stop", "chat_answer"):
+            body: Json = {"conversation_id": "private", "values": {"c1": "yes"}}
+            refused = await other.call(event, body)
+            assert (refused["ok"], refused["status"]) == (False, 422)
+            assert "secret" not in str(refused)
+    wrong = [
+        {},
+        {"bearer_token": keys["ann"][:-4] + "AAAA"},
+        {"bearer_token": keys["ann"], "tenant": "other"},
+        {"bearer_token": keys["ann"], "project": "coffee"},
+    ]
+    for auth in wrong:
+        client: Any = socketio.AsyncClient(reconnection=False)
+        with pytest.raises(socketio.exceptions.ConnectionError):
+            await client.connect(url, auth=auth, transports=["websocket"], wait_timeout=20)
+
+
+def test_a_socket_that_never_reads_is_not_filled_and_reads_everything_later() -> None:
+    served = app(SHOP, store="memory:", model=TalkativeModel())
+    talk = "/conversations/default/default/long"
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        for number in range(30):
+            client.post(f"{talk}/messages", json={"text": f"message {number}"})
+        opening = client.get("/socket.io/?EIO=4&transport=polling").text
+        place = f"/socket.io/?EIO=4&transport=polling&sid={json.loads(opening[1:])['sid']}"
+        listening = json.dumps(["chat_listen", {"conversation_id": "long"}])
+        client.post(place, content="40")
+        client.get(place)
+        client.post(place, content=f"421{listening}")
+        sockets = served.state.sockets
+        assert isinstance(sockets, SocketHost)
+        [sid] = sockets.sids
+        while sockets.queued(sid) < QUEUED_PACKETS:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert sockets.queued(sid) <= QUEUED_PACKETS + 1
+        completed = 0
+        while completed < 30:
+            completed += client.get(place).text.count('"chat_complete"')
+
+
+@pytest.mark.parametrize("transport", ["websocket", "polling"])
+def test_a_page_of_another_server_opens_no_socket_on_this_machine(transport: str) -> None:
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    headers = {"Origin": "https://evil.example", **(upgrade if transport == "websocket" else {})}
+    with serving(app(SHOP, store="memory:", model=TalkativeModel())) as url:
+        place = f"{url}/socket.io/?EIO=4&transport={transport}"
+        assert httpx2.get(place, headers=headers).status_code == 403
+        headers["Origin"] = "http://localhost:3000"
+        if transport == "polling":
+            assert httpx2.get(place, headers=headers).status_code == 200

@@ -1,0 +1,251 @@
+"""The client of a server: the same handle as that of a harness, over connections that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from loopline import Attachment, ConflictError, LooplineError
+from loopline.client import RemoteServer, ServerProblem, ServerUnreachable, connect
+from loopline.client.connection import ServerConnection, ServerRequest
+from loopline.client.turn_stream import TurnStream
+from loopline.clock import SystemClock
+from loopline.conversations import Receipt
+from loopline.events import Delta
+from loopline.models import JsonObject, dumps
+from loopline.server import ApiKeys, Principal, add_key, app
+from loopline.timeline import Block, Exit
+from tests.doors.command import Loopline
+from tests.support.cutting_relay import cutting
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder: Path = tmp_path_factory.mktemp("client")
+    with serving(app(SHOP, store=f"sqlite:///{folder}/talk.db", model=EchoModel())) as address:
+        yield address
+
+
+@pytest.fixture
+async def server(url: str) -> AsyncGenerator[RemoteServer]:
+    async with connect(url) as opened:
+        yield opened
+
+
+async def test_a_message_is_answered_with_the_result_of_its_turn(server: RemoteServer) -> None:
+    talk = server.conversation("said")
+    result = await talk.say("tea", max_iterations=5)
+    assert (result.answer, result.turn_id, result.exit_reason) == (
+        "You said: tea",
+        "turn_1",
+        "complete",
+    )
+    again = await talk.say("more", attachments=Attachment("note.txt", b"leaves"))
+    assert again.turn_id == "turn_2"
+    assert [row.conversation_id for row in await server.conversations(limit=1)] == ["said"]
+
+
+async def test_a_stream_has_every_block_of_its_turn_and_ends_with_its_exit(
+    server: RemoteServer,
+) -> None:
+    talk = server.conversation("streamed")
+    events = [event async for event in talk.stream("tea")]
+    blocks = [event for event in events if isinstance(event, Block)]
+    assert blocks == list(await talk.blocks())
+    assert isinstance(blocks[-1].body, Exit)
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == "You said: tea"
+
+
+async def test_a_question_pauses_the_turn_until_it_is_answered(server: RemoteServer) -> None:
+    talk = server.conversation("asked")
+    paused = await talk.say("call shop.book name=tea")
+    assert paused.exit_reason == "paused"
+    [call] = paused.pending
+    assert (call.tool, call.arguments) == ("shop.book", {"name": "tea"})
+    events = [event async for event in talk.stream_resume({call.call_id: "yes"})]
+    assert isinstance(events[-1], Block)
+    assert events[-1].type == "react.exit"
+    with pytest.raises(LooplineError, match="nothing to resume"):
+        await talk.resume()
+
+
+async def test_a_running_turn_takes_a_followup_and_is_stopped(server: RemoteServer) -> None:
+    talk = server.conversation("busy")
+    running = asyncio.create_task(talk.say("call shop.wait name=30"))
+    async for event in talk.listen(after=0):
+        if isinstance(event, Block) and event.type == "react.tool.call":
+            break
+    receipt = await talk.followup("also this")
+    assert receipt.turn_id == "turn_1"
+    assert await talk.recall(receipt)
+    with pytest.raises(ConflictError):
+        await talk.say("no", when_busy="reject")
+    assert await talk.stop()
+    assert (await running).exit_reason == "stopped"
+    assert not await talk.answer("c1", "late")
+
+
+async def test_a_message_that_is_recalled_before_its_turn_ends_as_stopped(
+    server: RemoteServer,
+) -> None:
+    talk = server.conversation("recalled")
+    first = asyncio.create_task(talk.say("call shop.wait name=30"))
+    async for event in talk.listen(after=0):
+        if isinstance(event, Block) and event.type == "react.tool.call":
+            break
+    second = asyncio.create_task(talk.say("later"))
+    prompts = list[Block]()
+    while len(prompts) < 2:
+        prompts = list(await talk.blocks(types="user.prompt"))
+    await talk.stop()
+    assert [(await each).exit_reason for each in (first, second)] == ["stopped", "stopped"]
+
+
+async def test_reading_forking_rating_and_exporting_are_those_of_a_harness(
+    server: RemoteServer,
+) -> None:
+    talk = server.conversation("trunk")
+    result = await talk.say("tea")
+    reading = await talk.read([f"ar:{result.turn_id}.assistant.completion", "ar:turn_9.no"])
+    assert next(item.text for item in reading) == "You said: tea"
+    assert reading.missing == ["ar:turn_9.no"]
+    await talk.feedback(result.turn_id, "ok", text="good")
+    assert (await talk.satisfaction()).rate == 1
+    fork = await talk.fork(seq=1, name="branch")
+    assert [block.type for block in await fork.blocks()][:1] == ["user.prompt"]
+    assert (await talk.export())["conversation_id"] == "trunk"
+    await fork.forget()
+    assert await fork.blocks() == ()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_lost_connection_neither_loses_nor_repeats_a_block(url: str, seed: int) -> None:
+    async with (
+        cutting(url, cuts=12, most=9_000, seed=seed) as (cut_url, relay),
+        connect(cut_url) as server,
+    ):
+        talk = server.conversation(f"cut-{seed}")
+        for text in ("tea", "call shop.wait name=0.1", "more"):
+            events = [event async for event in talk.stream(text)]
+            assert isinstance(events[-1], Block)
+        paused = await talk.say("call shop.book name=tea")
+        done = await talk.resume({paused.pending[0].call_id: "yes"})
+        assert done.exit_reason == "complete"
+        seqs = list[int]()
+        async for event in talk.listen(after=0):
+            if isinstance(event, Block):
+                seqs.append(event.seq)
+                if event.type == "react.exit" and event.turn == 4:
+                    break
+    async with connect(url) as server:
+        blocks = await server.conversation(f"cut-{seed}").blocks()
+        assert seqs == [block.seq for block in blocks]
+        assert sum(block.type == "user.prompt" for block in blocks) == 4
+    assert relay.cuts >= 6
+
+
+async def test_a_key_names_its_user_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    key = add_key(keys, Principal(tenant="acme", project="tea", user="ann"))
+    served = app(SHOP, store="memory:", model=EchoModel(), auth=ApiKeys.read(keys))
+    with serving(served) as address:
+        async with connect(address, key) as server:
+            talk = server.conversation("c1", user="ann")
+            assert (await talk.say("tea")).ok
+            assert talk.conversation.tenant == "acme"
+            with pytest.raises(LooplineError, match="of the user 'ann'"):
+                server.conversation("c1", user="bob")
+        with pytest.raises(ServerProblem, match="missing or unknown"):
+            await connect(address, "wrong").__aenter__()
+
+
+def test_a_chat_at_a_terminal_is_one_on_a_server(url: str, tmp_path: Path) -> None:
+    loopline = Loopline(tmp_path, {"LOOPLINE_KEY": "unused"})
+    lines = "call shop.book name=tea\nyes\n/feedback ok\n/fork copy\nmore\n"
+    ran = loopline("chat", "shop", "--server", url, "-c", "typed", stdin=lines)
+    assert (ran.code, "c1 shop.book asks: Book tea?" in ran.err) == (0, True)
+    assert "You said: more" in ran.out
+    assert "turn_1: ok" in ran.err
+    assert loopline("chat", "bakery", "--server", url, stdin="").code == 2
+    assert loopline("chat", stdin="").code == 2
+
+
+async def test_a_server_that_is_not_there_is_said_after_the_time_for_it() -> None:
+    with pytest.raises(ServerUnreachable, match="could not be reached"):
+        await connect("http://127.0.0.1:9", retry_seconds=0).__aenter__()
+
+
+def test_a_key_is_not_sent_where_others_could_read_it() -> None:
+    with pytest.raises(LooplineError, match="unencrypted"):
+        connect("http://example.org", "key")
+    with pytest.raises(LooplineError, match="no address"):
+        connect("example.org")
+
+
+@dataclass(frozen=True)
+class OtherAnswer:
+    """An answer of a server of another version."""
+
+    document: JsonObject
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    async def body(self) -> bytes:
+        return dumps(self.document).encode()
+
+    async def lines(self) -> AsyncGenerator[str, None]:
+        yield ""
+
+
+@dataclass(frozen=True)
+class OtherVersion:
+    """A session with a server of another version, by path."""
+
+    documents: Mapping[str, JsonObject]
+
+    @asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[OtherAnswer]:
+        yield OtherAnswer(self.documents[path])
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("principal", "turn", "missing"),
+    [
+        ({"tenant": "t"}, {}, "project"),
+        (None, {"turn_id": "turn_1"}, "answer"),
+        (None, {"answer": "", "turn_id": "turn_1", "exit_reason": "complete", "ok": True}, "error"),
+    ],
+)
+async def test_an_answer_of_another_version_is_refused_by_the_field_that_it_lacks(
+    principal: JsonObject | None, turn: JsonObject, missing: str
+) -> None:
+    whole: JsonObject = {"tenant": "t", "project": "p", "user": "u", "roles": [], "bundles": ["b"]}
+    session = OtherVersion({"/me": principal or whole, "/c/turns/turn_1": turn})
+
+    async def ask() -> None:
+        connection = ServerConnection(session, SystemClock())
+        async with RemoteServer(connection):
+            request = ServerRequest(method="GET", path="/me")
+            await TurnStream(connection, "/c", request, receipt=Receipt(1, 1)).result()
+
+    with pytest.raises(ServerProblem, match=f"[`']{missing}[`']") as refused:
+        await ask()
+    assert refused.value.action_by == "operator"
