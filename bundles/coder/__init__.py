@@ -1,4 +1,4 @@
-"""A bundle for code: agents read, plan, write and refine, and the loop alone changes files."""
+"""A bundle for code: agents read, plan, write and refine in the workspace of the loop that has them work."""
 
 from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
 
@@ -7,10 +7,11 @@ class Coder(BaseWorkflow):
     """One turn: a change to the files of the workspace."""
 
     instructions = (
-        "You change code in the workspace. Have agents work: `file` reads and reports, `planner` plans a change "
-        "over several files, `coder` writes code, `refiner` improves it. Give each the refs of the files it needs, "
-        "such as fi:turn_1.files/app.py@2. Agents hand back text: you alone write, with react.write and react.patch. "
-        "Do small changes yourself. Say at the end what you changed and what nobody has run."
+        "You change code in the workspace. Have agents work, who share its files/: `file` reads and reports, `planner` "
+        "plans a change over several files, `coder` writes code, `refiner` improves it. What coder and refiner change "
+        "comes back to you; of two changes of one file at once only the first counts, and the result names the other. "
+        "Do small changes yourself, with react.write and react.patch. Say at the end what you changed and what nobody "
+        "has run."
     )
 
     async def process(self, payload: TurnPayload) -> TurnResult:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -47,12 +51,29 @@ class Alarm(Protocol):
         ...
 
 
+async def done_within(
+    clock: Clock, seconds: float | None, work: Coroutine[Any, Any, object]
+) -> bool:
+    """Wait for work, for at most so many seconds, and cut it off then; return whether it has ended by itself."""
+    working, late = asyncio.ensure_future(work), asyncio.Event()
+    waiting = asyncio.ensure_future(late.wait())
+    alarm = None if seconds is None else clock.alarm(seconds, late.set)
+    try:
+        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+        return working.done()
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+        working.cancel()
+        waiting.cancel()
+
+
 class SystemClock:
     """The clock of the machine."""
 
     def now(self) -> datetime:
         """Return the time in UTC, in whole milliseconds."""
-        return milliseconds(datetime.now(UTC))
+        return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1_000, UTC)
 
     def elapsed(self) -> float:
         """Return the seconds of the monotonic clock."""
@@ -74,3 +95,12 @@ class SystemClock:
 def milliseconds(moment: datetime) -> datetime:
     """Return the time cut to whole milliseconds."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of the machine's current boot, or an empty string where there is none."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""

@@ -107,7 +107,11 @@ class KnowledgeError(LooplineError):
 
 
 class BundleError(LooplineError):
-    """A bundle is wrong; the message names the file and line."""
+    """A bundle is wrong; the message names the file and line. `problems` has one text for each thing that is wrong."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems: tuple[str, ...] = problems
 
 
 class PropertyError(LooplineError):

@@ -6,6 +6,7 @@ commit is *pinned*: it reads the same bytes for ever. Without one it *moves*: it
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ class Lines:
         return f"#L{self.first}-L{self.last}"
 
 
+def split_lines(text: str) -> list[str]:
+    """Return the lines of the text with their newlines; only a newline ends a line."""
+    return io.StringIO(text, newline="\n").readlines()
+
+
 @dataclass(frozen=True, slots=True)
 class Characters:
     """Characters `first` to `last` of a text, counted from 1, both included."""
@@ -97,6 +103,11 @@ def _number(n: int | None) -> str:
     return "" if n is None else f".{n}"
 
 
+def block_ref(turn_id: str, type: str, n: int) -> str:
+    """Return the ref of the n-th block of a type in a turn as text."""
+    return f"ar:{turn_id}.{type}.{n}"
+
+
 class BlockRef(Struct, frozen=True, kw_only=True):
     """The n-th block of a type in a turn; without `n` the newest."""
 
@@ -106,7 +117,9 @@ class BlockRef(Struct, frozen=True, kw_only=True):
     span: Span | None = None
 
     def __str__(self) -> str:
-        return f"ar:{self.turn_id}.{self.type}{_number(self.n)}{_span(self.span)}"
+        if self.n is None:
+            return f"ar:{self.turn_id}.{self.type}{_span(self.span)}"
+        return block_ref(self.turn_id, self.type, self.n) + _span(self.span)
 
 
 class ArtifactRef(Struct, frozen=True, kw_only=True):
@@ -131,6 +144,11 @@ class PlanRef(Struct, frozen=True, kw_only=True):
         return f"ar:plan.latest:{self.plan_id}"
 
 
+def call_ref(turn_id: str, call_id: str, part: Literal["call", "result"]) -> str:
+    """Return the ref of a call or its result as text."""
+    return f"tc:{turn_id}.{call_id}.{part}"
+
+
 class CallRef(Struct, frozen=True, kw_only=True):
     """A tool call or its result."""
 
@@ -140,7 +158,7 @@ class CallRef(Struct, frozen=True, kw_only=True):
     span: Span | None = None
 
     def __str__(self) -> str:
-        return f"tc:{self.turn_id}.{self.call_id}.{self.part}{_span(self.span)}"
+        return call_ref(self.turn_id, self.call_id, self.part) + _span(self.span)
 
 
 Area = Literal["files", "outputs", "user.attachments"]

@@ -9,7 +9,6 @@ import struct
 from loopline.errors import AttachmentError
 
 PIECE_BYTES = 64 * 1024
-REPLY_BYTES = 4_096
 _REPLY = re.compile(rb"stream: (OK|(.{1,200}) FOUND)\0?", re.DOTALL)
 
 
@@ -46,7 +45,7 @@ class ClamdScanner:
                 await writer.drain()
             writer.write(struct.pack(">I", 0))
             await writer.drain()
-            return await reader.read(REPLY_BYTES)
+            return await _reply(reader)
         finally:
             writer.close()
 
@@ -55,3 +54,13 @@ class ClamdScanner:
             return await asyncio.open_unix_connection(self._address.removeprefix("unix:"))
         host, _, port = self._address.rpartition(":")
         return await asyncio.open_connection(host, int(port))
+
+
+async def _reply(reader: asyncio.StreamReader) -> bytes:
+    """Return the whole reply, which may come in pieces; what came of it if it is cut off."""
+    try:
+        return await reader.readuntil(b"\0")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        raise ValueError("the reply has no end") from error

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from git import Git
 
@@ -25,6 +25,7 @@ _PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
 _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
 _LINK_MODE = "120000"
+_FILE_MODES = frozenset({"100644", "100755", "100664"})
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
 _EMPTY, _FALSE = "NO_PROGRAM", "NOT_REQUIRED"
@@ -86,6 +87,8 @@ class GitRepository:
         self._bare = bare
         self._head = head
         self._short: dict[str, str] = {}
+        self._listed: tuple[str, dict[str, RepositoryFile]] | None = None
+        """The commit whose files were listed last, and its files by their paths."""
 
     @classmethod
     def open(
@@ -145,12 +148,72 @@ class GitRepository:
         return self._short[commit]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Return every file; a path that is not UTF-8 has surrogate escapes."""
-        return [
-            RepositoryFile(path, int(size), blob)
-            for mode, kind, blob, size, path in self._tree(commit)
-            if kind == "blob" and mode != _LINK_MODE
-        ]
+        """Return every file; a path that is not UTF-8 has surrogate escapes.
+
+        After a first commit only what differs from the one before is asked for.
+        """
+        files = self._listed_since(commit)
+        if files is None:
+            files = {
+                path: RepositoryFile(path, int(size), blob)
+                for mode, kind, blob, size, path in self._tree(commit)
+                if kind == "blob" and mode != _LINK_MODE
+            }
+        self._listed = (commit, files)
+        return [*files.values()]
+
+    def _listed_since(self, commit: str) -> dict[str, RepositoryFile] | None:
+        """Return the files of a commit, made of those of the commit listed before; None if there is none to compare."""
+        if self._listed is None:
+            return None
+        before, listed = self._listed
+        status, out, _ = _git(
+            self._folder, *_NO_PROGRAMS, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev",
+            self._object(before), self._object(commit),
+        )  # fmt: skip
+        if status != 0:  # the commit before is gone
+            return None
+        changed: dict[str, str] = {}
+        gone: list[str] = []
+        fields = out.decode("utf-8", "surrogateescape").split("\0")
+        for head, path in zip(fields[::2], fields[1::2], strict=False):
+            _, mode, _, blob, _ = head.split()
+            if mode in _FILE_MODES:
+                changed[path] = blob
+            else:
+                gone.append(path)
+        sizes = self._sizes([*changed.values()])
+        if sizes is None:
+            return None
+        files = listed | {
+            path: RepositoryFile(path, size, blob)
+            for (path, blob), size in zip(changed.items(), sizes, strict=True)
+        }
+        for path in gone:
+            files.pop(path, None)
+        return dict(sorted(files.items())) if gone or len(files) > len(listed) else files
+
+    def _sizes(self, blobs: Sequence[str]) -> list[int] | None:
+        """Return the size of each blob; None if one is lost."""
+        if not blobs:
+            return []
+        with self._names_of(blobs) as names:
+            out: bytes = Git(str(self._folder)).execute(
+                _command(*_NO_PROGRAMS, "cat-file", "--batch-check=%(objectsize)"),
+                istream=names.fileno(),
+                stdout_as_string=False,
+                env=_READ_ONLY,
+            )
+        sizes = out.decode().splitlines()
+        return [*map(int, sizes)] if all(map(str.isdecimal, sizes)) else None
+
+    @contextmanager
+    def _names_of(self, blobs: Sequence[str]) -> Generator[IO[bytes]]:
+        """Open a file of the ids, one on a line, for a command to read."""
+        with tempfile.TemporaryFile() as names:
+            names.write("".join(f"{self._object(blob)}\n" for blob in blobs).encode())
+            names.seek(0)
+            yield names
 
     def left_out(self, commit: str) -> Mapping[str, LeftOut]:
         """Return the links and submodules by their paths."""
@@ -173,12 +236,10 @@ class GitRepository:
         """Yield the bytes of many blobs from one `git cat-file`."""
         if not blobs:
             return
-        with tempfile.TemporaryFile() as ids:
-            ids.write("".join(f"{self._object(blob)}\n" for blob in blobs).encode())
-            ids.seek(0)
+        with self._names_of(blobs) as names:
             process = Git(str(self._folder)).execute(
                 _command(*_NO_PROGRAMS, "cat-file", "--batch", "--buffer"),
-                istream=ids.fileno(),
+                istream=names.fileno(),
                 as_process=True,
                 env=_READ_ONLY,
             )

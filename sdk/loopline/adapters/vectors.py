@@ -80,8 +80,8 @@ def vector_rows(data: bytes, count: int) -> CosineFunction:
     def compare(query: Vector) -> list[float]:
         if not count:
             return []
-        found: list[float] = (rows @ np.frombuffer(query, dtype="<f4")).tolist()
-        return found
+        similarities: list[float] = (rows @ np.frombuffer(query, dtype="<f4")).tolist()
+        return similarities
 
     return compare
 
@@ -204,13 +204,13 @@ class _Files:
 
     def _others(self, *suffixes: str) -> list[tuple[_Rows, bytes]]:
         """Return the rows that were made for other indexes, with their digests."""
-        found: list[tuple[_Rows, bytes]] = []
+        candidates: list[tuple[_Rows, bytes]] = []
         for path in [path for suffix in suffixes for path in self._paths(suffix)]:
             rows = self._mapped(path)
             if rows is not None and path != self.vectors.with_suffix(UNFINISHED):
                 usable = self._intact(path) if path.suffix == UNFINISHED else len(rows)
-                found.append((rows[:usable], _digests_of(path).read_bytes()))
-        return found
+                candidates.append((rows[:usable], _digests_of(path).read_bytes()))
+        return candidates
 
     def _mapped(self, vectors: Path) -> _Rows | None:
         """Return the rows that have a digest, as they stand in a file; None if the file is missing or torn.
@@ -278,8 +278,8 @@ class _TextRows:
             self._earlier = self._find_earlier()
         rows = [self._earlier.vector(key) for key in keys]
         new = [text for text, row in zip(texts, rows, strict=True) if row is None]
-        made = iter(self._embedder.embed_passages(new) if new else [])
-        return [next(made) if row is None else row for row in rows]
+        embedded = iter(self._embedder.embed_passages(new) if new else [])
+        return [next(embedded) if row is None else row for row in rows]
 
 
 class _Earlier:

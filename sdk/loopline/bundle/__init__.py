@@ -9,11 +9,14 @@ from loopline.bundle.conversation_store import ConversationStore, StoredArtifact
 from loopline.bundle.descriptors import (
     is_alias,
     load_mcp_selections,
+    load_runtimes,
     load_skills,
     load_tools,
 )
+from loopline.bundle.hosting_service import ApplicationHostingService, HostFile
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.mcp_config import (
+    MCP_FILE,
     McpConnectionSettings,
     McpOAuthSettings,
     McpSelection,
@@ -43,6 +46,7 @@ from loopline.bundle.properties import (
 from loopline.bundle.served import (
     BundleService,
     HttpAddress,
+    ServedCaller,
     ServedFile,
     ServedQuestion,
     ServedResource,
@@ -53,6 +57,8 @@ from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
     "EXECUTION",
+    "MCP_FILE",
+    "ApplicationHostingService",
     "Available",
     "BaseWorkflow",
     "Bundle",
@@ -60,6 +66,7 @@ __all__ = [
     "ChatCommunicator",
     "ContextRAGClient",
     "ConversationStore",
+    "HostFile",
     "HttpAddress",
     "Installation",
     "LoadedBundle",
@@ -73,6 +80,7 @@ __all__ = [
     "PreparedRun",
     "Properties",
     "RunLoop",
+    "ServedCaller",
     "ServedFile",
     "ServedQuestion",
     "ServedResource",
@@ -94,6 +102,7 @@ __all__ = [
     "is_alias",
     "load",
     "load_mcp_selections",
+    "load_runtimes",
     "load_skills",
     "load_tools",
     "loop_settings",

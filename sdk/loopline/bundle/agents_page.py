@@ -48,9 +48,9 @@ async def nearest_pages(
     if read is None:
         return []
     names = [name for name in repositories if name][:MAX_PAGES] or [""]
-    found = [page for name in names if (page := await _nearest(recorder, read, name)) is not None]
-    room = CHARACTERS // max(len(found), 1)
-    return [replace(page, room=room) for page in found]
+    pages = [page for name in names if (page := await _nearest(recorder, read, name)) is not None]
+    room = CHARACTERS // max(len(pages), 1)
+    return [replace(page, room=room) for page in pages]
 
 
 async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
@@ -61,9 +61,9 @@ async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> 
         except LooplineError:
             continue  # there is none in that folder
         page = AgentsPage(passage.ref, passage.text)
-        kept = TextKept(ref=page.ref, text=page.text, title=NAME, mime="text/markdown")
-        if page.ref not in recorder.timeline.kept_texts and kept not in recorder.foreword:
-            recorder.foreword = [*recorder.foreword, kept]
+        text_kept = TextKept(ref=page.ref, text=page.text, title=NAME, mime="text/markdown")
+        if page.ref not in recorder.timeline.kept_texts and text_kept not in recorder.foreword:
+            recorder.foreword = [*recorder.foreword, text_kept]
         return page
     return None
 

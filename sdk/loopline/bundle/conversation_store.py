@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from loopline.errors import LooplineError
-from loopline.files import OutputFile, attachment_of, change_of, file_bodies
+from loopline.files import OutputFile, WorkspaceLimits, attachment_of, change_of, file_bodies
 from loopline.models import JsonObject
 from loopline.react import TurnPayload
 from loopline.reader import Reader, timeline_document
@@ -47,9 +47,10 @@ class StoredArtifact:
 class ConversationStore:
     """The turns, the timeline and the artifacts of the workflow's conversation. It keeps no copy of any of them."""
 
-    def __init__(self, recorder: Recorder, reader: Reader) -> None:
+    def __init__(self, recorder: Recorder, reader: Reader, limits: WorkspaceLimits) -> None:
         self._recorder = recorder
         self._reader = reader
+        self._limits = limits
 
     async def put_attachment(self, filename: str, data: bytes | str) -> str:
         """Store a file of this turn, and return its pinned ref.
@@ -63,7 +64,7 @@ class ConversationStore:
         """
         recorder, change = self._recorder, change_of(OutputFile(filename, data))
         recorded = await recorder.record_from(
-            lambda timeline: file_bodies(timeline, recorder.number, [change])
+            lambda timeline: file_bodies(timeline, recorder.number, [change], limits=self._limits)
         )
         if recorded:
             return recorded[-1].ref

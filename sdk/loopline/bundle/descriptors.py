@@ -61,7 +61,9 @@ _SPEC_KEYS = (*_SOURCES, "alias")
 _BUILTIN_KEYS = ("builtin", "port")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _ALIAS_RULE = f"a letter, then A-Z a-z 0-9 _ -, and not one of {', '.join(RESERVED)}"
-_RUNTIMES = ("local", "docker", "fargate")
+_RUNTIMES = ("local", "docker", "fargate", "process")
+_PROGRAM_TOOLS = ("exec.python", "exec.shell")
+"""The tools that run programs: each may have a backend of its own."""
 _MISSPELT = 0.85
 
 
@@ -191,16 +193,25 @@ def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
 
 
 def _listed_skills(bundle: LoadedBundle) -> Skills:
-    """Return the skills in the folders that the bundle and its workflow class list."""
-    listed = list[Skills]()
+    """Return the skills in the folders that the bundle and its workflow class list.
+
+    Raises:
+        BundleError: some are malformed; it has a problem for each of them.
+    """
+    listed, problems = list[Skills](), list[str]()
     for path in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
         folder = (bundle.folder or Path()) / path
         alone = (folder / SKILL_FILE).is_file()
-        listed.append(
-            Skills((read_skill(folder / SKILL_FILE, DEFAULT_NAMESPACE),))
-            if alone
-            else Skills.load(folder)
-        )
+        try:
+            listed.append(
+                Skills((read_skill(folder / SKILL_FILE, DEFAULT_NAMESPACE),))
+                if alone
+                else Skills.load(folder)
+            )
+        except BundleError as error:
+            problems += error.problems
+    if problems:
+        raise BundleError(*problems)
     warnings = (warning for skills in listed for warning in skills.warnings)
     return Skills(tuple(skill for skills in listed for skill in skills), tuple(warnings))
 
@@ -363,17 +374,33 @@ def is_alias(text: str) -> bool:
     return _ALIAS.fullmatch(text) is not None and text not in RESERVED
 
 
-def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
+def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
+    """Return the backends that a descriptor module names for the tools that run programs.
+
+    Raises:
+        BundleError: the descriptor is wrong; the message names file and line.
+    """
+    if not module:
+        return {}
+    runtimes = _runtimes(_Descriptor(bundle.resolve_module(module)))
+    return {name: str(runtimes[name]) for name in _PROGRAM_TOOLS if name in runtimes}
+
+
+def _runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
     runtimes = descriptor.value("TOOL_RUNTIME", {})
     if not isinstance(runtimes, Mapping):
         raise descriptor.wrong("TOOL_RUNTIME", 'must be a dict such as {"shop.find": "local"}')
-    for key, runtime in cast("Mapping[object, object]", runtimes).items():
+    return cast("Mapping[object, object]", runtimes)
+
+
+def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
+    for key, runtime in _runtimes(descriptor).items():
         name = str(key)
-        if name not in tools:
-            problem = f"there is no tool {name!r}, {_nearest(name, tools)}"
+        if name not in tools and name not in _PROGRAM_TOOLS:
+            problem = f"there is no tool {name!r}, {_nearest(name, [*tools, *_PROGRAM_TOOLS])}"
         elif runtime not in _RUNTIMES:
             problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), _RUNTIMES)}"
-        elif runtime != "local":
+        elif runtime != "local" and name in tools:
             problem = f"{name!r} cannot run in {runtime!r}: only 'local' works"
         else:
             continue

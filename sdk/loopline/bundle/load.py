@@ -155,7 +155,8 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
     names = [bundle.name for bundle in available()]
     raise BundleError(
         f"no bundle {name!r}: no folder of that name here or in {BUNDLES_FOLDER}/ is a bundle, and no installed "
-        f"package has an entry point of that name in the group {GROUP!r}; {_nearest(name, names)}"
+        f"package has an entry point of that name in the group {GROUP!r}; "
+        f"{_nearest(name, names) if names else 'loopline new NAME creates one'}"
     )
 
 
@@ -350,4 +351,6 @@ def _files(root: Path) -> list[str]:
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), 3, 0.0)
-    return f"nearest are {near}" if near else "there is none to take in its place"
+    if not near:
+        return "there is no other"
+    return f"nearest {'is' if len(near) == 1 else 'are'} {', '.join(map(repr, near))}"

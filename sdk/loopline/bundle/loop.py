@@ -6,19 +6,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from loopline.bundle.agents_page import AgentsPage
 from loopline.bundle.prepared_run import PreparedRun, Services
-from loopline.crew import Agents, Crew, CrewOptions
+from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
 from loopline.errors import ToolError
 from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import Child, Limits, LoopOptions, Preset
+from loopline.react import Child, Limits, LoopOptions, MeteredModel, Preset, Quota
+from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import REACT, Skills, SkillSelection
 from loopline.tools import (
+    CallCache,
     FilteredSearch,
     KnowledgeSearch,
     Tool,
@@ -33,7 +35,8 @@ class LoopSpec:
     """The arguments of `build_react` together with the configuration.
 
     A tool is offered if every list of `allowed` patterns allows it; `child_tools` and `child_skills` are the patterns of a
-    child run. `agent` is the agent that runs the loop, if one does, and `agent_digest` its definition.
+    child run. `agent` is the agent that runs the loop, if one does, and `agent_digest` its definition; `base` is the bundle's
+    own loop if that agent leads the conversation. The `call_cache` holds what equal calls of other runs gave.
     """
 
     tools_module: str
@@ -50,6 +53,9 @@ class LoopSpec:
     child_skills: tuple[str, ...] | None = None
     agent: str = ""
     agent_digest: str = ""
+    base: LoopSpec | None = None
+    writes_files: bool = True
+    call_cache: CallCache | None = None
 
     def options(self, run: PreparedRun) -> LoopOptions:
         """Return the options in force: of the preset, the environment, the code and configuration, and the turn.
@@ -77,7 +83,33 @@ class LoopSpec:
             child_skills=self.child_skills if task.skills is None else task.skills,
             agent=task.agent,
             agent_digest=task.agent_digest,
+            base=None,
+            writes_files=task.writes_files,
+            call_cache=task.call_cache,
         )
+
+    def led_by(self, agent: Agent, effort: Effort | None, models: ModelRegistry) -> LoopSpec:
+        """Return the specification with an agent that leads the conversation."""
+        base = self.base or self
+        return replace(
+            base,
+            instructions=agent.instructions or base.instructions,
+            models=models.chain(agent.model) if agent.model else base.models,
+            child_tools=base.child_tools if agent.tools is None else tuple(agent.tools),
+            child_skills=base.child_skills if agent.skills is None else tuple(agent.skills),
+            limits={**base.limits, **cast("Limits", dict(agent.limits_with(effort)))},
+            agent=agent.name,
+            agent_digest=agent.digest,
+            base=base,
+        )
+
+    def expanded(self, search: Tool, run: PreparedRun, quota: Quota) -> Tool:
+        """Return the search, which also looks for words of an imagined answer if the bundle says so."""
+        hyde = run.services.quality.of_preset(self.preset.name).hyde
+        if hyde is None:
+            return search
+        model = MeteredModel(run.models.roles.get(hyde.model, self.models)[0], quota)
+        return ExpandedSearch(search, hyde, model)
 
     def visible_skills(self, skills: Skills) -> Skills:
         """Return the skills that the loop sees."""
@@ -85,16 +117,10 @@ class LoopSpec:
             return skills
         return skills.enabled({REACT: SkillSelection(enabled=self.child_skills)})
 
-    def of_child_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        """Return those of the loop's own tools that a child run may call."""
+    def offers(self, name: str) -> bool:
+        """Return whether the loop may call one of its own tools: a child run only what its patterns name."""
         patterns = self.child_tools
-        if patterns is None:
-            return tools
-        return [
-            tool
-            for tool in tools
-            if any(fnmatchcase(tool.spec.name, pattern) for pattern in patterns)
-        ]
+        return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
@@ -103,14 +129,21 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     Raises:
         LooplineError: a variable of the environment holds junk.
     """
-    if preset.name != "chatcli":
-        return Crew(agents=agents, clock=services.clock, pipeline=services.pipeline)
-    environment = services.environment
-    return Crew(
-        agents=agents.with_environment(environment),
+    in_force = services.quality.of_preset(preset.name)
+    crew = Crew(
+        agents=agents,
         clock=services.clock,
+        pipeline=in_force.pipeline,
+        reasoning=in_force.quality.reasoning,
+        learns=in_force.reflexion is not None,
+    )
+    if preset.name != CHATCLI:
+        return crew
+    environment = services.environment
+    return replace(
+        crew,
+        agents=agents.with_environment(environment),
         options=CrewOptions.of_environment(environment),
-        pipeline=services.pipeline,
     )
 
 

@@ -182,7 +182,8 @@ def read_mcp_file(file: Path) -> dict[str, McpServerEntry]:
         raise BundleError(f"{file}: it cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise BundleError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        field_path = ".".join(map(str, ("mcpServers", *first["loc"])))
+        raise BundleError(f"{file}: {field_path}: {first['msg']}") from None
     except ValueError as error:
         raise BundleError(f"{file}: {error}") from None
     return {name: _entry(name, file, fields) for name, fields in servers.items()}
@@ -205,6 +206,10 @@ def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
     key, value = ("command", fields.command) if kind == "stdio" else ("url", fields.url)
     if not value:
         raise BundleError(f"{file}: the server {name!r} has no {key!r}")
+    if fields.command and fields.url:
+        raise BundleError(
+            f"{file}: the server {name!r} has both a 'command' and a 'url': leave out one"
+        )
     return McpServerEntry(name=name, file=file, fields=fields, oauth=_oauth(name, file, fields))
 
 

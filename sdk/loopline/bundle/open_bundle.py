@@ -145,6 +145,7 @@ class OpenBundle:
             _check_result(result, loaded, run.recorder.turn.completion)
             if result.exit_reason != "paused":
                 await workflow.post_run_hook(run.payload, result)
+                await _record_reflection(run, result)
         except BundleError:
             raise
         except LooplineError as error:
@@ -154,6 +155,17 @@ class OpenBundle:
         except (Exception, SystemExit) as error:
             raise blame(error, loaded.folder) from error
         return result
+
+
+async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
+    """Record that a lesson is due after the user's own turn, if one is."""
+    header = run.recorder.turn.header
+    quality = run.services.quality.of_preset(header.preset if header else "")
+    if not quality.quality.own_turns or quality.reflexion is None:
+        return
+    due = quality.reflexion.of_turn(run.payload.text, result)
+    if due is not None:
+        await run.recorder.record(due)
 
 
 def _check_deps(loaded: LoadedBundle, deps: object) -> None:

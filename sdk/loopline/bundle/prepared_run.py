@@ -8,18 +8,36 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from loopline.bundle.hosting_service import HostFile, no_hosting
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents, GraphOptions, QualityPipeline
+from loopline.crew import Agents, GraphOptions, QualityChoice
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
-from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns
+from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.skills import Skills
-from loopline.timeline import History, KnowledgeCommit, Recorder, Timeline, TurnHeader
-from loopline.tools import MCP, Tool, ToolSet, WebFetch, WebFetchTool, WebSearch, WebSearchTool
+from loopline.timeline import (
+    ConversationKey,
+    History,
+    KnowledgeCommit,
+    Recorder,
+    Timeline,
+    TurnHeader,
+)
+from loopline.tools import (
+    MCP,
+    Background,
+    NoBackground,
+    Tool,
+    ToolSet,
+    WebFetch,
+    WebFetchTool,
+    WebSearch,
+    WebSearchTool,
+)
 
 
 class RunLoop(Protocol):
@@ -70,17 +88,23 @@ async def _no_mcp_tools(module: str) -> McpTools:
     return McpTools()
 
 
+async def _no_programs(module: str) -> Sequence[Tool]:
+    del module
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What every run of an open bundle works with: values and ports, filled by the harness.
 
     `toolset` and `skills` read a descriptor module once a process, by its name, and `mcp_tools` gives the tools of the
-    servers that it lists. `models` gives the models of a run and
-    holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
+    servers that it lists. `models` gives the models of a run of a
+    conversation and holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
     bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
-    no other. `execution_tools` run programs. `environment` holds the variables that presets know. `agents` are those that
-    a loop may have work, and the `pipeline` stands around each of their runs; `graph` has the options of `crew.graph`, if
-    it is offered.
+    no other. `execution_tools` gives the tools that run programs, in the backends that the descriptor names. `environment` holds the variables that presets know. `agents` are those that
+    a loop may have work, and the `quality` stands around their runs, in the preset `chatcli` with what the environment says
+    of it; `graph` has the options of `crew.graph`, if it is offered. `background` runs the work of calls that have ended,
+    and `host_file` makes URLs of files.
     """
 
     source: str
@@ -95,16 +119,18 @@ class Services:
     memory: ConversationMemory
     on_build: Progress | None
     read_knowledge: Callable[[Timeline, History], KnowledgeRead | None]
-    models: Callable[[], AbstractAsyncContextManager[ModelRegistry]]
+    models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
     toolset: Callable[[str], Awaitable[ToolSet]]
     skills: Callable[[str], Awaitable[Skills]]
     deps: object = field(default=None, repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
     web: WebPorts = field(default_factory=WebPorts)
     agents: Agents = field(default_factory=Agents)
-    pipeline: QualityPipeline | None = None
-    execution_tools: Sequence[Tool] = ()
+    quality: QualityChoice = field(default_factory=QualityChoice)
+    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]] = _no_programs
     graph: GraphOptions | None = None
+    background: Background = field(default_factory=NoBackground)
+    host_file: HostFile = no_hosting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +165,13 @@ class PreparedRun:
         """The reader of refs for the workflow's own code: without skills."""
         read = self.services.read_knowledge(self.recorder.timeline, self.recorder.history)
         return Reader(conversation=self.conversation, knowledge=read, lookup=self.lookup)
+
+    async def recall_lessons(self, task: str, most: int, /) -> Sequence[str]:
+        """Return lessons of the user's earlier turns that have something in common with the task."""
+        lessons: list[Target] = ["lesson"]
+        hits = await self.past_turns.search(task, targets=lessons, limit=most)
+        near = [hit for hit in hits if hit.relevance > 0 or hit.words > 0]
+        return [excerpt.text for hit in near for excerpt in hit.excerpts][:most]
 
     @property
     def facts(self) -> FactsOfTurn:

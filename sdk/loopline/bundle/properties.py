@@ -33,6 +33,20 @@ EXECUTION: JsonObject = {
         "enabled": True,
         "default_profile": "",
         "profiles": {},
+        "image": "py-code-exec:latest",
+        "network_mode": "none",
+        "cpus": "",
+        "memory": "",
+        "extra_args": [],
+        "cluster": "",
+        "task_definition": "",
+        "container_name": "exec",
+        "subnets": [],
+        "security_groups": [],
+        "assign_public_ip": False,
+        "launch_type": "FARGATE",
+        "platform_version": "",
+        "snapshots": "",
     },
     "python": "",
     "shell": False,
@@ -40,6 +54,7 @@ EXECUTION: JsonObject = {
     "effect": "exclusive",
     "approval_wait_s": 60.0,
     "tools": None,
+    "log_folder": "",
     "limits": dict[str, Json](asdict(ExecutionLimits())),
 }
 """The section `execution`; programs run only in a bundle that writes it."""
@@ -57,6 +72,7 @@ LOOP: Mapping[str, Json] = {
     },
     "workspace": asdict(WorkspaceLimits()),
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
+    "privacy": {"redact": list[Json]()},
     "execution": EXECUTION,
     "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
@@ -99,7 +115,10 @@ class Properties:
 
     def flat(self) -> dict[str, Json]:
         """Return every value by its dotted name; an empty section is an empty dict."""
-        return {".".join(path): value for path, value in _leaves(deepcopy(self.tree))}
+        return {
+            ".".join(path): deepcopy(value) if isinstance(value, list | dict) else value
+            for path, value in _leaves(self.tree)
+        }
 
 
 def merged(
@@ -170,7 +189,7 @@ class _Merge:
                 raise PropertyError(f"{location}{key!r} has a dot: write a section in a section")
             if shape is not None and key not in shape:
                 name = ".".join(inner)
-                names = [".".join(known) for known in _names(self.shape)]
+                names = [".".join(name_parts) for name_parts in _names(self.shape)]
                 nearest = get_close_matches(name, names, 1, 0.0)[0]
                 raise PropertyError(
                     f"{self.location(inner)}no property {name!r}, nearest is {nearest!r}"

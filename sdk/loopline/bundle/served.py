@@ -22,10 +22,23 @@ class ServedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedQuestion:
-    """A question of a call, which waits for the answer of its user."""
+    """A question of a call, which waits for the answer of its user.
+
+    The call `is_open` if it runs meanwhile; then `form` is the schema of the answer, and None declines.
+    """
 
     call_id: str
     text: str
+    form: Json = None
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedCaller:
+    """A caller from outside: it is told of progress, and can ask its user what a call wants to know, or not."""
+
+    on_progress: Callable[[str], None]
+    can_ask: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +104,16 @@ class BundleService(Protocol):
         """Return values of a variable of the addresses that can be read, those that begin so."""
         ...
 
-    async def call(
-        self, name: str, arguments: JsonObject, on_progress: Callable[[str], None]
-    ) -> ServedResult:
+    async def call(self, name: str, arguments: JsonObject, caller: ServedCaller) -> ServedResult:
         """Call a tool behind the guards of the bundle. Cancelling this stops the call."""
         ...
 
-    async def ask(
-        self, text: str, conversation: str, on_progress: Callable[[str], None]
-    ) -> ServedResult:
+    async def ask(self, text: str, conversation: str, caller: ServedCaller) -> ServedResult:
         """Run a turn; without the name of a conversation in a new one. Cancelling this stops the turn."""
         ...
 
     async def answer(
-        self, conversation: str, answers: Mapping[str, Json], on_progress: Callable[[str], None]
+        self, conversation: str, answers: Mapping[str, Json], caller: ServedCaller
     ) -> ServedResult:
         """Go on with a call or a question that waits for its user. Cancelling this stops the turn."""
         ...

@@ -9,9 +9,10 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle.agents_page import nearest_pages
+from loopline.bundle.agents_page import AgentsPage, nearest_pages
 from loopline.bundle.context_client import ContextRAGClient
 from loopline.bundle.conversation_store import ConversationStore
+from loopline.bundle.hosting_service import ApplicationHostingService
 from loopline.bundle.loop import (
     LoopSpec,
     crew_of,
@@ -21,9 +22,22 @@ from loopline.bundle.loop import (
 )
 from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.crew import Agent, Crew, GraphTool
+from loopline.crew import (
+    Agent,
+    Agents,
+    Crew,
+    GraphTool,
+    HandOverTool,
+    Quality,
+    leader,
+    leading_agents,
+    own_turn_hooks,
+    own_turn_tools,
+    with_cache,
+)
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
+from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.react import (
@@ -39,6 +53,7 @@ from loopline.react import (
     Quota,
     React,
     RoundHook,
+    Spawn,
     ToolRuntime,
     TurnPayload,
     TurnResult,
@@ -47,7 +62,7 @@ from loopline.react import (
     named_preset,
     result,
 )
-from loopline.reader import Reader
+from loopline.reader import KnowledgeRead, Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
@@ -56,6 +71,7 @@ from loopline.timeline import (
     Feedback,
     Notice,
     Reaction,
+    Recorder,
     RoundStart,
     Timeline,
     child_depth,
@@ -157,7 +173,13 @@ class BaseWorkflow(Generic[Deps]):
     @property
     def store(self) -> ConversationStore:
         """The store of the conversation's turns, timeline and artifacts."""
-        return ConversationStore(self._run.recorder, self._run.reader)
+        run = self._run
+        return ConversationStore(run.recorder, run.reader, run.services.settings.workspace)
+
+    @property
+    def hosting_service(self) -> ApplicationHostingService:
+        """The service that makes URLs of the conversation's outputs for its user."""
+        return ApplicationHostingService(self._run.recorder, self._run.services.host_file)
 
     @property
     def deps(self) -> Deps:
@@ -221,6 +243,7 @@ class BaseWorkflow(Generic[Deps]):
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
         )
+        loop = self._led(loop)
         extensions = Extensions(
             round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
         )
@@ -242,27 +265,16 @@ class BaseWorkflow(Generic[Deps]):
         search = loop.search or (space.search if space else None)
         read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
+        self._begin_with_files(recorder, child)
+        quota = child.quota if child else Quota()
         toolset = await self._toolset(
-            loop, options, guarded_search(search) if search else None, recorder.conversation
+            loop, options, guarded_search(search) if search else None, recorder.conversation, quota
         )
         recorder.header = run.header(
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
         )
         knowledge = guarded_read(read) if read else None
-        names = [commit.name for commit in run.commits]
-        pages = (
-            await nearest_pages(recorder, knowledge, names) if services.settings.agents_md else ()
-        )
-
-        async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
-            of_child = loop.of_child(child, run.models)
-            task = replace(child.task, model=of_child.models[0])
-
-            async def run_loop(run: PreparedRun) -> TurnResult[Any]:
-                react = await self._react(run, of_child, {}, Extensions(), child)
-                return await react.run(run.payload)
-
-            return await run.spawn(replace(child, task=task), listen, run_loop)
+        pages = await self._pages(run, knowledge)
 
         runtime = ToolRuntime(
             recorder=recorder,
@@ -279,9 +291,10 @@ class BaseWorkflow(Generic[Deps]):
             guards=tuple(self.guards),
             options=options,
             output=loop.output,
-            spawn=spawn,
-            quota=child.quota if child else Quota(),
+            spawn=self._spawner(run, loop),
+            quota=quota,
             deps=services.deps,
+            background=services.background,
             workspace_limits=services.settings.workspace,
         )
         context = Context(
@@ -291,7 +304,89 @@ class BaseWorkflow(Generic[Deps]):
             tools=toolset,
             system=system_text(loop.instructions, services.source, toolset, skills, pages),
         )
-        return React(runtime, models=loop.models, context=context, extensions=extensions)
+        return React(
+            runtime,
+            models=loop.models,
+            context=context,
+            extensions=self._with_own_turn(loop, extensions, child),
+            successor=None if child else self._successor(run, loop, scratchpad, extensions),
+        )
+
+    def _spawner(self, run: PreparedRun, loop: LoopSpec) -> Spawn:
+        """Return what runs the children of a loop."""
+
+        async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
+            of_child = loop.of_child(child, run.models)
+            task = replace(child.task, model=of_child.models[0])
+
+            async def run_loop(run: PreparedRun) -> TurnResult[Any]:
+                react = await self._react(run, of_child, {}, Extensions(), child)
+                return await react.run(run.payload)
+
+            return await run.spawn(replace(child, task=task), listen, run_loop)
+
+        return spawn
+
+    async def _pages(
+        self, run: PreparedRun, knowledge: KnowledgeRead | None
+    ) -> Sequence[AgentsPage]:
+        """Return the pages for agents that the loop reads, if it reads any."""
+        if not run.services.settings.agents_md:
+            return ()
+        names = [commit.name for commit in run.commits]
+        return await nearest_pages(run.recorder, knowledge, names)
+
+    def _begin_with_files(self, recorder: Recorder, child: Child | None) -> None:
+        """Have a child run begin with the files of its task."""
+        if child is None or not child.task.files or recorder.turn.header is not None:
+            return
+        limits = self._run.services.settings.workspace
+        files = file_bodies(recorder.timeline, recorder.number, child.task.files, limits=limits)
+        recorder.foreword = [*recorder.foreword, *files]
+
+    def _successor(
+        self, run: PreparedRun, loop: LoopSpec, scratchpad: dict[str, Any], extensions: Extensions
+    ) -> Callable[[], Awaitable[React[Any] | None]] | None:
+        """Return what gives the loop of the agent that has taken the conversation over; None if none can."""
+        if not leading_agents(run.services.agents):
+            return None
+
+        async def successor() -> React[Any] | None:
+            changed = self._led(loop)
+            if changed.agent == loop.agent:
+                return None
+            hooks = Extensions(round_hooks=extensions.round_hooks)
+            return await self._react(run, changed, scratchpad, hooks)
+
+        return successor
+
+    def _led(self, loop: LoopSpec) -> LoopSpec:
+        """Return the loop as the agent that leads the conversation runs it, if one does."""
+        services, recorder = self._run.services, self._run.recorder
+        leaders = leading_agents(services.agents)
+        if not leaders or child_depth(recorder.conversation.name):
+            return loop
+        agent = leaders.get(leader(recorder.timeline))
+        if agent is None:
+            return loop.base or loop
+        reasoning = services.quality.of_preset(loop.preset.name).quality.reasoning
+        return loop.led_by(agent, reasoning.effort(agent.name), self._run.models)
+
+    def _own_turn_quality(self, loop: LoopSpec) -> Quality | None:
+        """Return the quality of the user's own turn; None if its answer is left alone, or a value of a type."""
+        quality = self._run.services.quality.of_preset(loop.preset.name).quality
+        is_on = quality.own_turns and quality.enabled and loop.output is None
+        return quality if is_on else None
+
+    def _with_own_turn(
+        self, loop: LoopSpec, extensions: Extensions, child: Child | None
+    ) -> Extensions:
+        """Return the extensions with those of the quality of the user's own turn."""
+        quality = None if child is not None else self._own_turn_quality(loop)
+        if quality is None:
+            return extensions
+        hooks = own_turn_hooks(quality, self._run.payload.text)
+        return replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
 
     async def _toolset(
         self,
@@ -299,15 +394,15 @@ class BaseWorkflow(Generic[Deps]):
         options: LoopOptions,
         search: KnowledgeSearch | FilteredSearch | None,
         conversation: ConversationKey,
+        quota: Quota,
     ) -> ToolSet:
         bundle_tools = await self._run.services.toolset(loop.tools_module)
         of_servers = await self._run.services.mcp_tools(loop.tools_module)
         await self._note_problems(of_servers)
         services = self._run.services
+        programs = await services.execution_tools(loop.tools_module)
         of_properties = [
-            tool
-            for tool in (*services.web.tools, *services.execution_tools)
-            if tool.spec.name not in bundle_tools
+            tool for tool in (*services.web.tools, *programs) if tool.spec.name not in bundle_tools
         ]
         bundle_tools = ToolSet([*bundle_tools.values(), *of_properties, *of_servers.tools])
         children = [] if loop.child_tools is None else [loop.child_tools]
@@ -317,29 +412,52 @@ class BaseWorkflow(Generic[Deps]):
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
             bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
-        crew = self._crew(loop) if below < options.max_depth else None
+        if loop.call_cache is not None:
+            bundle_tools = ToolSet(with_cache(bundle_tools.values(), loop.call_cache))
         editable = HideTool(options.editable_tail_size_in_tokens)
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
-            built_in.append(SearchTool(search))
+            built_in.append(loop.expanded(SearchTool(search), self._run, quota))
         if options.workspace != "off":
-            built_in += [WriteTool(), PatchTool(), SearchFilesTool(), PullTool(), CheckoutTool()]
+            reading: list[Tool] = [SearchFilesTool(), PullTool()]
+            writing: list[Tool] = [WriteTool(), PatchTool(), *reading, CheckoutTool()]
+            built_in += writing if loop.writes_files else reading
         if self._run.services.settings.memsearch:
-            built_in.append(MemorySearchTool(self._run.past_turns))
+            memory_search = MemorySearchTool(self._run.past_turns)
+            built_in.append(loop.expanded(memory_search, self._run, quota))
         if self._run.services.settings.memory and not below:
             built_in.append(MemoryTool(self._run.facts))
-        graph = self._run.services.graph
-        if graph is not None and not below and options.max_depth:
-            built_in.append(GraphTool(graph, self._run.services.clock))
-        if crew is not None:
-            built_in += loop.of_child_tools(crew.tools())
+        built_in += self._crew_tools(loop, options, below)
         return ToolSet([*built_in, *bundle_tools.values()])
+
+    def _crew_tools(self, loop: LoopSpec, options: LoopOptions, below: int) -> list[Tool]:
+        """Return the tools that have agents work, and those that hand the conversation over or check the answer."""
+        services, tools = self._run.services, list[Tool]()
+        crew = self._crew(loop) if below < options.max_depth else None
+        if services.graph is not None and not below and options.max_depth:
+            in_force = services.quality.of_preset(loop.preset.name)
+            learns = in_force.reflexion is not None
+            tools.append(GraphTool(services.graph, services.clock, learns=learns))
+        if crew is not None:
+            tools += crew.tools(loop.offers)
+        if below:
+            return tools
+        leaders = leading_agents(services.agents)
+        if leaders:
+            tools.append(HandOverTool(leaders, loop.agent))
+        quality = self._own_turn_quality(loop)
+        if quality is not None:
+            own = crew or crew_of(Agents(), loop.preset, services)
+            tools += own_turn_tools(own, quality, self._run.payload.text)
+        return tools
 
     def _crew(self, loop: LoopSpec) -> Crew | None:
         """Return the agents that the loop may have work, if there are any."""
         services = self._run.services
         agents = services.agents.without(loop.agent)
-        return crew_of(agents, loop.preset, services) if agents else None
+        if not agents:
+            return None
+        return replace(crew_of(agents, loop.preset, services), recall=self._run.recall_lessons)
 
     async def _note_problems(self, tools: McpTools) -> None:
         """Tell the model once a turn which servers give it no tools."""
@@ -375,6 +493,7 @@ class BaseWorkflow(Generic[Deps]):
             tools_sha256="",
             stable_sha256="",
             purpose="answer",
+            version=2,
         )
         await recorder.record(start)
         completed = await make_completion(recorder.timeline, well_formed(text), output=output)
@@ -432,10 +551,10 @@ class BaseWorkflow(Generic[Deps]):
             return turn_id(recorder.number)
         if confidence is not None and confidence < MIN_CONFIDENCE:
             return None
-        found = await self._run.past_turns.likeliest(about)
-        if found is not None:
-            await recorder.record_feedback(feedback, turn_number(found))
-        return found
+        match = await self._run.past_turns.likeliest(about)
+        if match is not None:
+            await recorder.record_feedback(feedback, turn_number(match))
+        return match
 
 
 _JSON = "application/json"

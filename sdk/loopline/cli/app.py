@@ -16,12 +16,14 @@ from loopline.cli.commands import (
     FILES,
     PRESETS,
     SKILLS_CHECK,
+    LightGroup,
     add,
 )
 from loopline.cli.parameters import JsonOption, VerboseOption
 
 app: typer.Typer = typer.Typer(
     name="loopline",
+    cls=LightGroup,
     help="Agents that plan, search, read and cite; every step can be read again.",
     epilog="The variables LOOPLINE_STORE and LOOPLINE_MODEL replace --store and --model where these are omitted. "
     "loopline COMMAND -h explains a command.",

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loopline.bundle import (
+    MCP_FILE,
     Installation,
     LoadedBundle,
     McpTools,
@@ -103,9 +104,9 @@ class Findings:
             return otherwise
 
     def add(self, error: LooplineError) -> None:
-        """Add a problem, once."""
-        if str(error) not in self.problems:
-            self.problems.append(str(error))
+        """Add the problems of an error, each once."""
+        problems = error.problems if isinstance(error, BundleError) else (str(error),)
+        self.problems += [problem for problem in problems if problem not in self.problems]
 
 
 async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
@@ -130,6 +131,8 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
             _check_dependencies(loaded, harness.deps, findings)
             findings.servers = await harness.server_tools()
             findings.warnings += findings.servers.problems
+            if not findings.properties.at("mcp.file"):
+                findings.warnings += _unread_servers(bundle, loaded)
     except LooplineError as error:
         findings.add(error)
     if findings.knowledge is not None:
@@ -146,6 +149,13 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
     if not findings.problems:
         screen.note(Text(f"✓ {findings.bundle} can be run", style="green"))
     return FAILED if findings.problems else ANSWERED
+
+
+def _unread_servers(bundle: str, loaded: LoadedBundle) -> Iterator[str]:
+    """Yield a warning for a file of servers beside the bundle's folder, which is not read."""
+    folder, file = loaded.folder, Path(bundle) / MCP_FILE
+    if folder is not None and file.is_file() and folder.resolve() != file.parent.resolve():
+        yield f"{file} is not read: move it to {folder}, or name it with --prop mcp.file={file.absolute()}"
 
 
 def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
@@ -380,14 +390,15 @@ async def call_tool(
                 arguments, deps = _parse_arguments(tool, arguments_json), harness.deps
             else:
                 programs = await open_executions(_properties(loaded, choices), loaded, stack)
-                tool = _find_tool(name, ToolSet([*_own_tools(loaded), *programs]))
+                module = next(iter(descriptor_modules(loaded, "tools")), "")
+                tool = _find_tool(name, ToolSet([*_own_tools(loaded), *await programs(module)]))
                 arguments = _parse_arguments(tool, arguments_json)
                 await call_load_hook(loaded)
                 deps = await make_deps(loaded, stack)
                 check_deps([tool], deps)
             call = _call(loaded, choices, screen)
             context = replace(call.context, deps=deps)
-            outcome = await tool.run(arguments, replace(call, context=context))
+            outcome = await tool.run(arguments, structs.replace(call, context=context))
     except AskUser as pending:
         screen.error(
             f"{name} asks the user: {escape(pending.question)!r}. Outside a conversation nobody can "
@@ -399,7 +410,7 @@ async def call_tool(
         screen.error(f"{name}: {error}{notes}")
         return FAILED
     _show_outcome(outcome, choices, screen)
-    return ANSWERED
+    return FAILED if outcome.failed else ANSWERED
 
 
 def _own_tools(loaded: LoadedBundle) -> Sequence[Tool]:

@@ -7,6 +7,10 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
 
 from loopline.cli.access import new_name
 from loopline.cli.bundle_access import open_bundle
@@ -20,11 +24,11 @@ from loopline.cli.chat_commands import (
     rate,
     refusal,
 )
-from loopline.cli.options import BundleArgument, Choices
-from loopline.cli.process import exit_now, stop_on_signal
+from loopline.cli.chat_handles import ChatConversation, open_server, remote_conversation
+from loopline.cli.options import Choices
+from loopline.cli.process import UsageError, exit_now, stop_on_signal
 from loopline.cli.run import introduce, show_result, stop, watch
 from loopline.cli.terminal import Keyboard, Screen, escape
-from loopline.conversations import Conversation
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result
 from loopline.timeline import Timeline
@@ -32,28 +36,55 @@ from loopline.timeline import Timeline
 _logger = logging.getLogger("loopline")
 
 
-async def chat(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
-    """Talk with a bundle; you can type while it works."""
-    async with open_bundle(bundle, choices, screen) as harness:
-        name = choices.conversation or await new_name(
-            harness.log, harness.bundle.id, choices.user_name
-        )
-        introduce(harness, screen)
-        screen.note(f"conversation {escape(name)}")
-        conversation = harness.conversation(name, user=choices.user_name)
-        if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
-            from loopline.cli import terminal_chat
-
-            code = await terminal_chat.converse(conversation)
-        else:
-            code = await _LineChat(conversation, choices, screen).converse()
+async def chat(
+    choices: Choices,
+    screen: Screen,
+    bundle: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BUNDLE]", help="A bundle's folder or name; with --server its id there."
+        ),
+    ] = None,
+    server: Annotated[
+        str, typer.Option(metavar="URL", help="Talk with a bundle of this server.")
+    ] = "",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The file of your key there; else LOOPLINE_KEY has it."),
+    ] = None,
+) -> int:
+    """Talk with a bundle, here or on a server."""
+    if server:
+        async with open_server(server, key_file) as remote:
+            remote_chat = await remote_conversation(remote, choices.conversation, bundle or "")
+            screen.note(Text.assemble((escape(server), "bold"), f" · user {escape(remote.user)}"))
+            code = await _converse(remote_chat, choices, screen)
+    elif bundle is None:
+        raise UsageError("name a bundle, or a server with --server URL")
+    else:
+        async with open_bundle(bundle, choices, screen) as harness:
+            name = choices.conversation or await new_name(
+                harness.log, harness.bundle.id, choices.user_name
+            )
+            introduce(harness, screen)
+            local_chat = harness.conversation(name, user=choices.user_name)
+            code = await _converse(local_chat, choices, screen)
     exit_now(code)  # a thread may still be reading a line, and nobody waits for it
+
+
+async def _converse(conversation: ChatConversation, choices: Choices, screen: Screen) -> int:
+    screen.note(f"conversation {escape(conversation.conversation.name)}")
+    if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
+        from loopline.cli import terminal_chat
+
+        return await terminal_chat.converse(conversation)
+    return await _LineChat(conversation, choices, screen).converse()
 
 
 class _LineChat:
     """A conversation in which each line is a turn and waits for the one before."""
 
-    def __init__(self, conversation: Conversation, choices: Choices, screen: Screen) -> None:
+    def __init__(self, conversation: ChatConversation, choices: Choices, screen: Screen) -> None:
         self._conversation = conversation
         self._choices = choices
         self._screen = screen

@@ -6,8 +6,8 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
+from loopline.cli.chat_handles import ChatConversation
 from loopline.cli.options import REACTIONS
-from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps, read_attachments
 from loopline.timeline import turn_id
@@ -56,7 +56,7 @@ def refusal(command: str) -> str:
     )
 
 
-async def fork(conversation: Conversation, name: str) -> Conversation:
+async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
     """Return another conversation that begins with all blocks of this one.
 
     Raises:
@@ -68,7 +68,7 @@ async def fork(conversation: Conversation, name: str) -> Conversation:
     return await conversation.fork(seq=blocks[-1].seq, name=name)
 
 
-async def rate(conversation: Conversation, typed: str) -> str:
+async def rate(conversation: ChatConversation, typed: str) -> str:
     """Record the reaction that was typed to the last turn that has ended, and return what was recorded.
 
     Raises:

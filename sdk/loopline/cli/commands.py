@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from loopline.cli.parameters import OWN
 
 if TYPE_CHECKING:
-    from typer._click import Context
+    from typer._click import Context, Parameter
 
 SCOPE = ("store", "user", "project", "tenant")
 ANSWERS = ("store", "model", "user", "prop")
@@ -47,6 +48,50 @@ class CommandEntry:
         return call
 
 
+class _TypedText:
+    """The value of a parameter that is text, or several texts: what was typed."""
+
+    def coerce(
+        self, value: str | bool | tuple[str, ...] | None, param: object, ctx: object
+    ) -> object:
+        """Return the text; several are a list."""
+        del param, ctx
+        return list(value) if isinstance(value, tuple) else value
+
+
+_TEXTS = ((str,), (str | None,), (list[str],), (list[str] | None,))
+
+
+def _take_as_typed(parameters: Sequence[Parameter], types: Mapping[str, inspect.Parameter]) -> None:
+    """Let neither text nor the flag for help be checked: Typer would load pydantic, a fifth of a short command."""
+    for parameter in parameters:
+        declared = types.get(parameter.name or "")
+        is_text = declared is not None and get_args(declared.annotation)[:1] in _TEXTS
+        if is_text or parameter.name == "help":
+            vars(parameter)["get_runtime_param"] = _TypedText
+
+
+class LightGroup(TyperGroup):
+    """The commands; what is typed for them is read without pydantic."""
+
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        """Return the options of all commands."""
+        parameters = super().get_params(ctx)
+        _take_as_typed(parameters, {})
+        return parameters
+
+
+class _LightCommand(TyperCommand):
+    """A command whose texts are read without pydantic."""
+
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        """Return the parameters."""
+        parameters = super().get_params(ctx)
+        assert self.callback is not None
+        _take_as_typed(parameters, inspect.signature(self.callback).parameters)
+        return parameters
+
+
 class LazyCommand(TyperCommand):
     """A command's name and help; the rest is loaded when it is called. Its callback is the `load` of its entry."""
 
@@ -55,7 +100,7 @@ class LazyCommand(TyperCommand):
         """The command with its own arguments and options."""
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         assert self.callback is not None
-        app.command(self.name)(self.callback())
+        app.command(self.name, cls=_LightCommand)(self.callback())
         command = typer.main.get_command(app)
         assert isinstance(command, TyperCommand)
         return command
@@ -82,8 +127,8 @@ COMMANDS = (
     CommandEntry(
         "chat",
         "chat:chat",
-        "Talk with a bundle; you can type while it works.",
-        (_C, *ANSWERS, *CASSETTE, "as_json"),
+        "Talk with a bundle, here or on a server.",
+        (OWN, _C, *ANSWERS, *CASSETTE, "as_json"),
     ),
     CommandEntry(
         "resume",
@@ -97,12 +142,18 @@ COMMANDS = (
         "Stop the running turn, in any process, and queued turns.",
         (_C, OWN, *SCOPE, "as_json"),
     ),
+    CommandEntry(
+        "answer",
+        "answer:answer",
+        "Answer what a running call asks, in any process.",
+        (_C, OWN, *SCOPE, "as_json"),
+    ),
     CommandEntry("read", "reader:read", "Read anything that has a ref.", (_C, *SCOPE, "as_json")),
     CommandEntry(
         "timeline",
         "timeline:timeline",
         "Show a conversation block by block, or list them all.",
-        (_A, OWN, *SCOPE, "pager", "as_json"),
+        (_A, _C, OWN, *SCOPE, "pager", "as_json"),
     ),
     CommandEntry(
         "prompt",
@@ -114,10 +165,10 @@ COMMANDS = (
         "replay",
         "prompt:replay",
         "Render every prompt again, and show where one diverges.",
-        (_A, "store", "user", "pager", "as_json"),
+        (_A, _C, "store", "user", "pager", "as_json"),
     ),
     CommandEntry(
-        "export", "reader:export", "Print a conversation as a JSON document.", (_A, *SCOPE)
+        "export", "reader:export", "Print a conversation as a JSON document.", (_A, _C, *SCOPE)
     ),
     CommandEntry(
         "import",
@@ -144,10 +195,28 @@ COMMANDS = (
         ("store", "user"),
     ),
     CommandEntry(
+        "forget-user",
+        "storage:forget_user",
+        "Remove all conversations of a user for good, after asking.",
+        ("store", "project", "tenant"),
+    ),
+    CommandEntry(
+        "forget-inactive",
+        "storage:forget_inactive",
+        "Remove conversations that nobody has used for so many days.",
+        ("store", "tenant"),
+    ),
+    CommandEntry(
+        "export-user",
+        "storage:export_user",
+        "Write all conversations of a user to a new folder.",
+        ("store", "project", "tenant"),
+    ),
+    CommandEntry(
         "fork",
         "storage:fork",
         "Begin another conversation from a block of this one.",
-        (_A, "store", "user"),
+        (_A, _C, "store", "user"),
     ),
     CommandEntry(
         "feedback",

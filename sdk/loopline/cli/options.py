@@ -90,6 +90,10 @@ def command(
         verbose: VerboseOption = False,
         **own: object,
     ) -> None:
+        if conversation is not None and conversation_argument not in (None, conversation):
+            raise typer.BadParameter(
+                "two conversations are named: write one of them", param_hint="'--conversation'"
+            )
         choices = Choices(
             conversation=conversation_argument if conversation is None else conversation,
             store=store,

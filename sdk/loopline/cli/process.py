@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import typer
 
-from loopline.cli.terminal import Screen
+from loopline.cli.terminal import Screen, leave_pipe
 from loopline.errors import LooplineError
 
 ANSWERED, FAILED, MISUSED = 0, 1, 2
@@ -56,7 +56,7 @@ def execute(
         _logger.debug("%s", type(error).__name__, exc_info=error)
         code = MISUSED if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:  # the reader has read enough, as `| head` does: nothing went wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_pipe(sys.stdout)
         code = ANSWERED
     except OSError as error:
         named = error.filename is not None and error.strerror is not None

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
 from loopline.cli.terminal import escape
 from loopline.errors import LooplineError
-from loopline.events import Delta
 from loopline.models import Json, dumps
 
 DECLINE = "-"
 """The line that declines a question."""
+_PAIR = re.compile(r"\w+=")
 YES_AND_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
 class QuestionForm:
     """The fields of a question, and the answers so far; a question without fields is answered with yes."""
 
-    def __init__(self, question: Delta) -> None:
-        self.call_id: str = question.call_id
-        self._text = question.text
-        self._fields = dict(_fields(question.data))
+    def __init__(self, call_id: str, question: str, schema: Json) -> None:
+        self.call_id: str = call_id
+        self._text = question
+        self._fields = dict(_fields(schema))
+        self._required = _required(schema)
         self._answers = dict[str, Json]()
+
+    @property
+    def question(self) -> Text:
+        """Return the line that asks."""
+        return Text.assemble(("? ", "yellow"), f"{self.call_id} ", (escape(self._text), "bold"))
+
+    @property
+    def fields(self) -> list[str]:
+        """Return each field with what may be typed for it; none if yes is the answer."""
+        return [f"{name}{_described(field)}" for name, field in self._fields.items()]
+
+    @property
+    def usage(self) -> str:
+        """Return what the texts of an answer look like."""
+        return " ".join(f"{name}=…" for name in self._fields) or "yes"
 
     @property
     def lines(self) -> list[Text]:
         """Return the question, and what to type."""
-        return [
-            Text.assemble(("? ", "yellow"), f"{self.call_id} ", (escape(self._text), "bold")),
-            self.prompt,
-        ]
+        return [self.question, self.prompt]
 
     @property
     def prompt(self) -> Text:
@@ -62,6 +76,33 @@ class QuestionForm:
         self._answers[name] = _value(line.strip(), self._fields[name])
         return self._next is None
 
+    def take_values(self, texts: Sequence[str]) -> None:
+        """Take `field=value` for each field that has no default, or the value alone if there is one field.
+
+        Raises:
+            LooplineError: a field is missing, or a text is no value of one.
+        """
+        if not self._fields or (len(self._fields) == 1 and not _PAIR.match(texts[0])):
+            self.take(" ".join(texts))
+            return
+        values = dict[str, str]()
+        for text in texts:
+            if not self._names(text):
+                raise LooplineError(f"{text!r} names no field: {', '.join(self._fields)}")
+            name, _, values[name] = text.partition("=")
+        missing = [name for name in self._fields if name not in values and self._needs(name)]
+        if missing:
+            raise LooplineError(f"a value is missing: {', '.join(missing)}")
+        for name, value in values.items():
+            self._answers[name] = _value(value, self._fields[name])
+
+    def _names(self, text: str) -> bool:
+        name, equals, _ = text.partition("=")
+        return bool(equals) and name in self._fields
+
+    def _needs(self, name: str) -> bool:
+        return name in self._required and "default" not in self._fields[name]
+
     @property
     def answer(self) -> Json:
         """Return the values of the fields; of a question without fields yes or no."""
@@ -75,6 +116,14 @@ def _fields(schema: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
                 yield name, described if isinstance(described, dict) else {}
         case _:
             return
+
+
+def _required(schema: Json) -> list[Json]:
+    match schema:
+        case {"required": list(names)}:
+            return names
+        case _:
+            return []
 
 
 def _described(field: Mapping[str, Json]) -> str:

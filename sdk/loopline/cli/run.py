@@ -19,13 +19,15 @@ from rich.text import Text
 
 from loopline.cli.access import chosen_name, key_document, new_name
 from loopline.cli.bundle_access import open_bundle
+from loopline.cli.chat_handles import ChatConversation, answer_question
 from loopline.cli.knowledge import index_line
 from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
 from loopline.cli.options import BundleArgument, Choices, Protocol
 from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on_signal
+from loopline.cli.question_form import QuestionForm
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import TurnDisplay
-from loopline.conversations import Conversation, Recovery
+from loopline.conversations import Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness
@@ -167,7 +169,7 @@ class FinishedTurn:
         return result(self.timeline, self.number, turn.exit.reason, turn.exit.error)
 
 
-async def stop(conversation: Conversation, screen: Screen) -> None:
+async def stop(conversation: ChatConversation, screen: Screen) -> None:
     """Stop the running turn, and say that it may take a moment."""
     screen.note("stopping; press Ctrl-C again to leave at once")
     await conversation.stop()
@@ -187,7 +189,7 @@ def introduce(harness: Harness, screen: Screen) -> None:
 
 
 async def watch(
-    conversation: Conversation,
+    conversation: ChatConversation,
     text: str | None,
     screen: Screen,
     *,
@@ -196,7 +198,10 @@ async def watch(
     attachments: Sequence[Path],
     animated: bool = True,
 ) -> FinishedTurn:
-    """Show a turn until it ends, also with an error, or waits for the user."""
+    """Show a turn until it ends, also with an error, or waits for the user.
+
+    Where a person watches, a question of a running call waits for an answer from another terminal.
+    """
     name = shlex.quote(escape(conversation.conversation.name))
     hint = f"Ctrl-C withdraws your message · loopline stop -c {name} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
@@ -208,8 +213,10 @@ async def watch(
         async for event in events:
             display.take(event)
             if isinstance(event, Delta) and event.type == "pending":
-                # A call that stays open for its question would wait here for ever.
-                conversation.answer(event.call_id, None)
+                if not (animated and screen.is_live):  # nobody watches, and it would wait for ever
+                    await answer_question(conversation, event.call_id, None)
+                elif conversation.asks(event.call_id):
+                    _show_question(event, name, screen)
     except LooplineError as error:
         if not display.has_ended:
             raise
@@ -219,6 +226,13 @@ async def watch(
     if not display.turn:
         raise LooplineError("the message was withdrawn before its turn began: nothing was run")
     return FinishedTurn(Timeline(await conversation.blocks()), display.turn)
+
+
+def _show_question(event: Delta, name: str, screen: Screen) -> None:
+    """Print what a running call asks, and the command that answers it."""
+    form = QuestionForm(event.call_id, event.text, event.data)
+    screen.note(form.question)
+    screen.note(f"answer it: loopline answer -c {name} {escape(event.call_id)} {form.usage}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from loopline.cli.bundle_access import chosen_properties
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
+from loopline.cli.source_reload import begin_anew, watch
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
 
+if TYPE_CHECKING:
+    from loopline.server import Authenticator, ServerSettings
+
+RELOAD_SECONDS = 1.0
+"""How long a server that begins anew waits for its turns: they are resumed."""
 HOST, PORT = "127.0.0.1", 8_000
 SCAN = "APP_AV_SCAN"
-NEEDED = ("fastapi", "jwt", "uvicorn")
+NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
 
 BundlesArgument = Annotated[
     list[str], typer.Argument(metavar="BUNDLE…", help="Folders or names of bundles.")
@@ -45,42 +54,48 @@ async def serve(
         str, typer.Option(metavar="URL", help="The issuer's keys, if its configuration names none.")
     ] = "",
     production: Annotated[
-        bool, typer.Option("--production", help="Refuse to begin without keys and a virus scanner.")
+        bool,
+        typer.Option("--production", help="Refuse to begin without keys, scanner and isolation."),
+    ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Begin anew when a file of a bundle changes.")
     ] = False,
     origin: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Pages of this origin may read answers in a browser."),
     ] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where a proxy has the server reached, for its URLs."),
+    ] = "",
+    retention: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TENANT=]DAYS", help="Forget conversations that nobody has used for so long."
+        ),
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=AMOUNT", help="What a day may cost, such as user_tokens=200000."
+        ),
+    ] = None,
 ) -> int:
     """Serve bundles over HTTP: conversations, events, files."""
     check_extra()
-    from loopline.server import (
-        ApiKeys,
-        Authenticator,
-        FirstOf,
-        ServerSettings,
-        TokenUsers,
-        app,
-        make_server,
-    )
+    from loopline.server import FirstOf, app, make_server
 
-    settings = ServerSettings(
-        origins=tuple(origin or ()),
-        caps=replace(AttachmentCaps.of_environment(os.environ), known_types=True),
-        signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
-    )
-    if keys is not None and not keys.exists():
-        raise UsageError(f"{keys}: there is no such file; loopline key {keys} makes one")
-    ways: list[Authenticator] = [] if keys is None else [ApiKeys.read(keys)]
-    if issuer:
-        ways.append(TokenUsers(issuer, audience, jwks_url=jwks))
+    if production and reload:
+        raise UsageError("--reload is for authors: omit it in production")
+    ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
+    settings = _settings(production=production, reload=reload)
     served = app(
         bundles,
         store=choices.store,
         auth=FirstOf(ways) if ways else None,
-        settings=settings,
+        settings=_chosen(settings, public_url, origin or (), retention or (), quota or ()),
         model=choices.model,
         properties=chosen_properties(choices),
     )
@@ -90,8 +105,102 @@ async def serve(
         raise UsageError(str(error)) from error
     shown = f"[{host}]" if ":" in host else host
     screen.note(f"{escape(', '.join(bundles))} at http://{shown}:{port}; the API is at /docs")
-    await server.serve()
+    # What is loaded by now stays: looking through it for garbage would hold up every turn for a tenth of a second.
+    gc.freeze()
+    await (_serve_until_a_change(server, bundles, screen) if reload else server.serve())
     return ANSWERED
+
+
+def _authenticators(
+    keys: Path | None, issuer: str, audience: str, jwks: str
+) -> list[Authenticator]:
+    """Return the ways in which senders of requests are known.
+
+    Raises:
+        UsageError: there is no such file of keys.
+    """
+    from loopline.server import ApiKeys, TokenUsers
+
+    if keys is not None and not keys.exists():
+        raise UsageError(f"{keys}: there is no such file; loopline key {keys} makes one")
+    ways: list[Authenticator] = [] if keys is None else [ApiKeys.read(keys)]
+    if issuer:
+        ways.append(TokenUsers(issuer, audience, jwks_url=jwks))
+    return ways
+
+
+def _settings(*, production: bool, reload: bool) -> ServerSettings:
+    """Return the settings of a server with what the environment says."""
+    from loopline.server import ServerSettings
+
+    return ServerSettings(
+        isolated_only=production,
+        drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
+        caps=replace(
+            AttachmentCaps.of_environment(os.environ), known_types=True, decode_images=True
+        ),
+        signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
+        webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
+    )
+
+
+def _chosen(
+    settings: ServerSettings,
+    public_url: str,
+    origins: Sequence[str],
+    retention: Sequence[str],
+    quotas: Sequence[str],
+) -> ServerSettings:
+    """Return the settings with what the options say.
+
+    Raises:
+        UsageError: an option is not written as it should be.
+    """
+    from loopline.server import DailyQuotas, Retention
+
+    try:
+        return replace(
+            settings,
+            public_url=public_url,
+            origins=tuple(origins),
+            retention=Retention.parse(retention),
+            quotas=DailyQuotas.parse(quotas),
+        )
+    except LooplineError as error:
+        raise UsageError(str(error)) from error
+
+
+class _ListeningServer(Protocol):
+    """A server that listens until it is told to end."""
+
+    should_exit: bool
+
+    async def serve(self) -> None:
+        """Serve until the end."""
+        ...
+
+
+async def _serve_until_a_change(
+    server: _ListeningServer, bundles: Sequence[str], screen: Screen
+) -> None:
+    """Serve; when a file of a bundle changes, end and begin anew, so that cut turns are resumed by the new code."""
+    changed = list[Path]()
+
+    def end(path: Path) -> None:
+        changed.append(path)
+        server.should_exit = True
+
+    def tell(watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            screen.note(f"changes are not noticed any more: {escape(str(error))}")
+
+    watching = asyncio.create_task(watch(list(map(Path, bundles)), end))
+    watching.add_done_callback(tell)
+    await server.serve()
+    watching.cancel()
+    if changed:
+        screen.note(f"{escape(str(changed[0]))} has changed: the server begins anew")
+        begin_anew()
 
 
 async def make_key(
@@ -102,10 +211,19 @@ async def make_key(
         list[str] | None,
         typer.Option(help="A role; who is privileged reads what other users said."),
     ] = None,
+    revoke: Annotated[
+        str, typer.Option(metavar="ID", help="Remove this key instead: the part after llk_.")
+    ] = "",
 ) -> int:
     """Make an API key for a user, and store its digest in a file."""
     check_extra()
-    from loopline.server import Principal, add_key
+    from loopline.server import Principal, add_key, revoke_key
+
+    if revoke:
+        if not await asyncio.to_thread(revoke_key, file, revoke):
+            raise LooplineError(f"{file}: it has no key {revoke!r}")
+        screen.note(f"revoked; servers that read {escape(str(file))} refuse it from now on")
+        return ANSWERED
 
     principal = Principal(
         tenant=choices.tenant or DEFAULT_TENANT,

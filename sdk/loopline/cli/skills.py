@@ -33,7 +33,7 @@ async def check_skills(
     skills = {
         folder: check_skill(folder) for root in roots for folder in skill_folders(root) or [root]
     }
-    problems = [problem for found in skills.values() for problem in found]
+    problems = [problem for skill_problems in skills.values() for problem in skill_problems]
     if choices.as_json:
         documents: list[Json] = [
             {"path": str(problem.path), "line": problem.line, "problem": problem.text}

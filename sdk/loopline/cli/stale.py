@@ -26,7 +26,7 @@ async def stale(
     ] = "",
 ) -> int:
     """List answers whose cited lines have changed, with the difference."""
-    found = list[StaleAnswer]()
+    stale_answers = list[StaleAnswer]()
     async with open_store(choices) as store:
         async for answer in find_stale_answers(
             store,
@@ -35,13 +35,13 @@ async def stale(
             tenant=choices.tenant,
             since=since,
         ):
-            found.append(answer)
+            stale_answers.append(answer)
             for line in () if choices.as_json else _lines(answer):
                 screen.print(line)
     if choices.as_json:
-        screen.write_json([_document(answer) for answer in found])
-    screen.note(f"{quantity(len(found), 'stale answer')}")
-    return FAILED if found else ANSWERED
+        screen.write_json([_document(answer) for answer in stale_answers])
+    screen.note(f"{quantity(len(stale_answers), 'stale answer')}")
+    return FAILED if stale_answers else ANSWERED
 
 
 def _lines(answer: StaleAnswer) -> Iterator[Text]:

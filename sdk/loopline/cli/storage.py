@@ -1,11 +1,12 @@
-"""Commands on a store, which need no bundle: import, audit, backup, fork, feedback, forget, stop."""
+"""Commands on a store, which need no bundle: import, audit, backup, fork, feedback, forget, export of a user, stop."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +34,11 @@ from loopline.reader import (
     import_actions,
     read_heads,
 )
-from loopline.timeline import ConversationKey, Timeline, Turn, turn_id
+from loopline.timeline import DEFAULT_TENANT, ConversationKey, Timeline, Turn, turn_id
 from loopline.timeline.chain import Audit, Head
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]
 
 
 async def import_document(
@@ -164,7 +168,7 @@ async def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
 ) -> int:
     """Copy the store, with its blobs, while it is in use."""
-    async with Store.open(choices.store) as store:
+    async with _existing_store(choices) as store:
         await store.backup(target)
     screen.note(f"backed up to {target}")
     return ANSWERED
@@ -177,7 +181,7 @@ async def forget(
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Forget the forks that show parts of it too.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")] = False,
+    yes: YesOption = False,
 ) -> int:
     """Remove a conversation for good, after asking.
 
@@ -185,7 +189,7 @@ async def forget(
         LooplineError: there is no such conversation.
         UsageError: nobody can be asked.
     """
-    async with Store.open(choices.store) as store:
+    async with _existing_store(choices) as store:
         key = conversation_key(name, choices)
         shown = f"conversation {escape(name)}"
         summary = await store.log.find(key)
@@ -203,6 +207,83 @@ async def forget(
         await store.forget(name, cascade=cascade, user=choices.user_name)
     screen.note(f"{shown} is forgotten")
     return ANSWERED
+
+
+async def forget_user(
+    choices: Choices,
+    screen: Screen,
+    name: UserArgument,
+    yes: YesOption = False,
+) -> int:
+    """Remove all conversations of a user for good, after asking.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    tenant = choices.tenant or DEFAULT_TENANT
+    async with _existing_store(choices) as store:
+        summaries = await store.log.conversations(user=name, tenant=tenant, project=choices.project)
+        shown = f"{quantity(len(summaries), 'conversation')} of the user {escape(name)}"
+        if summaries and not yes and not await _confirm(shown):
+            screen.note("nothing is removed")
+            return FAILED
+        gone = await store.forget_user(name, tenant=tenant, project=choices.project)
+    screen.note(f"{quantity(len(gone), 'conversation')} of the user {escape(name)} forgotten")
+    return ANSWERED
+
+
+async def forget_inactive(
+    choices: Choices,
+    screen: Screen,
+    days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="Without activity for so many days.")
+    ],
+    yes: YesOption = False,
+) -> int:
+    """Remove conversations that nobody has used for so many days.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    before = datetime.now(UTC) - timedelta(days=days)
+    async with _existing_store(choices) as store:
+        summaries = await store.log.conversations(tenant=choices.tenant, before=before)
+        shown = f"{quantity(len(summaries), 'conversation')} without activity for {quantity(days, 'day')}"
+        if summaries and not yes and not await _confirm(shown):
+            screen.note("nothing is removed")
+            return FAILED
+        outcome = await store.forget_inactive(before, tenant=choices.tenant)
+    screen.note(f"{quantity(len(outcome.forgotten), 'conversation')} forgotten")
+    for conversation in outcome.shown_by_forks:
+        screen.note(f"{escape(conversation.name)} is kept: a later fork shows parts of it")
+    return ANSWERED
+
+
+async def export_user(
+    choices: Choices,
+    screen: Screen,
+    name: UserArgument,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder to be made.")],
+) -> int:
+    """Write all conversations of a user to a new folder."""
+    tenant = choices.tenant or DEFAULT_TENANT
+    async with Store.open(choices.store, read_only=True) as store:
+        written = await store.export_user(name, folder, tenant=tenant, project=choices.project)
+    screen.note(f"{quantity(written, 'document')} in {escape(str(folder))}")
+    return ANSWERED
+
+
+@asynccontextmanager
+async def _existing_store(choices: Choices) -> AsyncGenerator[Store]:
+    """Open a store that something is removed from: it is not begun.
+
+    Raises:
+        StoreError: there is none.
+    """
+    async with Store.open(choices.store, read_only=True):
+        pass
+    async with Store.open(choices.store) as store:
+        yield store
 
 
 async def _confirm(subject: str) -> bool:
@@ -224,7 +305,7 @@ async def fork(
     ] = "",
 ) -> int:
     """Begin another conversation from a block of this one."""
-    async with Store.open(choices.store) as store:
+    async with _existing_store(choices) as store:
         source = await chosen_conversation(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
     screen.print(Text(escape(copy.conversation.name)))
@@ -235,11 +316,14 @@ async def feedback(
     choices: Choices,
     screen: Screen,
     turn: Annotated[str, typer.Argument(metavar="TURN", help="The turn, such as turn_2.")],
-    reaction: Annotated[ReactionName, typer.Argument(help="Your reaction; none takes it back.")],
+    reaction: Annotated[
+        ReactionName,
+        typer.Argument(metavar="REACTION", help="Your reaction; none takes it back."),
+    ],
     text: Annotated[str, typer.Option(help="Your reason.")] = "",
 ) -> int:
     """Rate a turn; the newest reaction counts."""
-    async with Store.open(choices.store) as store:
+    async with _existing_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         await conversation.feedback(turn, REACTIONS[reaction], text=text)
     screen.note(f"{escape(turn)} of {escape(conversation.conversation.name)}: {reaction}")
@@ -267,7 +351,7 @@ async def stop(
     turns = list[Turn]()
     if numbers:
         screen.note(f"asking {', '.join(map(turn_id, numbers))} of {escape(name)} to stop")
-        async with Store.open(choices.store) as store:
+        async with _existing_store(choices) as store:
             conversation = conversation_in(store, name, choices)
             with suppress(TimeoutError):
                 await asyncio.wait_for(conversation.stop(), wait)

@@ -172,12 +172,14 @@ class Screen:
     def note(self, message: Text | str) -> None:
         """Print a line about the work to stderr; a string is printed in a quiet colour."""
         text = Text(message, style=QUIET) if isinstance(message, str) else message
-        _write(self._err, text)
+        with self._notes() as console:
+            _write(console, text)
         self._history.append(text)
 
     def note_step(self, text: Text) -> None:
         """Print a line to stderr that a picture shows in another form."""
-        _write(self._err, text)
+        with self._notes() as console:
+            _write(console, text)
 
     def note_layout(self, layout: RenderableType, *, only_pictured: bool = False) -> None:
         """Print a layout to stderr if that is a terminal, and show it in a picture."""
@@ -188,13 +190,23 @@ class Screen:
     def note_command(self, line: str) -> None:
         """Print a command for the user to paste, on stderr and without line breaks."""
         text = Text(f"  {escape(line)}")
-        self._err.print(text, soft_wrap=True)
+        with self._notes() as console:
+            console.print(text, soft_wrap=True)
         self._history.append(text)
 
     def error(self, message: str) -> None:
         """Print an error to stderr."""
         self.stop_animation()
-        _write(self._err, Text(f"error: {message}", style="red"))
+        with self._notes() as console:
+            _write(console, Text(f"error: {message}", style="red"))
+
+    @contextmanager
+    def _notes(self) -> Generator[Console]:
+        """Provide stderr. Once its reader has gone, as `2>&1 | head` goes, notes are lost and the work goes on."""
+        try:
+            yield self._err
+        except BrokenPipeError:
+            leave_pipe(sys.stderr)
 
     def gap(self, *, needed: bool = False) -> None:
         """Print an empty line if there is room for it; a `needed` one on every terminal."""
@@ -237,6 +249,13 @@ class Screen:
             title=title, theme=_THEME, code_format=_FORMAT, unique_id="loopline"
         )
         file.write_text(svg, encoding="utf-8")
+
+
+def leave_pipe(stream: TextIO) -> None:
+    """Write nowhere from now on: the reader of the stream has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _console(stream: TextIO) -> Console:

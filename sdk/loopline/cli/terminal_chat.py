@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+import signal
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -26,11 +28,13 @@ from loopline.cli.chat_commands import (
     rate,
     refusal,
 )
+from loopline.cli.chat_handles import ChatConversation, answer_question
+from loopline.cli.process import BY_SIGNAL
 from loopline.cli.question_form import DECLINE, QuestionForm
 from loopline.cli.run import FinishedTurn, pending_line, show_result, show_sources
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.cli.turn_display import Transcript
-from loopline.conversations import Conversation, Receipt
+from loopline.conversations import Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Delta, Event
 from loopline.react import PendingCall, result
@@ -45,7 +49,7 @@ _STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack
 _logger = logging.getLogger("loopline")
 
 
-async def converse(conversation: Conversation) -> int:
+async def converse(conversation: ChatConversation) -> int:
     """Talk until the user leaves; 0 unless the last turn failed."""
     with StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
         stream = cast("TextIO", proxy)  # it has all that a console uses of a text stream
@@ -56,7 +60,7 @@ async def converse(conversation: Conversation) -> int:
 class TerminalChat:
     """One conversation at a terminal."""
 
-    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+    def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
         self._conversation = conversation
         self._screen = screen
         self._session: PromptSession[str] = PromptSession(
@@ -68,12 +72,38 @@ class TerminalChat:
         self._questions = list[QuestionForm]()
         self._attached: tuple[Path, ...] = ()
         self._leaving = False
+        self._code = 0
         self._ok = True
 
     async def converse(self) -> int:
         """Continue the last turn if it has not ended, then handle each line that is typed."""
         self._screen.note(GREETING)
-        await self._continue_last_turn()
+        with self._leaving_on_sigterm():
+            await self._continue_last_turn()
+            await self._handle_lines()
+            if self._running:
+                await self._stop()
+        return self._code if self._code else int(not self._ok)
+
+    @contextmanager
+    def _leaving_on_sigterm(self) -> Generator[None]:
+        """Leave on SIGTERM as on Ctrl-D: the terminal is set back, and the turn and its servers are stopped."""
+        loop = asyncio.get_running_loop()
+
+        def leave() -> None:
+            self._leaving, self._code = True, BY_SIGNAL + int(signal.SIGTERM)
+            if self._session.app.is_running:
+                self._session.app.exit(exception=EOFError)
+
+        with suppress(NotImplementedError):  # where there are no signals
+            loop.add_signal_handler(signal.SIGTERM, leave)
+        try:
+            yield
+        finally:
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(signal.SIGTERM)
+
+    async def _handle_lines(self) -> None:
         while not self._leaving:
             try:
                 line = await self._session.prompt_async(
@@ -87,9 +117,6 @@ class TerminalChat:
                 # The session's own echo would leave the line that is still being written there too.
                 self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
                 await self._handle(line)
-        if self._running:
-            await self._stop()
-        return 0 if self._ok else 1
 
     @property
     def _running(self) -> bool:
@@ -158,7 +185,7 @@ class TerminalChat:
 
     async def _say(self, text: str) -> None:
         if self._running and self._questions:
-            self._answer(text)
+            await self._answer(text)
         elif not text:
             return
         elif self._running:
@@ -169,7 +196,7 @@ class TerminalChat:
             attached, self._attached = self._attached, ()
             self._start(self._conversation.stream(text, attachments=attached))
 
-    def _answer(self, line: str) -> None:
+    async def _answer(self, line: str) -> None:
         """Answer the next field of the first question, or decline the question."""
         question = self._questions[0]
         if line != DECLINE:
@@ -183,7 +210,7 @@ class TerminalChat:
                 return
         self._questions.pop(0)
         answer = None if line == DECLINE else question.answer
-        if not self._conversation.answer(question.call_id, answer):
+        if not await answer_question(self._conversation, question.call_id, answer):
             self._screen.note(f"{question.call_id} asks nothing any more")
         self._show_question()
 
@@ -193,7 +220,7 @@ class TerminalChat:
 
     def _hear_question(self, event: Delta) -> None:
         """Show a question of a call that stays open, unless another one waits before it."""
-        self._questions.append(QuestionForm(event))
+        self._questions.append(QuestionForm(event.call_id, event.text, event.data))
         if len(self._questions) == 1:
             self._show_question()
 
@@ -279,8 +306,8 @@ class TerminalChat:
     def _drop_questions(self, block: Block) -> None:
         """Forget the questions of a call that has its result."""
         if isinstance(block.body, ToolResult):
-            ended = block.body.call_id
-            self._questions = [each for each in self._questions if each.call_id != ended]
+            call_id = block.body.call_id
+            self._questions = [each for each in self._questions if each.call_id != call_id]
 
     async def _has_ended(self, number: int) -> bool:
         """Return whether that turn has ended, as when another process ran it meanwhile."""

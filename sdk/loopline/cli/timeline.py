@@ -40,6 +40,7 @@ from loopline.timeline import (
     BodyUnion,
     ConversationKey,
     ConversationSummary,
+    CrewGraph,
     CustomEvent,
     Decision,
     Exit,
@@ -47,6 +48,7 @@ from loopline.timeline import (
     FileBody,
     FileRemoved,
     FilesPulled,
+    GraphStatus,
     ModelSwitched,
     Plan,
     PlanAck,
@@ -76,6 +78,7 @@ STYLES: Mapping[str, str] = {
     "assistant": "green",
     "react.tool": "cyan",
     "react.plan": "magenta",
+    "crew": "magenta",
     "source": "blue",
     "text": "blue",
     "artifact": "blue",
@@ -84,11 +87,18 @@ STYLES: Mapping[str, str] = {
     "react.notice": "yellow",
 }
 """The colours of blocks by the beginning of their type."""
+GRAPH_MARKS: Mapping[GraphStatus, str] = {
+    "pending": "□",
+    "running": "…",
+    "completed": "✓",
+    "failed": "✗",
+    "skipped": "–",
+}
 
 LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
 CallBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
 ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment | FileBody
-SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CustomEvent
+SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CrewGraph | CustomEvent
 """What is shown by its fields; every other block is shown by its text."""
 _SUMMARIZED = BodyUnion[SummarizedBody](SummarizedBody)
 
@@ -300,8 +310,21 @@ def summary_of(block: Block) -> str:
             return status + "  ".join(snapshot.lines())
         case PlanAck(changes=changes):
             return "  ".join(f"{MARKS[status]} [{number}]" for number, status in changes.items())
+        case CrewGraph() as graph:
+            return _graph_summary(graph)
         case CustomEvent(name=name, data=data):
             return f"{name} {dumps(data)}"
+
+
+def _graph_summary(graph: CrewGraph) -> str:
+    """Return a graph with its steps, each with what it needs."""
+    steps = [
+        f"{GRAPH_MARKS[step.status]} {step.id}"
+        + (f" ← {', '.join(step.dependencies)}" if step.dependencies else "")
+        for step in graph.steps
+    ]
+    analysed = ["analysed"] if graph.analysed else []
+    return " · ".join([f"attempt {graph.attempt}", graph.goal, *steps, *analysed])
 
 
 def _lifecycle_summary(body: LifecycleBody) -> str:

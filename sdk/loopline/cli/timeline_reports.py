@@ -28,6 +28,7 @@ from loopline.timeline import (
     Timeline,
     Verification,
     request_cost,
+    source_texts,
     turn_id,
     verify,
 )
@@ -263,9 +264,12 @@ async def show_verification(turn: int | None, choices: Choices, screen: Screen) 
 
 
 def verified_answers(timeline: Timeline, turn: int | None) -> list[VerifiedAnswer]:
-    """Return the answers of a conversation, or of one turn, compared with the stored texts of the sources."""
+    """Return the answers of a conversation, or of one turn, compared with all stored texts of the sources."""
+    texts = source_texts(timeline)
     return [
-        VerifiedAnswer(block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources))
+        VerifiedAnswer(
+            block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources, texts)
+        )
         for block in timeline
         if isinstance(block.body, Completion) and turn in (None, block.turn)
     ]

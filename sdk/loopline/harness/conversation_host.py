@@ -68,6 +68,8 @@ class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
 
 def _own_name(document: JsonObject) -> str:
     name = document.get("conversation_id")
+    if "version" not in document and "blocks" not in document:
+        raise DocumentError("it is no exported conversation: it has neither a version nor blocks")
     if not isinstance(name, str) or not name:
         raise DocumentError(
             "conversation_id: it is not a name: import the document under a name of your own"

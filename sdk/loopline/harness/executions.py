@@ -2,37 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import cast, get_args
 
-from loopline.bundle import EXECUTION, LoadedBundle, Properties
+from loopline.bundle import EXECUTION, LoadedBundle, Properties, load_runtimes
+from loopline.clock import Clock
+from loopline.conversations import BackgroundCalls
 from loopline.errors import PropertyError
-from loopline.models import Json, JsonObject
-from loopline.sandbox import ExecutionLimits, Feature, Language, Sandbox
-from loopline.timeline import Effect
-from loopline.tools import ExecutionSettings, ExecutionTool, Tool
+from loopline.harness.sandboxes import open_sandbox, runtime_of
+from loopline.models import Json
+from loopline.sandbox import ExecutionLimits, Language, Sandbox
+from loopline.timeline import Effect, TimelineLog
+from loopline.timeline.tasks import ThreadCache
+from loopline.tools import Background, ExecutionSettings, ExecutionTool, NoBackground, Tool
 
-_DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
 
-MODES = ("process", "local")
-"""The backends that `execution.runtime.mode` names."""
+class ProgramTools:
+    """The tools that run programs: those of the properties, or with backends that a descriptor module names."""
+
+    def __init__(
+        self,
+        properties: Properties,
+        runtime: Mapping[str, Json],
+        settings: ExecutionSettings,
+        loaded: LoadedBundle,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._properties = properties
+        self._runtime = runtime
+        self._settings = settings
+        self._stack = stack
+        self._runtimes = ThreadCache(partial(load_runtimes, bundle=loaded))
+        self._tools: dict[tuple[str, Language], ExecutionTool] = {}
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._opening = asyncio.Lock()
+
+    @property
+    def _languages(self) -> Sequence[Language]:
+        runs_shell = self._properties.at("execution.shell") is True
+        return ("python", "shell") if runs_shell else ("python",)
+
+    async def __call__(self, module: str) -> Sequence[Tool]:
+        """Return the tools for a loop with this descriptor module, or none if it has no name.
+
+        Raises:
+            PropertyError: a backend lacks a property, or would run programs without isolation.
+        """
+        runtimes = await self._runtimes(module)
+        default = str(self._runtime["mode"])
+        if "exec.shell" in runtimes and "shell" not in self._languages:
+            raise PropertyError("TOOL_RUNTIME names exec.shell: set execution.shell to true")
+        async with self._opening:
+            return [
+                await self._tool(runtimes.get(f"exec.{language}", default), language)
+                for language in self._languages
+            ]
+
+    async def _tool(self, mode: str, language: Language) -> Tool:
+        if (mode, language) not in self._tools:
+            tool = ExecutionTool(await self._sandbox(mode), language, self._settings)
+            self._stack.push_async_callback(tool.close)
+            self._tools[mode, language] = tool
+        return self._tools[mode, language]
+
+    async def _sandbox(self, mode: str) -> Sandbox:
+        if mode not in self._sandboxes:
+            sandbox = await open_sandbox(self._properties, {**self._runtime, "mode": mode})
+            self._stack.push_async_callback(sandbox.close)
+            folder = self._properties.at("execution.log_folder")
+            if folder:
+                from loopline.adapters.execution.logged import LoggedSandbox
+
+                sandbox = LoggedSandbox(sandbox, Path(str(folder)))
+            self._sandboxes[mode] = sandbox
+        return self._sandboxes[mode]
+
+
+async def _no_programs(module: str) -> Sequence[Tool]:
+    del module
+    return ()
+
+
+class UnconfiguredPrograms:
+    """Offers no tool that runs programs; a descriptor module that names a backend for one is refused."""
+
+    def __init__(self, loaded: LoadedBundle) -> None:
+        self._runtimes = ThreadCache(partial(load_runtimes, bundle=loaded))
+
+    async def __call__(self, module: str) -> Sequence[Tool]:
+        """Return no tool.
+
+        Raises:
+            PropertyError: the module expects that programs run.
+        """
+        if module and (runtimes := await self._runtimes(module)):
+            raise PropertyError(
+                f"TOOL_RUNTIME names {', '.join(runtimes)}: programs run only with the section `execution`; "
+                "write it, or set execution.runtime.enabled to false"
+            )
+        return ()
 
 
 async def open_executions(
     properties: Properties, loaded: LoadedBundle, stack: AsyncExitStack
-) -> Sequence[Tool]:
-    """Return the tools that run programs, none unless the section `execution` is written; `stack` closes their sandbox.
+) -> Callable[[str], Awaitable[Sequence[Tool]]]:
+    """Return what gives the tools that run programs, none unless the section `execution` is written.
+
+    `stack` closes their sandboxes.
 
     Raises:
         PropertyError: a property has a value that it does not take, or programs would run without isolation.
     """
-    runtime = _runtime(properties)
-    if "execution" not in properties.written or runtime["enabled"] is not True:
-        return []
-    sandbox = _sandbox(properties, str(runtime["mode"] or "process"))
-    stack.push_async_callback(sandbox.close)
+    runtime = runtime_of(properties)
+    if "execution" not in properties.written:
+        return UnconfiguredPrograms(loaded)
+    if runtime["enabled"] is not True:
+        return _no_programs
     settings = ExecutionSettings(
         limits=_limits(properties),
         effect=_effect(properties),
@@ -41,55 +131,20 @@ async def open_executions(
         bundle_id=loaded.bundle.id,
         bundle_root="" if loaded.folder is None else str(loaded.folder),
     )
-    runs_shell = properties.at("execution.shell") is True
-    languages: tuple[Language, ...] = ("python", "shell") if runs_shell else ("python",)
-    return [ExecutionTool(sandbox, language, settings) for language in languages]
+    programs = ProgramTools(properties, runtime, settings, loaded, stack)
+    await programs("")  # what is wrong in the properties is said before a turn begins
+    return programs
 
 
-async def execution_features() -> Mapping[str, Sequence[Feature]]:
-    """Return for each backend what its isolation needs, and whether this machine has it."""
-    from loopline.adapters.execution.process import BubblewrapSandbox
-
-    return {"process": await BubblewrapSandbox().features()}
-
-
-def _runtime(properties: Properties) -> Mapping[str, Json]:
-    """Return the mode and whether programs run, with the chosen profile over the section.
-
-    Raises:
-        PropertyError: there is no such profile.
-    """
-    section = {**_DEFAULT_RUNTIME, **properties.section("execution.runtime")}
-    chosen = {"mode": section["mode"], "enabled": section["enabled"]}
-    profile, profiles = section["default_profile"], section["profiles"]
-    if not profile:
-        return chosen
-    named = profiles if isinstance(profiles, dict) else {}
-    values = named.get(str(profile))
-    if not isinstance(values, dict):
-        names = ", ".join(named) or "there are none"
-        raise PropertyError(f"execution.runtime.default_profile is {profile!r}: {names}")
-    unknown = sorted(set(values) - {"mode", "enabled"})
-    if unknown:
-        raise PropertyError(f"execution.runtime.profiles.{profile} has no {unknown[0]!r}")
-    return {**chosen, **values}
-
-
-def _sandbox(properties: Properties, mode: str) -> Sandbox:
-    from loopline.adapters.execution.local import LocalSandbox
-    from loopline.adapters.execution.process import SYSTEM_PYTHON, BubblewrapSandbox
-
-    python = str(properties.at("execution.python") or "")
-    if mode not in MODES:
-        raise PropertyError(f"execution.runtime.mode is {mode!r}: write one of {', '.join(MODES)}")
-    if mode == "process":
-        return BubblewrapSandbox(python or SYSTEM_PYTHON)
-    if properties.at("execution.allow_local") is not True:
-        raise PropertyError(
-            "execution.runtime.mode is 'local', which isolates nothing: programs of the model would have the "
-            "rights of this process. Set execution.allow_local to true if that is what you want"
-        )
-    return LocalSandbox(python) if python else LocalSandbox()
+def open_background(
+    properties: Properties, log: TimelineLog, clock: Clock, stack: AsyncExitStack
+) -> Background:
+    """Return the background of calls, where programs run; `stack` ends what goes on in it."""
+    if "execution" not in properties.written:
+        return NoBackground()
+    background = BackgroundCalls(log, clock)
+    stack.push_async_callback(background.close)
+    return background
 
 
 def _limits(properties: Properties) -> ExecutionLimits:

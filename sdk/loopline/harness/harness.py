@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, Unpack
 
 from typing_extensions import TypeVar
 
 from loopline.bundle import (
     Bundle,
+    HostFile,
     LoadedBundle,
     McpTools,
     OpenBundle,
@@ -31,24 +33,28 @@ from loopline.bundle import (
     merged,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Conversation, Recoveries, Recovery, Turns
-from loopline.crew import Agents
+from loopline.conversations import Conversation, InputChecks, Recoveries, Recovery, Turns
+from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.embedders import Embedders
-from loopline.harness.executions import open_executions
+from loopline.harness.executions import open_background, open_executions
+from loopline.harness.hosted_files import HostedFolder
+from loopline.harness.lessons import open_lessons
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
+from loopline.harness.metered_models import Metering, metered_models
 from loopline.harness.model_choice import (
     ModelChoice,
     ModelsInUse,
     resolve_models,
     with_agent_models,
 )
-from loopline.harness.past_knowledge import PastRepositories, mirrors_beside
+from loopline.harness.past_knowledge import past_repositories_beside
 from loopline.harness.past_turns import open_memory
+from loopline.harness.redaction import chosen_redactor, redacted_models
 from loopline.harness.scanners import chosen_scanner
 from loopline.harness.skill_search import skill_finder
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
@@ -58,6 +64,7 @@ from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
+from loopline.models.redaction import Redactor
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.skills import Skill, Skills
 from loopline.timeline import (
@@ -67,8 +74,12 @@ from loopline.timeline import (
     warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
+from loopline.timeline.redacted_log import RedactedLog
 from loopline.timeline.tasks import ThreadCache
 from loopline.tools import Tool
+
+if TYPE_CHECKING:
+    from loopline.harness.past_repositories import PastRepositories
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
@@ -84,6 +95,8 @@ class _OpenHarness:
     log: TimelineLog
     turns: Turns
     servers: McpServers
+    lessons: LessonWriter | None
+    checks: InputChecks
     readable_skills: Callable[[], Skills]
 
 
@@ -96,6 +109,9 @@ class OpenOptions(TypedDict, total=False):
     caps: AttachmentCaps | None
     limits: ConversationLimits | None
     deps: object
+    hosting: HostFile | None
+    redactor: Redactor | None
+    metering: Metering | None
 
 
 class Harness(ConversationHost[T_co], Generic[T_co]):
@@ -126,8 +142,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._telemetry: Telemetry = chosen_telemetry(options.get("telemetry"))
         self._caps = options.get("caps") or AttachmentCaps.of_environment(os.environ)
         self._scanner = chosen_scanner(os.environ)
+        self._redactor = options.get("redactor")
+        self._metering = options.get("metering")
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
+        self._folder = HostedFolder()
+        self._host_file: HostFile = options.get("hosting") or self._folder.host_file
         self._models = ModelsInUse()
         self._opened: _OpenHarness | None = None
         self._closing = AsyncExitStack()
@@ -156,7 +176,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         it is opened, and the model strings are checked, when the harness is entered. `caps` limit the size of attached
         files, and `limits` the size of a conversation; a full conversation takes nothing new. `deps` is any object,
         such as clients of other services: tools get it as `ToolContext[…].deps` and workflows as `self.deps`, and it is
-        never recorded or shown. Without it the bundle's own factory makes one.
+        never recorded or shown. Without it the bundle's own factory makes one. `hosting` makes the URLs of files for
+        users; without it they are of copies that are removed with the harness. A `redactor` replaces what may not be
+        stored, in place of the one that the property `privacy.redact` chooses.
+        A `metering` stands around every model of a run.
 
         Raises:
             StoreError: the store's URL is wrong.
@@ -181,15 +204,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 stack.push_async_callback(tape.file.close)
                 self._choose, self._clock = tape.choose, tape.clock
             await asyncio.to_thread(warm_codec)
+            stack.push_async_callback(asyncio.to_thread, self._folder.close)
             loaded = await asyncio.to_thread(load, self._source)
             properties = await asyncio.to_thread(self._properties, loaded)
-            log = self._callers_log
-            if log is None:
-                # What is collected beside a run asks the clock too, once more or less each time.
-                log = await open_log(
-                    self._store_place, self._clock, limits=self._limits, collects=tape is None
-                )
-                stack.push_async_callback(log.close)
+            redactor = self._redactor or await asyncio.to_thread(chosen_redactor, properties)
+            log = await self._open_log(stack, redactor, collects=tape is None)
             store_file = None if self._callers_log is not None else self._store_place.file
             embedders = Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
@@ -200,8 +219,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 stack.push_async_callback(space.close)
             await call_load_hook(loaded)
             deps = await make_deps(loaded, stack) if self._deps is None else self._deps
-            observer = await self._observer(stack)
-            agents, quality = await self._agents(loaded), loaded.bundle.quality
+            agents = await self._agents(loaded)
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
@@ -218,7 +236,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(knowledge_reader, space, self._past_repositories),
-                models=partial(self._models.of_run, self._choose, self._clock),
+                models=self._guarded_models(redactor),
                 toolset=ThreadCache(partial(load_tools, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
@@ -226,23 +244,65 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
                 agents=agents,
-                pipeline=quality.pipeline(self._clock) if quality else None,
+                quality=QualityChoice.of(
+                    loaded.bundle.quality, os.environ, self._clock, embedders.of_memory(properties)
+                ),
                 graph=loaded.bundle.graph,
+                background=open_background(properties, log, self._clock, stack),
+                host_file=self._host_file,
             )
-            turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
-            stack.push_async_callback(turns.close)
+            turns = await self._open_turns(log, OpenBundle(loaded, services), redactor, stack)
+            lessons = open_lessons(services, turns, log, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
                 services=services,
                 log=log,
                 turns=turns,
                 servers=servers,
+                lessons=lessons,
+                checks=InputChecks(self._caps, self._scanner, redactor),
                 readable_skills=cache(partial(_readable_skills, loaded, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    def _guarded_models(
+        self, redactor: Redactor | None
+    ) -> Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
+        """Return the models of a run, metered and with redacted replies."""
+        return redacted_models(metered_models(self._models_of_run, self._metering), redactor)
+
+    async def _open_log(
+        self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
+    ) -> TimelineLog:
+        """Open the store, unless the caller did; the stack closes it. What it collects beside a run asks the clock, once more or less each time."""
+        log = self._callers_log
+        if log is None:
+            place, limits = self._store_place, self._limits
+            log = await open_log(place, self._clock, limits=limits, collects=collects)
+            stack.push_async_callback(log.close)
+        return log if redactor is None else RedactedLog(log, redactor)
+
+    async def _open_turns(
+        self,
+        log: TimelineLog,
+        bundle: OpenBundle,
+        redactor: Redactor | None,
+        stack: AsyncExitStack,
+    ) -> Turns:
+        """Return what runs the turns; the stack stops it before the background of calls, which outlives turns."""
+        turns = Turns(log, self._clock, await self._observer(stack), bundle, redactor)
+        stack.push_async_callback(turns.close)
+        return turns
+
+    def _models_of_run(
+        self, conversation: ConversationKey
+    ) -> AbstractAsyncContextManager[ModelRegistry]:
+        """Return the models of a run, which holds them until it ends."""
+        del conversation  # all have the same models
+        return self._models.of_run(self._choose, self._clock)
 
     async def _observer(self, stack: AsyncExitStack) -> Observer | None:
         """Return the observer of every turn, if there is one; the stack closes it."""
@@ -321,6 +381,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         others = (*opened.services.web.tools, *(await self.server_tools()).tools)
         return list({tool.spec.name: tool for tool in (*others, *tools.values())}.values())
 
+    async def drain(self, seconds: float) -> bool:
+        """Wait at most so long for hooks and lessons under way, and take no more hooks; return whether all have ended.
+
+        Lessons that are still due are written by the next harness that opens the store.
+        """
+        services, lessons = self._open_now.services, self._open_now.lessons
+        waits = [pipeline.drain(seconds) for pipeline in services.quality.pipelines]
+        if lessons is not None:
+            waits.append(lessons.drain(seconds))
+        return all(await asyncio.gather(*waits))
+
     async def sign_in(self, server: str, show: Callable[[str], None]) -> None:
         """Sign in to an MCP server over HTTP; `show` gets the address that the user has to open in a browser.
 
@@ -353,19 +424,23 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             conversation,
             turns=opened.turns,
             reader=self._reader,
-            caps=self._caps,
-            scanner=self._scanner,
+            checks=opened.checks,
         )
 
     async def carry_on(
-        self, *, at_once: int = 4, on_outcome: Callable[[Recovery], None] | None = None
+        self,
+        *,
+        at_once: int = 4,
+        on_outcome: Callable[[Recovery], None] | None = None,
+        unbegun_since: datetime | None = None,
     ) -> list[Recovery]:
         """Resume every turn of this bundle in the store that was cut off or never started.
 
         Call it at the start of a process. A turn that another process runs stays there, so several processes may call
         this at once. At most `at_once` turns run at a time; `on_outcome` is called with each outcome as soon as it is
         known. A turn is resumed only once here: if it is cut off again, it is skipped, and `resume` can still continue
-        it. A paused turn waits for its user.
+        it. A paused turn waits for its user. With `unbegun_since` it also starts the turns of conversations that
+        were active since and where no bundle has begun one: pass it where no other bundle is asked.
 
         Raises:
             LooplineError: `at_once` is below 1.
@@ -376,6 +451,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             turns=opened.turns,
             bundle=opened.loaded.bundle.id,
             on_outcome=on_outcome,
+            unbegun_since=unbegun_since,
         )
         return await recoveries.carry_on(at_once)
 
@@ -399,7 +475,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @cached_property
     def _past_repositories(self) -> PastRepositories:
-        return PastRepositories(mirrors_beside(self._store_place.file))
+        return past_repositories_beside(self._store_place.file)
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
         opened = self._open_now

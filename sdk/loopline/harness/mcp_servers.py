@@ -141,9 +141,9 @@ class McpServers:
         name, entries = selection.server_id, self._entries or {}
         if name not in entries:
             near = get_close_matches(name, list(entries), 1, 0.0)
-            there = f"nearest is {near[0]!r}" if near else "it declares none"
+            hint = f"nearest is {near[0]!r}" if near else "it declares none"
             raise BundleError(
-                f"{selection.location}: no server {name!r} in {self._setup.file}: {there}"
+                f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
             )
         if name not in self._servers:
             _check_installed(selection.location or str(self._setup.file))

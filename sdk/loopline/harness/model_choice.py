@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 from loopline.clock import Clock
@@ -23,6 +24,7 @@ from loopline.models import (
     Model,
     ModelRegistry,
 )
+from loopline.models.model import MODEL_MEMBERS, is_model
 from loopline.models.safe_text import secrets_in
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
@@ -52,6 +54,12 @@ def _secrets() -> tuple[str, ...]:
     return (*keys, *(secret for url in urls for secret in secrets_in(url)))
 
 
+@lru_cache(64)
+def _has_methods_of(kind: type[Model], protocol: type[ClockedModel | ClosingModel]) -> bool:
+    """Return whether models of that kind have the methods: no look at every attribute of every model."""
+    return issubclass(kind, protocol)
+
+
 class ModelsInUse:
     """The models of a harness. They are closed with it, or earlier when a run begins and no run uses them."""
 
@@ -76,7 +84,7 @@ class ModelsInUse:
             cause = f"{type(error).__name__}: {error}"
             raise ModelError(f"the model of this run could not be made: {cause}") from error
         for model in registry.models:
-            if isinstance(model, ClockedModel):
+            if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
                 model.use_clock(clock)
         used = {id(model): model for model in registry.models}
         self._open |= used
@@ -92,7 +100,7 @@ class ModelsInUse:
         for key in [key for key in self._open if not self._runs[key]]:
             model = self._open.pop(key)
             del self._runs[key]
-            if isinstance(model, ClosingModel):
+            if _has_methods_of(type(model), ClosingModel) and isinstance(model, ClosingModel):
                 try:
                     await model.close(failed=False)
                 except LooplineError:
@@ -111,7 +119,6 @@ Models = ModelChain | Mapping[str, ModelChain] | ModelRegistry
 ModelMaker = Callable[[], Models]
 Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
-_MODEL_MEMBERS = ("name", "capabilities", "stream")
 
 
 def resolve_models(
@@ -228,15 +235,15 @@ class _ModelCache:
                 if choice not in self._by_name:
                     self._by_name[choice] = self._named(choice)
                 return self._by_name[choice]
+            case _ if is_model(choice):
+                return choice
             case ForeignModel():
                 return self._bridge(choice)
-            case Model():
-                return choice
             case _:
-                lacks = [name for name in _MODEL_MEMBERS if not hasattr(choice, name)]
+                lacks = [name for name in MODEL_MEMBERS if not hasattr(choice, name)]
                 raise ModelError(
                     f"{type(choice).__name__} is no model: give a model string, a model, or several "
-                    f"(a model has {', '.join(_MODEL_MEMBERS)}; missing: {', '.join(lacks)})"
+                    f"(a model has {', '.join(MODEL_MEMBERS)}; missing: {', '.join(lacks)})"
                 )
 
     def _named(self, name: str) -> Model:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, StoreError
 from loopline.harness.conversation_names import ConversationNames
-from loopline.harness.past_knowledge import PastRepositories, mirrors_beside, past_knowledge_reader
+from loopline.harness.past_knowledge import past_knowledge_reader, past_repositories_beside
 from loopline.harness.store_place import disk_adapters, open_log, store_place
 from loopline.reader import ConversationReader, Reader, conversation_lookup, view_conversation
 from loopline.timeline import (
@@ -22,6 +22,9 @@ from loopline.timeline import (
 )
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from loopline.harness.past_repositories import PastRepositories
 
 
 class OpenedStore:
@@ -85,7 +88,7 @@ class OpenedStore:
     @cached_property
     def past_repositories(self) -> PastRepositories:
         """The repositories that past turns used."""
-        return PastRepositories(mirrors_beside(self._store_place.file))
+        return past_repositories_beside(self._store_place.file)
 
     async def audit(
         self,
@@ -106,9 +109,13 @@ class OpenedStore:
     async def _reader(self, conversation: ConversationKey) -> Reader:
         log = self.log
         view = await view_conversation(log, conversation)
+        knowledge = None
+        if view.timeline.knowledge:  # else no git and no index is loaded
+            repositories = self.past_repositories
+            knowledge = past_knowledge_reader(repositories, view.timeline, view.history)
         return Reader(
             conversation=view,
-            knowledge=past_knowledge_reader(self.past_repositories, view.timeline, view.history),
+            knowledge=knowledge,
             lookup=conversation_lookup(log, conversation),
         )
 

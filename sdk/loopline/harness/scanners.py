@@ -21,16 +21,16 @@ def chosen_scanner(environment: Mapping[str, str]) -> AttachmentScanner | None:
     Raises:
         AttachmentError: a variable has a value that it cannot have.
     """
-    wanted = _value(environment, SCAN, "0")
-    if wanted not in ("0", "1"):
-        raise AttachmentError(f"{SCAN} is {wanted!r}: it must be 0 or 1")
+    setting = _value(environment, SCAN, "0")
+    if setting not in ("0", "1"):
+        raise AttachmentError(f"{SCAN} is {setting!r}: it must be 0 or 1")
     seconds = _value(environment, TIMEOUT, f"{USUAL_SECONDS}")
     if not _SECONDS.fullmatch(seconds) or not float(seconds):
         raise AttachmentError(f"{TIMEOUT} is {seconds!r}: it must be a number of seconds above 0")
     address = _value(environment, ADDRESS, USUAL_ADDRESS)
     if not _ADDRESS.fullmatch(address):
         raise AttachmentError(f"{ADDRESS} is {address!r}: write unix:/path or host:port")
-    if wanted == "0":
+    if setting == "0":
         return None
     from loopline.adapters.clamd import ClamdScanner
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -13,12 +12,19 @@ from ipaddress import ip_address
 from secrets import token_hex
 
 import loopline
-from loopline.bundle import HttpAddress, ServedFile, ServedQuestion, ServedResource, ServedResult
+from loopline.bundle import (
+    HttpAddress,
+    ServedCaller,
+    ServedFile,
+    ServedQuestion,
+    ServedResource,
+    ServedResult,
+)
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
-from loopline.events import Delta
 from loopline.harness.harness import Harness
 from loopline.harness.model_choice import ModelChoice, ModelMaker, Models
+from loopline.harness.served_turns import ServedTurn
 from loopline.models import (
     OFFLINE,
     Capabilities,
@@ -36,15 +42,12 @@ from loopline.skills import Skill
 from loopline.timeline import (
     DEFAULT_USER,
     Block,
-    Exit,
     FileAdded,
-    ToolCalled,
     ToolPending,
     ToolResult,
     TurnResult,
     workspace,
 )
-from loopline.timeline.tasks import finish
 from loopline.tools import Tool
 
 CONVERSATIONS = 100
@@ -53,8 +56,6 @@ KEY_VARIABLE = "LOOPLINE_MCP_KEY"
 KEY_CHARACTERS = 16
 """The fewest characters of a key."""
 TIMELINE = "timeline:"
-DRAIN_SECONDS = 1.0
-"""How long the events of a turn that has ended are waited for; they are there already."""
 CALLS = "calls-"
 """The beginning of the conversations in which tools are called without a model."""
 
@@ -109,6 +110,7 @@ class ServedBundle:
     def __init__(self, harness: Harness, user: str = DEFAULT_USER) -> None:
         self._harness = harness
         self._user = user
+        self._asking: dict[str, ServedTurn] = {}
 
     @property
     def name(self) -> str:
@@ -123,9 +125,7 @@ class ServedBundle:
         """Return the skills that the bundle's loop sees."""
         return await self._harness.bundle_skills()
 
-    async def call(
-        self, name: str, arguments: JsonObject, on_progress: Callable[[str], None]
-    ) -> ServedResult:
+    async def call(self, name: str, arguments: JsonObject, caller: ServedCaller) -> ServedResult:
         """Call a tool in a turn of its own, behind the guards of the bundle, and recorded like any other call.
 
         A name without its first part is that of the only tool which ends so.
@@ -136,32 +136,44 @@ class ServedBundle:
         full = ending[0] if name not in names and len(ending) == 1 else name
         text = f"Call {full} {dumps(arguments)}"
         with _requesting(ToolCall(name=full, arguments=arguments)):
-            result = await _heard(talk, on_progress, lambda: talk.say(text, **_ONE_CALL))
-        return await _call_result(talk, result)
+            turn = ServedTurn(talk, lambda: talk.say(text, **_ONE_CALL), caller)
+        return await self._result(turn, talk, caller)
 
-    async def ask(
-        self, text: str, conversation: str, on_progress: Callable[[str], None]
-    ) -> ServedResult:
+    async def ask(self, text: str, conversation: str, caller: ServedCaller) -> ServedResult:
         """Run a turn with the bundle's model; without the name of a conversation in a new one."""
         talk = self._conversation(conversation or f"ask-{token_hex(6)}")
-        result = await _heard(talk, on_progress, lambda: talk.say(text))
-        return await _answer_result(talk, result)
+        return await self._result(ServedTurn(talk, lambda: talk.say(text), caller), talk, caller)
 
     async def answer(
-        self, conversation: str, answers: Mapping[str, Json], on_progress: Callable[[str], None]
+        self, conversation: str, answers: Mapping[str, Json], caller: ServedCaller
     ) -> ServedResult:
         """Go on with a turn whose calls wait for their user.
 
         Raises:
             LooplineError: none of its calls waits for such an answer.
         """
-        talk = self._conversation(conversation)
-        if not conversation.startswith(CALLS):
-            result = await _heard(talk, on_progress, lambda: talk.resume(answers))
-            return await _answer_result(talk, result)
-        with _requesting(None):
-            result = await _heard(talk, on_progress, lambda: talk.resume(answers, **_ONE_CALL))
-        return await _call_result(talk, result)
+        talk, turn = self._conversation(conversation), self._asking.pop(conversation, None)
+        if turn is not None:
+            turn.answer(answers)
+        elif conversation.startswith(CALLS):
+            with _requesting(None):
+                turn = ServedTurn(talk, lambda: talk.resume(answers, **_ONE_CALL), caller)
+        else:
+            turn = ServedTurn(talk, lambda: talk.resume(answers), caller)
+        return await self._result(turn, talk, caller)
+
+    async def _result(
+        self, turn: ServedTurn, talk: Conversation[object], caller: ServedCaller
+    ) -> ServedResult:
+        """Return the result of a turn; of one that asks the questions, and keep it until they are answered."""
+        result, name = await turn.go_on(caller), talk.conversation.name
+        if result is None:
+            self._asking = {key: kept for key, kept in self._asking.items() if not kept.is_over}
+            self._asking[name] = turn
+            text = "\n".join(["It asks:", *(question.text for question in turn.questions)])
+            return ServedResult(text=text, ok=False, conversation=name, questions=turn.questions)
+        is_call = name.startswith(CALLS)
+        return await (_call_result(talk, result) if is_call else _answer_result(talk, result))
 
     async def resources(self) -> Sequence[ServedResource]:
         """Return the timelines of the user's last conversations."""
@@ -225,38 +237,6 @@ def _requesting(call: ToolCall | None) -> Generator[None]:
         yield
     finally:
         _requested.reset(token)
-
-
-async def _heard(
-    talk: Conversation[object],
-    on_progress: Callable[[str], None],
-    run: Callable[[], Awaitable[TurnResult[object]]],
-) -> TurnResult[object]:
-    """Run a turn and tell how far it comes; if this is cancelled, the turn is stopped."""
-
-    async def hear() -> None:
-        async for event in talk.listen():
-            if isinstance(event, Delta):
-                if event.type == "progress":
-                    on_progress(event.text)
-                elif event.type == "pending":
-                    talk.answer(event.call_id, None)  # nobody answers while the call stays open
-            elif isinstance(event.body, ToolCalled):
-                on_progress(event.body.tool)
-            elif isinstance(event.body, Exit):
-                return
-
-    hearing = asyncio.create_task(hear())
-    try:
-        result = await run()
-        await asyncio.wait([hearing], timeout=DRAIN_SECONDS)
-        return result
-    except asyncio.CancelledError:
-        await finish(asyncio.ensure_future(talk.stop()))
-        raise
-    finally:
-        hearing.cancel()
-        await asyncio.gather(hearing, return_exceptions=True)
 
 
 async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:

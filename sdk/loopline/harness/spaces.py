@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.harness.embedders import Embedders
 from loopline.harness.past_knowledge import (
-    PastRepositories,
     kept_beside,
     mirrors_beside,
     past_knowledge_reader,
@@ -23,6 +23,9 @@ from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Reposit
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
 from loopline.timeline import History, KnowledgeCommit, Timeline
+
+if TYPE_CHECKING:
+    from loopline.harness.past_repositories import PastRepositories
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _REPOSITORY_SETTINGS: dict[str, str] = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.harness.changed_lines import has_lines, lines_diff
-from loopline.harness.past_knowledge import PastRepositories, used_commit
+from loopline.harness.past_knowledge import used_commit
 from loopline.harness.read_only_store import OpenedStore
 from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import (
@@ -21,6 +22,9 @@ from loopline.timeline import (
     Timeline,
     UserPrompt,
 )
+
+if TYPE_CHECKING:
+    from loopline.harness.past_repositories import PastRepositories
 
 NOW = "HEAD"
 _PROMPTS = BodyUnion[UserPrompt](UserPrompt)

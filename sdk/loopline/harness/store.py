@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from loopline.clock import Clock, SystemClock
@@ -13,6 +15,12 @@ from loopline.harness.conversation_names import conversation_key
 from loopline.harness.past_turns import memory_file, open_memory
 from loopline.harness.read_only_store import OpenedStore
 from loopline.harness.store_place import disk_adapters
+from loopline.harness.user_data import (
+    ForgottenConversations,
+    export_conversations,
+    forget_conversations,
+    forget_inactive,
+)
 from loopline.memory import Owner
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -73,13 +81,62 @@ class Store(OpenedStore, ConversationHost):
         """
         conversation = conversation_key(name, user=user, tenant=tenant, project=project)
         await self.log.forget(conversation, cascade=cascade)
+        await self._prune_memory([conversation])
+
+    async def forget_user(
+        self, user: str, *, tenant: str = DEFAULT_TENANT, project: str | None = None
+    ) -> Sequence[ConversationKey]:
+        """Remove all conversations of a user for good, in one project or in all; return their keys.
+
+        What is remembered about the user is in these conversations, and goes with them. The names of the user and of
+        the conversations stay, so that nothing is added to a conversation that was forgotten.
+        """
+        summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
+        outcome = await forget_conversations(self.log, summaries, cascade=True)
+        await self._prune_memory(outcome.forgotten)
+        return outcome.forgotten
+
+    async def forget_inactive(
+        self, before: datetime, *, tenant: str | None = None
+    ) -> ForgottenConversations:
+        """Remove the conversations without any activity since then for good; of one tenant, or of all.
+
+        A conversation stays as long as a later fork shows parts of it.
+        """
+        outcome = await forget_inactive(self.log, before, tenant=tenant)
+        await self._prune_memory(outcome.forgotten)
+        return outcome
+
+    async def export_user(
+        self,
+        user: str,
+        folder: str | Path,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        project: str | None = None,
+    ) -> int:
+        """Write all conversations of a user, in one project or in all, to a new folder; return how many documents.
+
+        Each conversation and child run is a document that `load` takes, with the bytes of its files; `index.json`
+        names them.
+
+        Raises:
+            StoreError: the folder exists, or cannot be written.
+        """
+        summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
+        return await export_conversations(self._conversation, summaries, Path(folder))
+
+    async def _prune_memory(self, forgotten: Iterable[ConversationKey]) -> None:
+        """Remove forgotten conversations from the index of past turns."""
         file = self._store_place.file
-        if file is not None and await asyncio.to_thread(memory_file(file.resolve()).exists):
-            memory = open_memory(self.log, file, self._clock)
-            try:
-                await memory.prune(Owner.of(conversation))
-            finally:
-                await memory.close()
+        if file is None or not await asyncio.to_thread(memory_file(file.resolve()).exists):
+            return
+        memory = open_memory(self.log, file, self._clock)
+        try:
+            for owner in {Owner.of(conversation) for conversation in forgotten}:
+                await memory.prune(owner)
+        finally:
+            await memory.close()
 
     async def backup(self, target: str | Path) -> None:
         """Copy the store to a new file, and its blobs beside it, while others write to it.

@@ -32,12 +32,12 @@ def document_headings(path: str, text: str) -> frozenset[str]:
 
 
 def _names(path: str, text: str) -> Iterator[str]:
-    seen = Counter[str]()
+    counts = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
             for slug in _slugs(_without_closing_marks(line[match.end() :])):
-                yield f"{slug}-{seen[slug]}" if seen[slug] else slug
-                seen[slug] += 1
+                yield f"{slug}-{counts[slug]}" if counts[slug] else slug
+                counts[slug] += 1
         for pattern in (_NAMED, _OWN_NAME):
             yield from (name.lower() for name in pattern.findall(line))
     for piece in chunk(path, text):
@@ -53,5 +53,5 @@ def _without_closing_marks(heading: str) -> str:
 def _slugs(heading: str) -> set[str]:
     """Return the names of a heading; those who print pages differ in what they make of spaces between signs."""
     plain = _MARKUP.sub(r"\1", _OWN_NAME.sub("", heading)).strip()
-    kept = "".join(c for c in plain.lower() if c.isalnum() or c in " -_")
-    return {heading_slug(plain), kept.replace(" ", "-")}
+    slug = "".join(c for c in plain.lower() if c.isalnum() or c in " -_")
+    return {heading_slug(plain), slug.replace(" ", "-")}

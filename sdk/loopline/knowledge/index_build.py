@@ -10,7 +10,7 @@ from msgspec import MsgspecError, Struct
 from msgspec.json import Decoder, Encoder
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge.links import DocumentLink, broken_links, document_links
+from loopline.knowledge.links import DocumentLink, broken_links, document_labels, document_links
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import Tree
 from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
@@ -152,6 +152,7 @@ class FileNote(Struct, frozen=True, omit_defaults=True):
 
     binary: bool = False
     links: tuple[DocumentLink, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 _ENCODER = Encoder()
@@ -201,14 +202,19 @@ class IndexBuild:
         """Return the outcome of the build, given the note of each file."""
         skipped = list(self._skipped)
         problems: list[str] = []
-        for path, written in notes.items():
-            if not written:
-                continue
-            note = _DECODER.decode(written)
+        decoded = {path: _DECODER.decode(note) for path, note in notes.items() if note}
+        labels = frozenset(label for note in decoded.values() for label in note.labels)
+        for path, note in decoded.items():
             if note.binary:
                 skipped.append(Skipped(path, "binary"))
-            inside = self._tree.files[path].path
-            problems += broken_links(path, inside, note.links, self._tree, name=self._name)
+            problems += broken_links(
+                path,
+                self._tree.files[path].path,
+                note.links,
+                self._tree,
+                name=self._name,
+                labels=labels,
+            )
         warnings = problems[:WARNING_LIMIT]
         if len(problems) > WARNING_LIMIT:
             warnings.append(f"{len(problems) - WARNING_LIMIT} more broken links and refs")
@@ -224,8 +230,13 @@ class IndexBuild:
         if text is None:
             return IndexedFile(path, entry.blob, (), _encode(FileNote(binary=True)))
         links = document_links(entry.path, text) if self._validate_refs else ()
-        kept = tuple(link for link in links if link.kind != "path" and link.path != entry.path)
-        note = _encode(FileNote(links=kept)) if kept else ""
+        labels = document_labels(entry.path, text) if self._validate_refs else ()
+        checked_links = tuple(
+            link for link in links if link.kind != "path" and link.path != entry.path
+        )
+        note = (
+            _encode(FileNote(links=checked_links, labels=labels)) if checked_links or labels else ""
+        )
         return IndexedFile(path, entry.blob, chunk(path, text), note)
 
     def _reads(self, path: str, entry: RepositoryFile) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Literal, Protocol
 from urllib.parse import unquote
 
@@ -14,11 +14,21 @@ from loopline.errors import RefError
 from loopline.knowledge.tree import Tree
 from loopline.refs import KnowledgeRef, parse
 
-LinkKind = Literal["ref", "path", "link"]
+LinkKind = Literal["ref", "path", "link", "label"]
 
 _MARKDOWN = (".md", ".markdown", ".mdx")
 _DOCUMENTS = (*_MARKDOWN, ".rst", ".txt")
 _MARKS = ("](", "]:", "ks:", "`")
+_LABEL_MARKS = (")=", ".. _")
+_LABEL = re.compile(r"^[ \t]*+\(([^\s()=][^()=\n]*+)\)=[ \t\r]*+$", re.MULTILINE)
+_RST_LABEL = re.compile(
+    r"^[ \t]*+\.\. _(?:`([^`\n]++)`|([^\s:`][^:`\n]*+)):[ \t\r]*+$", re.MULTILINE
+)
+_LONG_CODE = re.compile(r"(?<!`)(`{2,}+)(?!`).*?(?<!`)\1(?!`)")
+_ROLE = re.compile(r"(?<!`)\{(?:ref|numref)\}`(?!`)([^`\n]++)`(?!`)")
+_ROLE_TARGET = re.compile(r"<([^<>]++)>\Z")
+_BUILT_IN_LABELS = frozenset({"genindex", "modindex", "py-modindex", "search"})
+"""Labels that Sphinx defines in every project."""
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)")
 _CODE = re.compile(r"(?<!`)(`++)[^`]+\1(?!`)")
 _LINK = re.compile(
@@ -38,7 +48,8 @@ class DocumentLink(Struct, frozen=True, array_like=True):
     """A link of a document, by its line: what is written there, and the path that it names.
 
     A `link` and a `path` in backticks name one in the repository, `ref` one in the space, after the name of the
-    repository if the space has several. `heading` is what follows the `#`. Of what is no ref, `wrong` says why.
+    repository if the space has several, and `label` a place that some document has given this name. `heading` is what
+    follows the `#`. Of what is no ref, `wrong` says why.
     """
 
     line: int
@@ -82,6 +93,18 @@ def document_links(inside: str, text: str) -> tuple[DocumentLink, ...]:
     )
 
 
+def document_labels(inside: str, text: str) -> tuple[str, ...]:
+    """Return the names that a document gives to its places: `(name)=` in Markdown, `.. _name:` elsewhere."""
+    if not is_document(inside) or not any(mark in text for mark in _LABEL_MARKS):
+        return ()
+    if posixpath.splitext(inside)[1].lower() not in _MARKDOWN:
+        return tuple(_folded(match[1] or match[2]) for match in _RST_LABEL.finditer(text))
+    if not _LABEL.search(text):
+        return ()
+    matches = (_LABEL.match(line) for _, line in _outside_fences(text))
+    return tuple(_folded(match[1]) for match in matches if match)
+
+
 def broken_links(
     path: str,
     inside: str,
@@ -89,23 +112,40 @@ def broken_links(
     tree: Tree,
     *,
     name: str = "",
+    labels: Container[str] = (),
     targets: LinkTargets | None = None,
 ) -> Iterator[str]:
     """Yield a warning with file and line for each link or ref of a document that leads nowhere.
 
     `path` is the document's path in the space, `inside` its path in the repository; `name` is that of the repository,
-    if the space has several. Without `targets` neither headings are checked, nor refs to other repositories, nor paths
+    if the space has several. `labels` are those of all its documents. Without `targets` neither headings are checked, nor refs to other repositories, nor paths
     in backticks. Those are checked if they begin with a top folder: `docs/tea.md` is one, `text/html` none.
     """
     for link in links:
-        if why := _problem(link, inside, tree, name, targets):
+        why = _problem(link, inside, tree, name, targets)
+        if why and not _names_label(link, labels):
             yield f"{path}:{link.line}: {why}"
+
+
+def _names_label(link: DocumentLink, labels: Container[str]) -> bool:
+    """Return whether a link names a label, as `label` or as `#label`."""
+    return (
+        link.kind in ("link", "label")
+        and _folded(unquote(link.written).removeprefix("#")) in labels
+    )
+
+
+def _folded(label: str) -> str:
+    """Return a label as it is compared: the case and the width of spaces do not count."""
+    return " ".join(label.split()).casefold()
 
 
 def _problem(
     link: DocumentLink, inside: str, tree: Tree, name: str, targets: LinkTargets | None
 ) -> str:
     match link.kind:
+        case "label":
+            return f"no document has the label {link.written!r}"
         case "ref":
             return link.wrong or _broken_ref(link.written, tree, name, targets)
         case "path":
@@ -120,7 +160,15 @@ def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[D
         yield DocumentLink(number, "ref", text, wrong=_wrong_ref(text))
     for quoted in _QUOTED_PATH.findall(line):
         yield DocumentLink(number, "path", quoted)
-    for target in _targets(line) if markdown else ():
+    if not markdown:
+        return
+    for role in _ROLE.findall(_LONG_CODE.sub("", line)) if "ref}`" in line else ():
+        explicit = _ROLE_TARGET.search(role)
+        label = (explicit[1] if explicit else role).strip()
+        # A colon stands behind the name of another project, or of a document whose headings are labels.
+        if ":" not in label and label not in _BUILT_IN_LABELS:
+            yield DocumentLink(number, "label", label)
+    for target in _targets(line):
         page, mark, heading = target.partition("#")
         if mark and not page:
             yield DocumentLink(number, "link", target, inside, unquote(heading))

@@ -16,8 +16,8 @@ from loopline.knowledge.headings import heading_slug
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, repository_path
-from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
-from loopline.search import SEPARATOR, Explanation, chunk, split_lines
+from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse, split_lines
+from loopline.search import SEPARATOR, Explanation, chunk
 
 CACHED_TREES = 4
 LONGEST_LISTING = 200
@@ -194,8 +194,8 @@ def _lines_below(path: str, text: str, heading: str) -> Lines:
         for depth, title in enumerate(titles, start=1):
             if wanted in _slugs(title):
                 return Lines(lines[0], _last_below(titles[:depth], sections[number:]))
-    there = dict.fromkeys(heading_slug(titles[-1]) for titles, _ in sections)
-    near = get_close_matches(wanted, there, LISTED_HEADINGS, 0.0)
+    slugs = dict.fromkeys(heading_slug(titles[-1]) for titles, _ in sections)
+    near = get_close_matches(wanted, slugs, LISTED_HEADINGS, 0.0)
     hint = f"; there is {', '.join(f'#{slug}' for slug in near)}" if near else ""
     raise RefError(f"ks:{path} has no heading {heading!r}{hint}")
 

@@ -26,7 +26,7 @@ from loopline.knowledge.index_build import (
     dump_report,
     load_report,
 )
-from loopline.knowledge.links import broken_links, document_links, is_document
+from loopline.knowledge.links import broken_links, document_labels, document_links, is_document
 from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
@@ -44,7 +44,7 @@ from loopline.search import (
 )
 
 # Part of the signature: raise it when the same commit and configuration gives another index.
-SPACE_VERSION = 2
+SPACE_VERSION = 3
 _LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 
 
@@ -173,6 +173,9 @@ class RepositorySpace:
         }
         headings = {entry.path: document_headings(entry.path, texts[path]) for path, entry in small}
         targets = _Targets(headings, broken_ref)
+        labels = frozenset(
+            label for path, entry in small for label in document_labels(entry.path, texts[path])
+        )
         return [
             problem
             for path, entry in small
@@ -182,6 +185,7 @@ class RepositorySpace:
                 document_links(entry.path, texts[path]),
                 tree,
                 name=self.name,
+                labels=labels,
                 targets=targets,
             )
         ]
@@ -302,10 +306,10 @@ class _Targets:
 
     def broken_heading(self, path: str, heading: str) -> str:
         """Return why a document has no such heading; nothing if it has one, or its headings are unknown."""
-        there = self._headings[path] if path in self._headings else frozenset[str]()
-        if not there or heading.lower() in there or _LINE_ANCHOR.fullmatch(heading):
+        headings = self._headings[path] if path in self._headings else frozenset[str]()
+        if not headings or heading.lower() in headings or _LINE_ANCHOR.fullmatch(heading):
             return ""
-        near = get_close_matches(heading.lower(), sorted(there), n=3, cutoff=0.4)
+        near = get_close_matches(heading.lower(), sorted(headings), n=3, cutoff=0.4)
         return f"no heading #{heading}" + (f"; near it: #{', #'.join(near)}" if near else "")
 
 

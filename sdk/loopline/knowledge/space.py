@@ -109,14 +109,14 @@ class KnowledgeSpace:
     def vectors(self) -> VectorState | None:
         """How far the vectors of the open indexes are; None without an embedder, or before `ensure`."""
         states = [space.vectors for space in self._spaces.values()]
-        made = [state for state in states if state is not None]
-        if len(made) < len(states):
+        vector_states = [state for state in states if state is not None]
+        if len(vector_states) < len(states):
             return None
         return VectorState(
-            done=sum(state.done for state in made),
-            total=sum(state.total for state in made),
-            is_ready=all(state.is_ready for state in made),
-            problem=next((state.problem for state in made if state.problem), ""),
+            done=sum(state.done for state in vector_states),
+            total=sum(state.total for state in vector_states),
+            is_ready=all(state.is_ready for state in vector_states),
+            problem=next((state.problem for state in vector_states if state.problem), ""),
         )
 
     async def ready(self, progress: Progress | None = None) -> KnowledgeState:

@@ -68,11 +68,6 @@ def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
     return tuple(sorted(roots, key=lambda root: len(root.folder), reverse=True))
 
 
-def space_path(roots: tuple[Root, ...], path: str) -> str | None:
-    """Return the path in the space of a path of the repository, by the deepest root; None if it has none."""
-    return _moved(path, [(root.folder, root.name) for root in roots])
-
-
 def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
     """Return the path in the repository of a path of the space; None if it has none."""
     return _moved(path, [(root.name, root.folder) for root in roots])
@@ -115,12 +110,20 @@ class Tree:
         self._all = {entry.path: entry for entry in entries}
         self.files: dict[str, RepositoryFile] = {}
         folders = [(root.folder, root.name) for root in roots]
+        sources = {source for source, _ in folders}
+        places: dict[str, str | None] = {}
         for path, entry in self._all.items():
-            where = _moved(path, folders)
-            if where is not None and where not in self.files:
-                self.files[where] = entry
+            folder, _, name = path.rpartition("/")
+            if folder not in places:
+                places[folder] = _moved(folder, folders)
+            place = places[folder]
+            where = None if place is None else f"{place}/{name}" if place else name
+            if path in sources:  # a root that is a file
+                where = _moved(path, folders)
+            if where is not None:
+                self.files.setdefault(where, entry)
         self.folders: set[str] = _folders(self.files)
-        self._all_folders = _folders(self._all)
+        self._all_folders = _with_parents(places)
 
     def check_roots(self) -> None:
         """Check that every root has files.
@@ -176,9 +179,15 @@ class Tree:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
+    """Return all folders that the paths lie in."""
+    return _with_parents(path.rpartition("/")[0] for path in paths)
+
+
+def _with_parents(paths: Iterable[str]) -> set[str]:
+    """Return the folders and all that they lie in."""
     folders: set[str] = {""}
     for path in paths:
-        folder = path.rpartition("/")[0]
+        folder = path
         while folder not in folders:
             folders.add(folder)
             folder = folder.rpartition("/")[0]

@@ -240,11 +240,6 @@ class ConversationMemory:
         async with self._turn:
             await self._removed(index, owner)
 
-    async def rebuild(self, owner: Owner) -> None:
-        """Empty the index, and fill it again with the owner's conversations; those of others follow when searched."""
-        await (await self._index()).clear()
-        await self.follow(owner)
-
     async def close(self) -> None:
         """Stop making vectors and close the index; the log stays open."""
         if self._vectors is not None:
@@ -303,11 +298,11 @@ class ConversationMemory:
             rounds = await self._log.read(
                 key, after=body.said, types=["react.round.start"], limit=between
             )
-            taken = any(
+            is_taken = any(
                 body.said in start.takes and taking.seq < block.seq
                 for taking, start in _ROUND_STARTS.among(rounds)
             )
-            if not taken:
+            if not is_taken:
                 recalled.add(body.said)
         return recalled
 

@@ -14,6 +14,7 @@ from loopline.timeline import (
     BodyUnion,
     Completion,
     ConversationKey,
+    Lesson,
     Notes,
     UserAnswer,
     UserAttachment,
@@ -25,9 +26,9 @@ from loopline.timeline import (
 )
 from loopline.timeline.prompt_blocks import RangeSummary
 
-Target = Literal["user", "assistant", "attachment", "notes", "summary"]
-"""What a text is: the user's, an answer, the text of an attached file, the model's notes, or a summary."""
-TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary")
+Target = Literal["user", "assistant", "attachment", "notes", "summary", "lesson"]
+"""What a text is: the user's, an answer, the text of an attached file, the model's notes, a summary, or a lesson."""
+TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary", "lesson")
 PASSAGE_CHARACTERS = 1_000
 """A longer text is searched in passages of at most so many characters, as many as embedders read."""
 DIGEST_BYTES = 16
@@ -41,6 +42,7 @@ SearchedBody = (
     | Completion
     | Notes
     | RangeSummary
+    | Lesson
 )
 _SEARCHED = BodyUnion[SearchedBody](SearchedBody)
 SEARCHED_TYPES = (
@@ -52,6 +54,7 @@ SEARCHED_TYPES = (
     "assistant.completion",
     "react.notes",
     "conv.range.summary",
+    "crew.lesson",
 )
 """The stored types of the bodies that have a text to search for."""
 
@@ -133,10 +136,12 @@ def _target_and_text(body: SearchedBody) -> tuple[Target, str]:
             return "notes", text
         case RangeSummary():
             return "summary", summary_text(body)
+        case Lesson(text=text):
+            return "lesson", text
 
 
 def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterator[TurnText]:
-    whole = TurnText(
+    turn_text = TurnText(
         conversation=conversation,
         turn=block.turn,
         seq=block.seq,
@@ -149,10 +154,12 @@ def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterat
     )
     if len(text) <= PASSAGE_CHARACTERS:
         if text.strip():
-            yield whole
+            yield turn_text
         return
     for start, end in _passages(text):
-        yield replace(whole, start=start, text=text[start:end], ref=_passage_ref(block, start, end))
+        yield replace(
+            turn_text, start=start, text=text[start:end], ref=_passage_ref(block, start, end)
+        )
 
 
 def _passage_ref(block: Block, start: int, end: int) -> str:

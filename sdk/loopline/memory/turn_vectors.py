@@ -70,8 +70,8 @@ class TurnVectors:
             embedder = await asyncio.to_thread(self._embedder.get)
         except EmbeddingError as error:
             return VectorState(problem=str(error))
-        made = await (await self._index()).vector_state(owner, embedder.key)
-        return replace(made, problem=self._problem)
+        state = await (await self._index()).vector_state(owner, embedder.key)
+        return replace(state, problem=self._problem)
 
     async def close(self) -> None:
         """Stop after the texts that are being embedded; what is done is kept."""

@@ -90,12 +90,12 @@ class UserFacts:
                 block.seq,
             ):
                 newest[fact.fact_id] = (block, fact, name)
-        found = [
+        facts = [
             _fact_of(block, fact, name)
             for block, fact, name in newest.values()
             if fact.text and (fact.scope == "user" or conversation is None or name == conversation)
         ]
-        return sorted(found, key=lambda fact: (fact.ts, fact.fact_id))
+        return sorted(facts, key=lambda fact: (fact.ts, fact.fact_id))
 
     async def edit(self, owner: Owner, fact_id: str, text: str) -> UserFact:
         """Replace the text of a fact in the user's name, and return the fact.
@@ -131,13 +131,13 @@ class UserFacts:
         for fact in facts:
             if fact.fact_id == fact_id:
                 return fact
-        known = ", ".join(fact.fact_id for fact in facts) or "none"
-        raise LooplineError(f"no fact {fact_id!r} about {owner.user}: there are {known}")
+        fact_ids = ", ".join(fact.fact_id for fact in facts) or "none"
+        raise LooplineError(f"no fact {fact_id!r} about {owner.user}: there are {fact_ids}")
 
     async def _append(self, key: ConversationKey, turn: int, fact: MemoryFact) -> None:
         summary = await self._log.find(key)
-        seen = 0 if summary is None else summary.head
-        await self._log.append(key, [Entry(body=fact, turn=turn)], seen=seen)
+        head = 0 if summary is None else summary.head
+        await self._log.append(key, [Entry(body=fact, turn=turn)], seen=head)
 
     async def _versions(self, owner: Owner) -> list[tuple[str, Block, MemoryFact]]:
         """Return every version of every fact of the owner, with its conversation."""

@@ -85,6 +85,7 @@ from loopline.models.structured import (
     Level,
     StructuredCallError,
     StructuredCallResult,
+    complete_reply,
     structured_llm_call,
 )
 from loopline.models.vendors import (
@@ -162,6 +163,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "Vendor",
+    "complete_reply",
     "dumps",
     "extract_json",
     "find_documented_error",

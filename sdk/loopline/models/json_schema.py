@@ -20,6 +20,10 @@ _MAX_COMPLAINTS = 3
 _COMPLAINT_CHARACTERS = 200
 
 
+_OF_VALIDATORS = ("Value error, ", "Assertion failed, ")
+"""With these pydantic begins what a validator of a type's author has raised."""
+
+
 class SchemaMismatch(LooplineError):
     """A value does not fit its schema; the message names each field that is wrong."""
 
@@ -60,11 +64,19 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
             complaints = [
-                _complaint(".".join(map(str, detail["loc"])), detail["msg"]) for detail in details
+                _complaint(".".join(map(str, detail["loc"])), validator_text(detail["msg"]))
+                for detail in details
             ]
             raise SchemaMismatch(_joined(complaints)) from error
 
     return read
+
+
+def validator_text(message: str) -> str:
+    """Return what pydantic says of a value, or what a validator that the type's author wrote has said."""
+    for prefix in _OF_VALIDATORS:
+        message = message.removeprefix(prefix)
+    return message
 
 
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:

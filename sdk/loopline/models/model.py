@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from typing_extensions import TypeIs
+
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.models.prompt import Prompt, Reply, TailKind, TextDelta, Usage
@@ -136,6 +138,8 @@ class ClosingModel(Protocol):
         ...
 
 
+MODEL_MEMBERS = ("name", "capabilities", "stream")
+
 GENERAL = "general"
 """The role of work that names none."""
 FAST = "fast"
@@ -222,4 +226,9 @@ def _is_sequence(value: object) -> bool:
 
 
 def _are_models(items: Sequence[object]) -> bool:
-    return all(isinstance(item, Model) for item in items)
+    return all(map(is_model, items))
+
+
+def is_model(value: object) -> TypeIs[Model]:
+    """Return whether it has what a model has; before Python 3.12 `isinstance` looks that up anew each time."""
+    return all(hasattr(value, member) for member in MODEL_MEMBERS)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from loopline.models.json import JsonObject
 
-Purpose = Literal["decision", "answer", "summary", "selection", "title"]
+Purpose = Literal["decision", "answer", "summary", "selection", "title", "search", "lesson"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
 """How decisions travel: as the provider's own calls, or as text of one of three forms."""
 AnswerWay = Literal["schema", "tool", "words"]
@@ -48,6 +48,13 @@ class ToolCall:
     call_id: str = ""
     provider_id: str = ""
     echoed_on: str = field(default="", repr=False)
+
+    def __repr__(self) -> str:
+        # Digests are made of it. A dataclass writes the same, in three calls more.
+        return (
+            f"ToolCall(name={self.name!r}, arguments={self.arguments!r}, call_id={self.call_id!r}, "
+            f"provider_id={self.provider_id!r})"
+        )
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -127,6 +134,10 @@ class AssistantMessage:
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
+
+    def __repr__(self) -> str:
+        # Digests are made of it, as of the calls.
+        return f"AssistantMessage(text={self.text!r}, calls={self.calls!r})"
 
     def __str__(self) -> str:
         lines = [*([self.text] if self.text else []), *map(str, self.calls)]
@@ -250,6 +261,9 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+NO_USAGE = Usage()
+"""The usage of a reply whose tokens nobody reported, and of no request."""
+
 StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 
@@ -266,7 +280,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     echo: ReasoningReplay | None = None
     problem: str = ""
     stop_reason: StopReason = "stop"
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     attempt: int = 1
     discarded: str = ""
 

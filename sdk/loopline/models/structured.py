@@ -227,7 +227,9 @@ class _StructuredCall:
 
     async def _attempt(self, level: Level, last: Attempt | None) -> tuple[Attempt, _Fit | None]:
         try:
-            reply = await _reply(self.model, self._request(level, last), self.timeout_seconds)
+            reply = await complete_reply(
+                self.model, self._request(level, last), self.timeout_seconds
+            )
         except ModelError as error:
             return Attempt(level=level, problem=well_formed(str(error))), None
         text = well_formed(reply.text)
@@ -316,7 +318,7 @@ def _problem_without_json(text: str) -> str:
     return "it holds no JSON object" if text.strip() else "it is empty"
 
 
-async def _reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:
+async def complete_reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:
     """Return the model's complete reply; any error but that of a store or cassette is a ModelError."""
     reply: Reply | None = None
     try:

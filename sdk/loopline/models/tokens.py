@@ -39,11 +39,13 @@ def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
     return [entry for entry, total in zip(entries, totals, strict=True) if total <= limit]
 
 
-def cost(message: Message, written: str = "") -> int:
-    """Return the tokens of a message as it is sent: with its files, or as its provider gets it back.
+def cost(message: Message) -> int:
+    """Return the tokens of a message as it is sent: with its files, or as its provider gets it back."""
+    return cost_of_text(message, repr(message)) + cost_of_files(message)
 
-    `written` is its repr, if the caller has it.
-    """
+
+def cost_of_text(message: Message, written: str) -> int:
+    """Return the tokens of a message without its files; `written` is its repr."""
     match message:
         case UserMessage(passing=True):
             return 0  # the provider has forgotten it
@@ -51,7 +53,7 @@ def cost(message: Message, written: str = "") -> int:
             text_tokens = estimate(text) if is_beside(echo) else 0
             return text_tokens + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:
-            return estimate(written or repr(message)) + cost_of_files(message)
+            return estimate(written)
 
 
 def cost_of_prompt(prompt: Prompt) -> int:
@@ -68,6 +70,6 @@ def cost_of_files(message: Message) -> int:
     """Return the tokens of the files that the model is given with a message."""
     match message:
         case UserMessage(attachments=attachments) | ToolMessage(attachments=attachments):
-            return sum(attached.tokens for attached in attachments)
+            return sum([attached.tokens for attached in attachments]) if attachments else 0
         case _:
             return 0

@@ -10,6 +10,7 @@ from loopline.reader.conversation_documents import timeline_document as timeline
 from loopline.reader.conversation_reader import ConversationReader as ConversationReader
 from loopline.reader.conversation_reader import check_name as check_name
 from loopline.reader.document_checks import DocumentError as DocumentError
+from loopline.reader.document_import import block_at as block_at
 from loopline.reader.document_import import import_actions as import_actions
 from loopline.reader.document_import import import_mark as import_mark
 from loopline.reader.document_import import read_document as read_document

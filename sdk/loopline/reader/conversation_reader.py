@@ -26,8 +26,8 @@ from loopline.timeline import (
     TimelineLog,
     feedback,
     is_known_type,
-    nearest_type,
     turn_number,
+    type_hint,
 )
 from loopline.timeline.chain import START, digests
 
@@ -72,7 +72,7 @@ class ConversationReader:
         such as `turn_2`, selects those of one turn.
 
         Raises:
-            LooplineError: there is no such type, which names the nearest; or a number is below 0.
+            LooplineError: there is no such type, and the message says which there are; or a number is below 0.
         """
         if after < 0 or (limit is not None and limit < 0):
             raise LooplineError("after and limit must be 0 or more")
@@ -93,8 +93,7 @@ class ConversationReader:
         if well_formed(kind) != kind or not await self._log.read(
             self.conversation, types=[kind], limit=1
         ):
-            near = nearest_type(kind)
-            raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
+            raise LooplineError(f"no block here has the type {kind!r}: {type_hint(kind)}")
 
     async def children(self) -> Sequence[ConversationSummary]:
         """Return the child runs that calls of this conversation started, in order, without forgotten ones."""

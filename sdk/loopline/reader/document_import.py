@@ -29,16 +29,14 @@ from loopline.timeline import (
     Timeline,
     Turn,
     Unknown,
-    body_types,
     child_action,
-    decode,
     encode_full,
     parent_name,
     repository_action,
     turn_id,
     turn_number,
 )
-from loopline.timeline.codec import VERSION as BODY_VERSION
+from loopline.timeline.codec import body_version, decode_full, is_known_version
 
 _DOCUMENT_FIELDS = {
     "version",
@@ -166,8 +164,11 @@ def _body(kind: str, version: int, body: Json, row: Json) -> Body:
     Raises:
         ValueError: it is not a body of that type.
     """
-    if kind in body_types() and version <= BODY_VERSION:
-        return decode(kind, version, dumps(body))
+    if is_known_version(kind, version):
+        read = decode_full(kind, dumps(body))
+        if body_version(read) != max(version, 1):
+            raise ValueError(f"its body is of version {body_version(read)}, not {version}")
+        return read
     match row:
         case {"stored": str(exact)}:
             pass
@@ -241,8 +242,8 @@ def _turn_action(turn: Turn) -> ImportedAction:
 def _open_calls(turn: Turn) -> Iterator[str]:
     for call_id, call in turn.open_calls.items():
         answer = turn.answers.get(call_id)
-        given = f" with the answer {_shortened(dumps(answer.value))}" if answer else ""
-        yield f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}{given}"
+        answer_text = f" with the answer {_shortened(dumps(answer.value))}" if answer else ""
+        yield f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}{answer_text}"
 
 
 def _shortened(text: str) -> str:

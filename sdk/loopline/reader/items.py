@@ -6,25 +6,38 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+from msgspec import structs
 
 from loopline.errors import RefError
-from loopline.knowledge import Passage
 from loopline.models import Json, JsonObject, dumps
 from loopline.models.tokens import estimate
-from loopline.refs import Characters, KnowledgeRef, Lines, Span, SpannedRef, parse, with_span
-from loopline.search import split_lines
+from loopline.refs import (
+    Characters,
+    KnowledgeRef,
+    Lines,
+    Span,
+    SpannedRef,
+    parse,
+    split_lines,
+    with_span,
+)
 from loopline.timeline import (
     Block,
     Source,
     Timeline,
     attachments,
     blocks,
+    crew_bodies,
     encode,
     encode_full,
     summary_text,
     workspace,
 )
+
+if TYPE_CHECKING:
+    from loopline.knowledge import Passage
 
 Status = Literal["ok", "cut", "missing", "gone"]
 MARKDOWN = "text/markdown"
@@ -132,9 +145,11 @@ def text_of(block: Block) -> tuple[str, str]:
         case (
             blocks.ToolResult(text=text)
             | blocks.ProxiedResult(text=text)
+            | blocks.BackgroundResult(text=text)
             | blocks.Notice(text=text)
             | blocks.PlanHistory(text=text)
             | blocks.SystemMessage(text=text)
+            | crew_bodies.Lesson(text=text)
         ):
             return text, "text/plain"
         case blocks.Feedback(reaction=reaction, text=text):
@@ -153,6 +168,7 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.ModelOverflowed()
             | blocks.ToolStarted()
             | blocks.ToolPending()
+            | blocks.ToolQuestion()
             | blocks.RunChild()
             | blocks.ToolsSelected()
             | blocks.PlanAck()
@@ -161,14 +177,23 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Imported()
             | blocks.SourceAdded()
             | blocks.CustomEvent()
-            | blocks.CrewGraph()
+            | crew_bodies.CrewGraph()
+            | crew_bodies.ReflectionDue()
+            | crew_bodies.AgentSwitched()
+            | crew_bodies.SearchExpanded()
             | blocks.MemoryFact()
             | blocks.FileRemoved()
             | blocks.FilesPulled()
             | blocks.Exit()
             | blocks.Unknown()
         ):
-            return encode(block.body)[2], JSON  # as it is stored
+            return _json_text(block.body), JSON
+
+
+def _json_text(body: blocks.Body) -> str:
+    """Return the body as it is stored, or as it was stored when its fields still had names."""
+    named = structs.replace(body, version=1) if isinstance(body, blocks.RoundStart) else body
+    return encode(named)[2]
 
 
 def _text_of_file(file: blocks.UserAttachment | blocks.FileAdded) -> tuple[str, str]:

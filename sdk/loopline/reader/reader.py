@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
-from loopline.knowledge import Passage
 from loopline.models import Json, dumps, well_formed
 from loopline.reader.conversation_documents import (
     feedback_list,
@@ -31,7 +31,6 @@ from loopline.reader.items import (
     passage_item,
     text_of,
 )
-from loopline.reader.skill_items import skill_item
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -51,7 +50,6 @@ from loopline.refs import (
     parse,
     with_span,
 )
-from loopline.skills import Skills
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -70,7 +68,11 @@ from loopline.timeline import (
     workspace,
 )
 
-KnowledgeRead = Callable[[str], Awaitable[Passage]]
+if TYPE_CHECKING:
+    from loopline.knowledge import Passage
+    from loopline.skills import Skills
+
+KnowledgeRead = Callable[[str], "Awaitable[Passage]"]
 UNLIMITED = 1 << 62
 _VERSIONS = BodyUnion[FileAdded](FileAdded)
 BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
@@ -127,7 +129,7 @@ class Reader:
     """Reads what a ref names from the log, from skills, or from the knowledge space."""
 
     conversation: ConversationView
-    skills: Skills = field(default_factory=Skills)
+    skills: Skills | None = None
     knowledge: KnowledgeRead | None = None
     lookup: ConversationLookup | None = None
 
@@ -167,10 +169,7 @@ class Reader:
             case SourcesRef():
                 return self._sources(ref, requested, room)
             case SkillRef():
-                timeline = self.conversation.timeline
-                return await asyncio.to_thread(
-                    skill_item, timeline, self.skills, ref, requested, room
-                )
+                return await self._skill(ref, requested, room)
             case KnowledgeRef():
                 return await self._knowledge(ref, requested, room)
             case ConversationRef():
@@ -180,6 +179,12 @@ class Reader:
                 return fitted_item(ref, requested, text, mime, room)
             case HostedRef():
                 raise RefError(f"{str(ref)!r} names a hosted file: hosting is absent here")
+
+    async def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
+        from loopline.reader.skill_items import skill_item
+
+        timeline = self.conversation.timeline
+        return await asyncio.to_thread(skill_item, timeline, self.skills, ref, requested, room)
 
     async def find(self, ref: Ref) -> Block | None:
         """Return the block that a ref names, whatever its span, or None if there is none."""
@@ -298,8 +303,8 @@ def _missing_file(timeline: Timeline, ref: FileRef) -> str:
     ]
     refs = versions or [block.ref for block in blocks]
     nearest = get_close_matches(str(ref), refs, n=4, cutoff=0)
-    there = f"near it are {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
-    return f"no file {str(ref)!r}: {there}"
+    hint = f"near it are {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
+    return f"no file {str(ref)!r}: {hint}"
 
 
 def _pinned(block: Block, ref: BlockRefs) -> SpannedRef:

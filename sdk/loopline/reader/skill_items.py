@@ -17,7 +17,7 @@ from loopline.timeline import TextKept, Timeline, unbound_citations
 
 
 def skill_item(
-    timeline: Timeline, skills: Skills, ref: SkillRef, requested: str, room: int
+    timeline: Timeline, skills: Skills | None, ref: SkillRef, requested: str, room: int
 ) -> Item:
     """Return what a ref of a skill reads: as the conversation showed it, else as it is now.
 
@@ -28,7 +28,7 @@ def skill_item(
     if stored is not None:
         return stored
     try:
-        skill = skills.find(ref.namespace, ref.skill)
+        skill = (skills or Skills()).find(ref.namespace, ref.skill)
         if ref.path:
             return _file_item(timeline, skill, ref, requested, room)
     except RefError as error:
@@ -43,8 +43,8 @@ def skill_item(
     if stored is not None:
         return stored
     item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
-    kept = TextKept(ref=skill.ref, text=skill.body, title=skill.name, mime=MARKDOWN)
-    return _shown(item, kept, skill)
+    text_kept = TextKept(ref=skill.ref, text=skill.body, title=skill.name, mime=MARKDOWN)
+    return _shown(item, text_kept, skill)
 
 
 def _shown_before(timeline: Timeline, ref: SkillRef) -> str:
@@ -82,29 +82,29 @@ def _short_item(skill: Skill, requested: str, room: int) -> Item:
     digest = sha256(skill.compact.encode()).hexdigest()[:DIGEST]
     ref = SkillRef(namespace=skill.namespace, skill=skill.id, path=COMPACT_FILE, digest=digest)
     item = fitted_item(ref, requested, skill.compact, MARKDOWN, room)
-    kept = TextKept(ref=str(ref), text=skill.compact, title=skill.name, mime=MARKDOWN)
+    text_kept = TextKept(ref=str(ref), text=skill.compact, title=skill.name, mime=MARKDOWN)
     message = f"this is the short form; the whole had no room, read {skill.ref} by itself"
-    return replace(_shown(item, kept, skill), status="cut", message=message)
+    return replace(_shown(item, text_kept, skill), status="cut", message=message)
 
 
 def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, room: int) -> Item:
     data = read_folder_file(skill.path.parent, ref.path)
     digest = sha256(data).hexdigest()[:DIGEST]
     pinned = structs.replace(ref, digest=digest)
-    whole = str(structs.replace(pinned, span=None))
+    whole_ref = str(structs.replace(pinned, span=None))
     if ref.digest is not None and not digest.startswith(ref.digest):
-        return _changed(requested, whole)
+        return _changed(requested, whole_ref)
     stored = _kept_item(timeline, pinned, requested, room)
     if stored is not None:
         return stored
     described = describe_data(ref.path, data)
     text = unbound_citations.unbind(described.text)
-    kept = TextKept(
-        ref=whole,
+    text_kept = TextKept(
+        ref=whole_ref,
         text=text,
         title=f"{skill.name}: {ref.path}",
         mime=described.mime,
         data="" if described.is_text else b64encode(data).decode(),
     )
     item = fitted_item(pinned, requested, text, described.mime, room)
-    return replace(_shown(item, kept, skill), data=data)
+    return replace(_shown(item, text_kept, skill), data=data)

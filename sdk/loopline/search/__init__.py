@@ -3,7 +3,6 @@
 from loopline.search.chunks import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.chunks import chunk as chunk
 from loopline.search.chunks import kind_of as kind_of
-from loopline.search.chunks import split_lines as split_lines
 from loopline.search.embedder import Embedder as Embedder
 from loopline.search.embedder import EmbeddingError as EmbeddingError
 from loopline.search.embedder import SharedEmbedder as SharedEmbedder
@@ -26,6 +25,7 @@ from loopline.search.index import QueryTerm as QueryTerm
 from loopline.search.memory_index import MemoryIndex as MemoryIndex
 from loopline.search.passage_text import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
 from loopline.search.passage_text import passage_text as passage_text
+from loopline.search.ranking import STOP_WORDS as STOP_WORDS
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
 from loopline.search.sections import SEPARATOR as SEPARATOR

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
+from functools import lru_cache
 
+from loopline.refs import split_lines
 from loopline.search.index import Chunk, Kind
 from loopline.search.sections import (
     TextSection,
@@ -15,6 +16,8 @@ from loopline.search.sections import (
     windows,
 )
 
+REMEMBERED_PATHS = 50_000
+"""The paths whose kind is remembered: a space sorts all of its files whenever its commit moves."""
 # Part of the signature of an index: raise it when the same text is cut in another way.
 CHUNKS_VERSION = 1
 
@@ -50,11 +53,7 @@ def chunk(path: str, text: str) -> list[Chunk]:
     ]
 
 
-def split_lines(text: str) -> list[str]:
-    """Return the lines of the text with their newlines; only a newline ends a line."""
-    return io.StringIO(text, newline="\n").readlines()
-
-
+@lru_cache(maxsize=REMEMBERED_PATHS)
 def kind_of(path: str) -> Kind:
     """Return the kind of a file, as its path suggests."""
     if _FAR.search(path):

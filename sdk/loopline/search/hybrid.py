@@ -82,8 +82,8 @@ def search(
     """
     if limit < 1 or (among is not None and not among):
         return []
-    found = index.candidates(query, limit=max(limit, WORDS_FOUND), among=among)
-    chunks = dict(found.chunks)
+    candidates = index.candidates(query, limit=max(limit, WORDS_FOUND), among=among)
+    chunks = dict(candidates.chunks)
     cosines: dict[int, float] = {}
     if vectors is not None and question is not None:
         near = vectors.nearest(question, limit=max(limit, NEAREST), among=among)
@@ -92,7 +92,7 @@ def search(
         chunks.update(zip(unseen, index.read(unseen), strict=True))
         missing = [number for number in chunks if number not in cosines]
         cosines.update(zip(missing, vectors.similarities(question, missing), strict=True))
-    scores = score_by_words(query, found.terms, chunks.values(), size=index.size)
+    scores = score_by_words(query, candidates.terms, chunks.values(), size=index.size)
     return _fused(chunks, dict(zip(chunks, scores, strict=True)), cosines, limit)
 
 

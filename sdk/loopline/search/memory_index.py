@@ -36,13 +36,13 @@ class MemoryIndex:
         stems = {term: word_stem(term) for term in query_terms(query)}
         share = 1 / max(len(self._chunks), 1)
         terms = tuple(QueryTerm(term, self._holding[stem] * share) for term, stem in stems.items())
-        wanted = frozenset(stems.values())
+        query_stems = frozenset(stems.values())
         return Candidates(
             terms,
             {
                 number: chunk
                 for number, (chunk, chunk_stems) in enumerate(self._chunks, start=1)
-                if not chunk_stems.isdisjoint(wanted) and (among is None or number in among)
+                if not chunk_stems.isdisjoint(query_stems) and (among is None or number in among)
             },
         )
 

@@ -119,8 +119,8 @@ class MemoryVectorIndex:
             for number in range(1, len(self._vectors) + 1)
             if among is None or number in among
         ]
-        found = map(Neighbour, numbers, self.similarities(query, numbers))
-        return sorted(found, key=lambda neighbour: (-neighbour.similarity, neighbour.number))[
+        neighbours = map(Neighbour, numbers, self.similarities(query, numbers))
+        return sorted(neighbours, key=lambda neighbour: (-neighbour.similarity, neighbour.number))[
             :limit
         ]
 

@@ -32,6 +32,7 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     taken = {skill.id: skill for skill in skills}
     warnings, added = list[str](), list[Skill]()
     for place in places:
+        warnings += _without_skill(place.root)
         for path in _skill_files(place.root):
             try:
                 _refuse_links(path)
@@ -71,3 +72,11 @@ def _refuse_links(path: Path) -> None:
 def _skill_files(root: Path) -> Iterator[Path]:
     if root.is_dir():
         yield from sorted(root.glob(f"*/{FILE}"))[:MAX_SKILLS]
+
+
+def _without_skill(root: Path) -> Iterator[str]:
+    """Yield a warning for each folder of a place that looks like a skill's and has no SKILL.md."""
+    folders = sorted(path for path in root.glob("*/") if not path.name.startswith((".", "_")))
+    for folder in folders[:MAX_SKILLS]:
+        if not [*folder.glob(FILE)]:
+            yield f"left out: {folder}: no {FILE} in this folder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import sha256
@@ -134,6 +134,23 @@ def read_skill(path: Path, namespace: str) -> Skill:
     return replace(named, body="\n\n".join([named.body, *_appendix(named)]))
 
 
+def read_skills(places: Iterable[tuple[Path, str]]) -> list[Skill]:
+    """Return the skills in these files, each with its namespace.
+
+    Raises:
+        BundleError: some are malformed; it has a problem for each of them.
+    """
+    skills, problems = list[Skill](), list[str]()
+    for path, namespace in places:
+        try:
+            skills.append(read_skill(path, namespace))
+        except BundleError as error:
+            problems += error.problems
+    if problems:
+        raise BundleError(*problems)
+    return skills
+
+
 def _bytes_of(path: Path, limit: int) -> bytes:
     try:
         size = path.stat().st_size
@@ -200,11 +217,11 @@ def _appendix(skill: Skill) -> Iterator[str]:
     if skill.tools:
         yield "\n".join(tool_lines(skill.tools))
     if skill.files:
-        more = len(skill.files) - LISTED
+        unlisted = len(skill.files) - LISTED
         lines = [
             f"Files of this skill, which react.read reads as sk:{skill.full_id}/<path>; nothing runs them:",
             *(f"- {file}" for file in skill.files[:LISTED]),
-            *([f"and {more} more"] if more > 0 else []),
+            *([f"and {unlisted} more"] if unlisted > 0 else []),
         ]
         yield "\n".join(lines)
 

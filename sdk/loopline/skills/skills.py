@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loopline.errors import BundleError, RefError
 from loopline.skills.selection import REACT, SkillSelection
-from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, Skill, read_skill
+from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, Skill, read_skills
 
 GALLERY_CHARACTERS = 16_000
 """The characters of a gallery; skills that do not fit are named by their refs alone, and then counted."""
@@ -37,16 +37,14 @@ class Skills:
         """Return the skills at `<root>/<namespace>/<id>/SKILL.md`, and at `<root>/<id>/SKILL.md` as `custom`.
 
         Raises:
-            BundleError: the folder is missing, a file is malformed, or two skills have the same name.
+            BundleError: the folder is missing, files are malformed, or two skills have the same name.
         """
         if not root.is_dir():
             raise BundleError(f"no folder of skills at {root}: create it, or name another root")
-        own = [read_skill(path, DEFAULT_NAMESPACE) for path in sorted(root.glob(f"*/{FILE}"))]
-        spaced = [
-            read_skill(path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{FILE}"))
-        ]
+        own = [(path, DEFAULT_NAMESPACE) for path in sorted(root.glob(f"*/{FILE}"))]
+        spaced = [(path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{FILE}"))]
         by_id = dict[str, Skill]()
-        for skill in (*own, *spaced):
+        for skill in read_skills([*own, *spaced]):
             existing = by_id.setdefault(skill.full_id, skill)
             if existing is not skill:
                 raise BundleError(
@@ -95,8 +93,8 @@ class Skills:
                 continue
             lines.append(line)
             room -= len(line)
-        more = [f"and {unnamed} more skills"] if unnamed else []
-        return "\n".join([*lines, *more])
+        remainder = [f"and {unnamed} more skills"] if unnamed else []
+        return "\n".join([*lines, *remainder])
 
 
 def _tools(skill: Skill, offered: Container[str] | None) -> str:

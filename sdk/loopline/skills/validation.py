@@ -36,13 +36,30 @@ class SkillProblem:
 
 
 def skill_folders(root: Path) -> list[Path]:
-    """Return the folders of the skills in a folder: itself, those in it, or those in its namespaces."""
+    """Return the folders of the skills in a folder: itself, those in it, or those in its namespaces.
+
+    Beside skills, a folder that holds none is meant to be one: it is returned too.
+    """
     if _skill_file(root) is not None:
         return [root]
     files = [
         path for name in FILES for path in (*root.glob(f"*/{name}"), *root.glob(f"*/*/{name}"))
     ]
-    return sorted({path.parent for path in files})
+    folders = {path.parent for path in files}
+    if folders:
+        folders |= {folder for folder in _visible_folders(root) if not _has_skills(folder)}
+    return sorted(folders)
+
+
+def _visible_folders(root: Path) -> Iterator[Path]:
+    return (
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
+    )
+
+
+def _has_skills(folder: Path) -> bool:
+    """Return whether a folder is a skill, or a namespace of skills."""
+    return any(_skill_file(path) is not None for path in (folder, *_visible_folders(folder)))
 
 
 def check_skill(folder: Path) -> list[SkillProblem]:

@@ -193,7 +193,7 @@ class ScriptedModel:
 
     def _entry(self, prompt: Prompt) -> Line:
         script = self._script
-        if prompt.purpose in ("summary", "selection", "title"):
+        if prompt.purpose in ("summary", "selection", "title", "search", "lesson"):
             script = self._aux.get(prompt.purpose, [])
             if not script:
                 raise ModelError(

@@ -110,13 +110,13 @@ def continue_from(database: sqlite3.Connection, base: str, contents: Contents) -
     database.execute("BEGIN")
     rows = database.execute("SELECT id, path, blob, note FROM file").fetchall()
     stored = {path: (id, blob, note) for id, path, blob, note in cast("list[_FileRow]", rows)}
-    wanted = [path for path, blob in contents.files.items() if _blob(stored, path) != blob]
+    changed_paths = [path for path, blob in contents.files.items() if _blob(stored, path) != blob]
     gone = [id for path, (id, blob, _) in stored.items() if contents.files.get(path) != blob]
     row = database.execute("SELECT chunks FROM about").fetchone()
     before = cast("tuple[int]", row)[0]
     next_id = max((id for id, _, _ in stored.values()), default=0) + 1
     freed = _remove(database, gone)
-    read = list(contents.read(wanted))
+    read = list(contents.read(changed_paths))
     size, changed = _place(database, read, next_id, freed, before)
     file_notes = {path: note for path, (_, _, note) in stored.items()}
     file_notes |= {file.path: file.note for file in read}

@@ -92,8 +92,8 @@ class ServerQuestions:
             case ElicitRequestFormParams(requested_schema=schema):
                 return await call.ask(f"{self._server} asks: {message}", dict(schema))
             case ElicitRequestURLParams(url=url):
-                place = one_line(self._without_secrets(url), QUESTION_CHARACTERS)
-                return await call.ask(f"{self._server} asks you to open {place}: {message}", None)
+                address = one_line(self._without_secrets(url), QUESTION_CHARACTERS)
+                return await call.ask(f"{self._server} asks you to open {address}: {message}", None)
 
 
 def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:

@@ -29,7 +29,7 @@ class AddedTool:
     run: Callable[[Client, JsonObject], Awaitable[McpResult]]
 
 
-async def added_tools(client: Client, taken: Collection[str]) -> dict[str, AddedTool]:
+async def added_tools(client: Client, own_names: Collection[str]) -> dict[str, AddedTool]:
     """Return the tools for the resources and prompts that a server has, unless it has tools of these names.
 
     Raises:
@@ -41,7 +41,7 @@ async def added_tools(client: Client, taken: Collection[str]) -> dict[str, Added
     if has.prompts is not None:
         prompts = await _prompts(client)
         tools += [_prompt_tool(prompts)] if prompts else []
-    return {tool.spec.name: tool for tool in tools if tool.spec.name not in taken}
+    return {tool.spec.name: tool for tool in tools if tool.spec.name not in own_names}
 
 
 async def _has_resources(client: Client) -> bool:
@@ -95,22 +95,22 @@ def _list_tool() -> AddedTool:
 
 
 async def _list(client: Client, arguments: JsonObject) -> McpResult:
-    wanted = str({"containing": "", **arguments}["containing"]).casefold()
+    search = str({"containing": "", **arguments}["containing"]).casefold()
     lines = [
         *(_line(str(each.uri), each) for each in await _resources(client)),
         *(_line(f"template {each.uri_template}", each) for each in await _templates(client)),
     ]
-    fitting = [line for line in lines if wanted in line.casefold()]
+    fitting = [line for line in lines if search in line.casefold()]
     if len(fitting) > LISTED:
-        more = f"… and {len(fitting) - LISTED} more: narrow the list with containing"
-        fitting = [*fitting[:LISTED], more]
+        remainder = f"… and {len(fitting) - LISTED} more: narrow the list with containing"
+        fitting = [*fitting[:LISTED], remainder]
     return McpResult(text="\n".join(fitting) or "There is no such resource.")
 
 
 def _line(address: str, each: Resource | ResourceTemplate) -> str:
     kind = f" ({each.mime_type})" if each.mime_type else ""
-    said = f": {each.description}" if each.description else ""
-    return one_line(f"{address} — {each.name}{kind}{said}", 400)
+    description = f": {each.description}" if each.description else ""
+    return one_line(f"{address} — {each.name}{kind}{description}", 400)
 
 
 def _read_tool() -> AddedTool:
@@ -146,12 +146,12 @@ def _prompt_tool(prompts: Sequence[Prompt]) -> AddedTool:
     }
 
     async def run(client: Client, arguments: JsonObject) -> McpResult:
-        return await _made(client, arguments, required)
+        return await _prompt_result(client, arguments, required)
 
     return AddedTool(_spec(GET_PROMPT, description, properties, "name"), run)
 
 
-async def _made(
+async def _prompt_result(
     client: Client, arguments: JsonObject, required: Mapping[str, Sequence[str]]
 ) -> McpResult:
     match {"arguments": {}, **arguments}:
@@ -162,8 +162,8 @@ async def _made(
     missing = [each for each in required.get(name, ()) if each not in texts]
     if missing:
         raise ToolError(f"the prompt {name!r} needs the arguments {', '.join(missing)}")
-    made = await client.get_prompt(name, texts)
-    return joined_result(part for message in made.messages for part in _message_parts(message))
+    result = await client.get_prompt(name, texts)
+    return joined_result(part for message in result.messages for part in _message_parts(message))
 
 
 def _message_parts(message: PromptMessage) -> tuple[str | McpFile, ...]:
@@ -175,8 +175,8 @@ def _signature(prompt: Prompt) -> str:
     arguments = ", ".join(
         each.name if each.required else f"{each.name}?" for each in prompt.arguments or ()
     )
-    said = f": {prompt.description}" if prompt.description else ""
-    return one_line(f"{prompt.name}({arguments}){said}", 200)
+    description = f": {prompt.description}" if prompt.description else ""
+    return one_line(f"{prompt.name}({arguments}){description}", 200)
 
 
 def _spec(name: str, description: str, properties: JsonObject, *required: str) -> McpToolSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable
 from typing import Any
 
 import mcp_types as types
@@ -21,6 +20,7 @@ from loopline.adapters.mcp.http_access import KeyCheck, known_addresses
 from loopline.bundle import (
     BundleService,
     HttpAddress,
+    ServedCaller,
     ServedFile,
     ServedQuestion,
     ServedResult,
@@ -39,6 +39,9 @@ ANSWER_SCHEMA: types.ElicitRequestedSchema = {
     "properties": {"answer": {"type": "string", "title": "Answer"}},
     "required": ["answer"],
 }
+NO_FIELDS: types.ElicitRequestedSchema = {"type": "object", "properties": {}}
+OPEN = "open."
+"""The beginning of the names of requests for the answers to calls that stay open."""
 ASK = "ask"
 ASK_SCHEMA: JsonObject = {
     "type": "object",
@@ -108,15 +111,16 @@ class BundleServer:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         progress = _ProgressReport(context)
+        caller = ServedCaller(on_progress=progress.show, can_ask=_can_answer(context))
         try:
-            result = await self._begin(params, progress.show)
-            while result.questions and _can_answer(context):
+            result = await self._begin(params, caller)
+            while result.questions and caller.can_ask:
                 if context.session.protocol_version in MODERN_PROTOCOL_VERSIONS:
                     return _input_required(result)
                 answers = await _elicited(context, result.questions)
                 if answers is None:
                     break
-                result = await self._served.answer(result.conversation, answers, progress.show)
+                result = await self._served.answer(result.conversation, answers, caller)
         except LooplineError as error:
             return _texts(str(error), is_error=True)
         finally:
@@ -124,7 +128,7 @@ class BundleServer:
         return _shown(result)
 
     async def _begin(
-        self, params: types.CallToolRequestParams, on_progress: Callable[[str], None]
+        self, params: types.CallToolRequestParams, caller: ServedCaller
     ) -> ServedResult:
         """Run the call, or go on with one whose questions the client has asked its user.
 
@@ -134,14 +138,14 @@ class BundleServer:
         arguments: JsonObject = params.arguments or {}
         if params.request_state is not None:
             answers = {
-                call_id: _answer(response)
-                for call_id, response in (params.input_responses or {}).items()
+                name.removeprefix(OPEN): _answer(response, is_open=name.startswith(OPEN))
+                for name, response in (params.input_responses or {}).items()
             }
-            return await self._served.answer(params.request_state, answers, on_progress)
+            return await self._served.answer(params.request_state, answers, caller)
         if params.name == ASK:
             text, conversation = _question(arguments)
-            return await self._served.ask(text, conversation, on_progress)
-        return await self._served.call(params.name, arguments, on_progress)
+            return await self._served.ask(text, conversation, caller)
+        return await self._served.call(params.name, arguments, caller)
 
     async def _complete(
         self, context: Context, params: types.CompleteRequestParams
@@ -282,13 +286,19 @@ def _can_answer(context: Context) -> bool:
 
 
 def _form(question: ServedQuestion) -> types.ElicitRequestFormParams:
-    return types.ElicitRequestFormParams(message=question.text, requested_schema=ANSWER_SCHEMA)
+    """Return the form of a question; an open one without fields is accepted or declined."""
+    schema = ANSWER_SCHEMA
+    if question.is_open:
+        schema = question.form if isinstance(question.form, dict) else NO_FIELDS
+    return types.ElicitRequestFormParams(message=question.text, requested_schema=schema)
 
 
 def _input_required(result: ServedResult) -> types.InputRequiredResult:
     """Return what a client of the newer protocol is to ask before it makes its request again."""
     requests: types.InputRequests = {
-        question.call_id: types.ElicitRequest(params=_form(question))
+        f"{OPEN if question.is_open else ''}{question.call_id}": types.ElicitRequest(
+            params=_form(question)
+        )
         for question in result.questions
     }
     return types.InputRequiredResult(input_requests=requests, request_state=result.conversation)
@@ -297,22 +307,30 @@ def _input_required(result: ServedResult) -> types.InputRequiredResult:
 async def _elicited(
     context: Context, questions: tuple[ServedQuestion, ...]
 ) -> dict[str, Json] | None:
-    """Return the answers of a client of the older protocol, None if it declines a question."""
+    """Return the answers of a client of the older protocol; None if it declines one for which a turn is paused."""
     answers = dict[str, Json]()
     for question in questions:
         form = _form(question)
         result = await context.session.elicit_form(
             form.message, form.requested_schema, context.request_id
         )
-        if result.action != "accept":
+        if result.action != "accept" and not question.is_open:
             return None
-        answers[question.call_id] = _answer(result)
+        answers[question.call_id] = _answer(result, is_open=question.is_open)
     return answers
 
 
-def _answer(response: types.InputResponse) -> Json:
-    """Return the answer in a form, or what the user did instead."""
+def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
+    """Return the answer in a form, or what the user did instead; None declines a question of an open call."""
     match response:
+        case types.ElicitResult(action="accept", content=content) if is_open:
+            fields = (content or {}).items()
+            return {
+                name: list[Json](value) if isinstance(value, list) else value
+                for name, value in fields
+            } or True
+        case types.ElicitResult() if is_open:
+            return None
         case types.ElicitResult(action="accept", content={"answer": str(answer)}):
             return answer
         case types.ElicitResult(action=action):

@@ -170,8 +170,8 @@ class MemoryFile:
         texts = (await connection.execute(digests_of(query))).all()
         digests = {row.digest for row in texts}
         loaded = await self._loaded(connection, query.owner, vector.embedder, digests)
-        found = await asyncio.to_thread(loaded.compare, vector.vector)
-        by_digest = dict(zip(loaded.digests, found, strict=True))
+        similarities = await asyncio.to_thread(loaded.compare, vector.vector)
+        by_digest = dict(zip(loaded.digests, similarities, strict=True))
         return {row.id: by_digest[row.digest] for row in texts if row.digest in by_digest}
 
     async def _loaded(

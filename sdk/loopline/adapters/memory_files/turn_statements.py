@@ -351,5 +351,5 @@ def text_of(values: TextRow) -> TurnText:
 
 def _milliseconds(moment: datetime, *, up: bool = False) -> int:
     """Return the whole milliseconds since 1970, rounded down, or `up`."""
-    whole, rest = divmod(moment - _EPOCH, _MILLISECOND)
-    return whole + (up and rest > timedelta(0))
+    milliseconds, remainder = divmod(moment - _EPOCH, _MILLISECOND)
+    return milliseconds + (up and remainder > timedelta(0))

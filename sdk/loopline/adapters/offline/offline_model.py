@@ -81,8 +81,8 @@ def next_move(prompt: Prompt) -> Move:
             text = " ".join(question.text for question in turn.questions)
             terms = (text or " ".join(turn.previous)).split()
             return Move((" ".join(terms[:TITLE_WORDS]),))
-        case "summary" | "selection":
-            return Move(())  # the loop has a mechanical way for both
+        case "summary" | "selection" | "search" | "lesson":
+            return Move(())  # the loop has a mechanical way, or does without
         case "answer" if text := answer_from_trace(prompt):
             return Move((text,))
         case "decision" | "answer":

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.search.quotes import Evidence, Quote, choose_quotes, on_one_line, without_markup
 
-ENOUGH, ENOUGH_LATER = 0.65, 0.72
+ENOUGH, ENOUGH_LATER = 0.64, 0.71
 PER_TERM = 0.02
 TERM_LIMIT = 14
 NAME_MISSING = 0.15
-AGREEMENT = 0.1
 QUERY_LIMIT = 3
 
 NATURE = "offline — a deterministic reader, not a language model"
@@ -46,7 +45,7 @@ def is_answerable(evidence: Evidence) -> bool:
 def _confidence(evidence: Evidence) -> float:
     """Return how well the best sentence and its surroundings cover the question, about 0 to 1.
 
-    The rank of the passage over all searches counts too. A long question has words that no passage repeats, so each of
+    The rank of the passage is part of the score. A long question has words that no passage repeats, so each of
     its words lowers what they must cover. A name that no passage has is strong evidence that the space has no answer.
     """
     if not evidence.scored:
@@ -55,7 +54,7 @@ def _confidence(evidence: Evidence) -> float:
     covered = (best.score + best.covered + evidence.covered) / 3
     missing = sum(term.is_name for term in evidence.missing)
     length = min(TERM_LIMIT, len(evidence.question.own))
-    return covered + PER_TERM * length + AGREEMENT * best.rank - NAME_MISSING * missing
+    return covered + PER_TERM * length - NAME_MISSING * missing
 
 
 def answer(

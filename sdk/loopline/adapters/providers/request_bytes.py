@@ -93,12 +93,14 @@ class CallForm(NamedTuple):
         the `thinking_types` must have another part behind them.
         """
         echo = echo_for(message, family)
-        made = {call.provider_id: call for call in reversed(message.calls) if call.provider_id}
+        calls_by_id = {
+            call.provider_id: call for call in reversed(message.calls) if call.provider_id
+        }
         parts = list[JsonObject]()
         for part in echo.parts if echo else ():
             if text_in(part, "type") != self.type:
                 parts.append(part)
-            elif call := made.get(text_in(part, self.id)):
+            elif call := calls_by_id.get(text_in(part, self.id)):
                 parts.append({**part, **self.fields(call)})
         while parts and text_in(parts[-1], "type") in thinking_types:
             parts.pop()

@@ -67,8 +67,8 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 async def resolve(host: str, port: int) -> Sequence[str]:
     """Return the addresses of a host as the system resolves it; a number in any notation is one."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in addresses))
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):

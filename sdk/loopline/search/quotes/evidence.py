@@ -33,7 +33,8 @@ FRAGMENT_FACTOR = 0.75
 SHORT, LONG, FAR_TOO_LONG = 30, 400, 700
 PHRASE, PHRASE_LIMIT = 0.03, 3
 CUE = 0.1
-RANK = 0.12
+RANK = 0.3
+"""How much the rank of a passage adds: of sentences with as many words, that of the better passage answers more often."""
 COMMONEST = 0.5
 BACKGROUND_MINIMUM = 4
 

@@ -1,0 +1,6 @@
+"""The command `loopline`, as `python -m loopline`."""
+
+from loopline.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Redaction by kept libraries: keys and tokens by the detectors of `detect_secrets`, personal data by `datafog`.
+
+Both are sets of patterns, checked in this process: no model is loaded, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from loopline.errors import LooplineError
+
+SECRET = "secret"
+PERSONAL = {
+    "email": "EMAIL",
+    "card": "CREDIT_CARD",
+    "phone": "PHONE",
+    "ssn": "SSN",
+    "iban": "DE_IBAN",
+    "ip": "IP_ADDRESS",
+}
+"""What `datafog` calls the kinds of personal data."""
+KINDS = (SECRET, *PERSONAL)
+ROUNDS = 4
+"""How often a text is searched again: what a mark has replaced may have hidden the text beside it."""
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r'(\\["\\/bfnrt])')
+"""Escapes of JSON, which are no part of the words beside them."""
+_ESCAPED_CHARACTER = re.compile(r"\\u00(2[013-9a-f]|[3-6][0-9a-f]|5[0-9abd-f]|7[0-9a-e])", re.I)
+_NO_PROSE = re.compile(r"\S{16}|://|PRIVATE KEY")
+"""What every text with a key has; most lines of prose have none of it."""
+_NO_WORDS = re.compile(r"[0-9@]")
+"""What all personal data has."""
+MIN_PERSONAL = 6
+"""The length of `a@b.cc`: a shorter text, such as one between two escapes, has no personal data."""
+_AROUND = " \t\r\n\"'=:,"
+MIN_GROUP = 16
+"""A part of a match that is so long is the secret itself; a shorter one is its prefix."""
+
+Span = tuple[int, int, str]
+
+
+class _Entity(Protocol):
+    type: str
+    start: int
+    end: int
+
+
+class _Scan(Protocol):
+    entities: Sequence[_Entity]
+
+
+class _Datafog(Protocol):
+    scan: Callable[..., _Scan]
+
+
+class _Detector(Protocol):
+    denylist: Iterable[re.Pattern[str]]
+
+
+class LibraryRedactor:
+    """Replaces keys, tokens and personal data of these kinds by marks such as `[redacted email]`.
+
+    Raises:
+        LooplineError: the extra `redaction` is not installed.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        chosen = set(kinds)
+        self._types = {PERSONAL[kind]: kind for kind in PERSONAL if kind in chosen}
+        try:
+            self._datafog = cast("_Datafog", import_module("datafog")) if self._types else None
+            self._patterns = list(_patterns()) if SECRET in chosen else []
+        except ModuleNotFoundError as error:
+            raise LooplineError(
+                "privacy.redact needs two libraries: pip install 'loopline[redaction]'"
+            ) from error
+        self._keys = SECRET in chosen
+
+    def redact(self, text: str) -> str:
+        """Return the text with a mark in place of each match."""
+        if self._keys and "PRIVATE KEY" in text:
+            text = _PRIVATE_KEY.sub(_mark(SECRET), text)
+        if "\\" not in text:
+            return self._searched(text)
+        plain = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
+        if plain != text and self._without_escapes(plain) != plain:
+            text = plain
+        return self._without_escapes(text)
+
+    def _without_escapes(self, text: str) -> str:
+        return "".join(
+            part if _ESCAPE.fullmatch(part) else self._searched(part)
+            for part in _ESCAPE.split(text)
+        )
+
+    def _searched(self, text: str) -> str:
+        for _ in range(ROUNDS):
+            spans = _merged(self._spans(text)) if text else []
+            if not spans:
+                break
+            parts, at = list[str](), 0
+            for start, end, kind in spans:
+                parts += [text[at:start], _mark(kind)]
+                at = end
+            text = "".join([*parts, text[at:]])
+        return text
+
+    def _spans(self, text: str) -> Iterator[Span]:
+        for pattern in self._patterns if _NO_PROSE.search(text) else ():
+            for match in pattern.finditer(text):
+                yield (*_secret_in(match), SECRET)
+        if len(text) < MIN_PERSONAL or self._datafog is None:
+            return
+        if _NO_WORDS.search(text):
+            annotations = self._datafog.scan(text, engine="regex", entity_types=list(self._types))
+            for entity in annotations.entities:
+                yield entity.start, entity.end, self._types[entity.type]
+
+
+def _mark(kind: str) -> str:
+    return f"[redacted {kind}]"
+
+
+def _secret_in(match: re.Match[str]) -> tuple[int, int]:
+    """Return the place of the secret itself: the longest part that the pattern names, else all of the match."""
+    parts = [match.span(number) for number in range(1, len(match.groups()) + 1)]
+    start, end = max(parts, key=lambda part: part[1] - part[0], default=(0, 0))
+    if end - start >= MIN_GROUP:
+        return start, end
+    matched = match[0]
+    start = match.start() + len(matched) - len(matched.lstrip(_AROUND))
+    return start, max(start, match.start() + len(matched.rstrip(_AROUND)))
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in order, those that overlap as one."""
+    merged = list[Span]()
+    for start, end, kind in sorted(span for span in spans if span[0] < span[1]):
+        if merged and start < merged[-1][1]:
+            first, last, name = merged[-1]
+            merged[-1] = (first, max(last, end), name)
+        else:
+            merged.append((start, end, kind))
+    return merged
+
+
+def _patterns() -> Iterator[re.Pattern[str]]:
+    """Yield the patterns of every detector of a kind of key; those that guess by entropy have none."""
+    base = import_module("detect_secrets.plugins.base")
+    parent = cast("type[object]", base.RegexBasedDetector)
+    package = import_module("detect_secrets.plugins")
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for value in vars(import_module(module.name)).values():
+            is_own = isinstance(value, type) and value.__module__ == module.name
+            if is_own and issubclass(value, parent) and value is not parent:
+                yield from cast("type[_Detector]", value)().denylist

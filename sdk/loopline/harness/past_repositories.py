@@ -1,0 +1,66 @@
+"""The repositories that past turns used, opened again at the commits that their headers name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loopline.errors import KnowledgeError
+from loopline.knowledge import KnowledgeConfig, Passage, Repository, read_passage
+from loopline.timeline import KnowledgeCommit
+
+
+class PastRepositories:
+    """The repositories that past turns used. One given by URL is read from its mirror, and fetched if that lacks the commit."""
+
+    def __init__(self, mirrors: Path) -> None:
+        """Take the folder of the mirrors."""
+        self._mirrors = mirrors
+        self._fetched: dict[str, Repository] = {}
+
+    def read(self, used: KnowledgeCommit, ref: str, commit: str = "") -> Passage:
+        """Read the ref from the repository of a past turn, at its commit or another one; this blocks.
+
+        Another commit, such as `HEAD`, is that of the repository as it was when it was fetched first.
+
+        Raises:
+            KnowledgeError: the repository cannot be opened, or has no such passage.
+        """
+        try:
+            repository, at = self._at(used.repository, commit or used.commit, moves=bool(commit))
+        except KnowledgeError as error:
+            raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
+        folders = {"docs_root": "", "src_root": "", "deploy_root": "", "tests_root": ""}
+        folders |= used.roots
+        config = KnowledgeConfig(
+            docs_root=folders["docs_root"],
+            src_root=folders["src_root"],
+            deploy_root=folders["deploy_root"],
+            tests_root=folders["tests_root"],
+        )
+        return read_passage(repository, config, ref, at, name=used.name)
+
+    def has(self, used: KnowledgeCommit, commit: str) -> bool:
+        """Return whether the repository of a past turn has a commit; this blocks."""
+        try:
+            self._at(used.repository, commit, moves=True)
+        except KnowledgeError:
+            return False
+        return True
+
+    def _at(self, location: str, commit: str, *, moves: bool) -> tuple[Repository, str]:
+        """Return the repository and the full id of a commit; one that is pinned needs no network if it is there."""
+        from loopline.adapters.git import GitRepository
+
+        if location not in self._fetched and not moves:
+            try:
+                repository = GitRepository.open(
+                    location, ref=commit, mirrors=self._mirrors, fetch=False
+                )
+                return repository, repository.resolve(commit)
+            except KnowledgeError:
+                pass  # it came later than the mirror was fetched
+        if location not in self._fetched:
+            self._fetched[location] = GitRepository.open(
+                location, ref=commit, mirrors=self._mirrors
+            )
+        return self._fetched[location], self._fetched[location].resolve(commit)
