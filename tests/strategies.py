@@ -22,7 +22,7 @@ from loopline.timeline import (
     UserPrompt,
     body_types,
 )
-from loopline.timeline.codec import VERSION
+from loopline.timeline.codec import SHORT
 
 texts = st.text(max_size=40)
 """Any text that UTF-8 can hold."""
@@ -57,7 +57,7 @@ def unknown_bodies() -> SearchStrategy[Body]:
     changed = st.builds(
         Unknown,
         stored_type=st.sampled_from(sorted(body_types())),
-        version=st.integers(VERSION + 1, 9),
+        version=st.integers(SHORT + 1, 9),
         stored=texts,
     )
     return later | changed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError
-from loopline.bundle import LoadedBundle, load, load_skills, load_tools
+from loopline.bundle import LoadedBundle, load, load_runtimes, load_skills, load_tools
 from tests.authoring.bundle_files import SPECS, TOOLS, guide, line_of
 
 SKILL = "---\nname: Tea\ndescription: How to make tea.\n---\nBoil water.\n"
@@ -69,6 +69,14 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
     assert tools_of(tmp_path, descriptor) == ["shop.find"]
 
 
+def test_tools_that_run_programs_may_have_backends_of_their_own(tmp_path: Path) -> None:
+    named = '{"exec.python": "fargate", "exec.shell": "process", "shop.find": "local"}'
+    loaded = bundle(tmp_path, {"tools_descriptor.py": f"{SPECS}TOOL_RUNTIME = {named}\n"})
+    assert list(load_tools("guide.tools_descriptor", loaded)) == ["shop.find"]
+    runtimes = load_runtimes("guide.tools_descriptor", loaded)
+    assert runtimes == {"exec.python": "fargate", "exec.shell": "process"}
+
+
 @pytest.mark.parametrize(
     ("descriptor", "line", "message"),
     [
@@ -122,6 +130,11 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
             "shop.find",
             "'shop.find' cannot run in 'docker': only 'local' works",
         ),
+        (
+            f'{SPECS}TOOL_RUNTIME = {{\n    "exec.python": "fargat",\n}}',
+            "exec.python",
+            "'exec.python' cannot run in 'fargat', nearest is 'fargate'",
+        ),
     ],
 )
 def test_a_wrong_tools_descriptor_is_told_with_its_line(
@@ -141,7 +154,7 @@ def test_tools_that_are_not_there_are_told_with_who_asked(tmp_path: Path, where:
         tools_of(tmp_path, f'TOOLS_SPECS = [\n    {{{where}, "alias": "a"}},\n]')
     location = line_of(tmp_path / "guide" / "tools_descriptor.py", "alias")
     assert str(raised.value).endswith(f"(asked for at {location})")
-    assert "nearest are [" in str(raised.value)
+    assert "nearest are '" in str(raised.value)
 
 
 def test_a_tool_without_a_schema_is_told_with_its_line(tmp_path: Path) -> None:

@@ -227,7 +227,12 @@ def test_an_unknown_name_says_what_was_looked_for(tmp_path: Path) -> None:
     with inside(tmp_path):
         message = complaint("giude")
     assert "no bundle 'giude': no folder of that name here or in bundles/" in message
-    assert "'loopline.bundles'; nearest are ['guide'" in message
+    assert "'loopline.bundles'; nearest is 'guide'" in message
+
+
+def test_an_unknown_name_where_there_is_no_bundle_says_how_to_create_one(tmp_path: Path) -> None:
+    with inside(tmp_path):
+        assert complaint("guide").endswith("'loopline.bundles'; loopline new NAME creates one")
 
 
 def test_an_empty_name_is_refused() -> None:
@@ -243,14 +248,14 @@ def test_a_malformed_project_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_an_unknown_path_names_what_lies_beside_it(tmp_path: Path) -> None:
     guide(tmp_path)
     path = tmp_path / "giude"
-    assert complaint(path) == f"{path}: no such folder; nearest are ['guide']"
+    assert complaint(path) == f"{path}: no such folder; nearest is 'guide'"
 
 
 def test_a_missing_file_names_the_files_that_lie_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "tee.py"
-    assert complaint(path) == f"{path}: no such file; there is none to take in its place"
+    assert complaint(path) == f"{path}: no such file; there is no other"
     write(tmp_path, {"tea.py": ""})
-    assert complaint(path) == f"{path}: no such file; nearest are ['tea.py']"
+    assert complaint(path) == f"{path}: no such file; nearest is 'tea.py'"
 
 
 def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
@@ -357,7 +362,7 @@ def test_a_module_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as raised:
         loaded.resolve_module("guide.tools_descripter")
     assert str(raised.value).startswith(f"{loaded.folder}: no module 'guide.tools_descripter'")
-    assert "nearest are ['guide.tools_descriptor'" in str(raised.value)
+    assert "nearest are 'guide.tools_descriptor'" in str(raised.value)
 
 
 def test_a_module_of_a_single_file_is_told(tmp_path: Path) -> None:
@@ -373,7 +378,7 @@ def test_a_file_outside_the_bundle_is_not_its_own(tmp_path: Path, ref: str) -> N
 
 
 def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"no file 'tool\.py' in .*nearest are \['tools\.py'"):
+    with pytest.raises(BundleError, match=r"no file 'tool\.py' in .*nearest are 'tools\.py'"):
         load(guide(tmp_path)).resolve_file("tool.py")
 
 

@@ -37,6 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "home/.agents/skills/bad/SKILL.md": skill("bad", "home", "colour: red\n"),
             "home/.agents/skills/ring/SKILL.md": skill("ring", "home", "imports: [ring]\n"),
             "home/.config/agents/skills/jar/SKILL.md": skill("jar", "config"),
+            "home/.config/agents/skills/shelf/lid/SKILL.md": skill("lid", "config"),
         },
     )
     monkeypatch.setenv("HOME", str(home))
@@ -78,6 +79,8 @@ async def test_what_is_left_out_is_said_with_its_file(
     tea = project / "repository/app/.agents/skills/tea/SKILL.md"
     first = project / "bundle/tea/SKILL.md"
     assert f"{tea}:1: left out: {first} has this name and stands first" in caplog.text
+    shelf = project / "home/.config/agents/skills/shelf"
+    assert f"left out: {shelf}: no SKILL.md in this folder" in caplog.text
 
 
 async def test_a_skill_of_a_place_is_read_with_its_files(project: Path) -> None:

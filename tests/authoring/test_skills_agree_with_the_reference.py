@@ -140,6 +140,14 @@ def test_skills_are_found_in_a_folder_and_in_its_namespaces(tmp_path: Path) -> N
     assert skill_folders(one) == [one]
 
 
+def test_a_folder_beside_skills_that_holds_none_is_named(tmp_path: Path) -> None:
+    laid(tmp_path / "public", valid())
+    for name in ("empty", "_drafts", ".git"):
+        (tmp_path / name).mkdir()
+    checked = Loopline(tmp_path)("skills", "check", ".")
+    assert (checked.code, checked.out) == (1, "empty:1: SKILL.md is missing\n")
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     laid(tmp_path / ".agents/skills", valid())
     command = Loopline(tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from loopline import BundleError, Output, Source, ToolContext, ToolError, tool
 from loopline.bundle.importer import import_path
@@ -196,6 +196,22 @@ def test_values_reach_the_function_as_its_types() -> None:
 )
 def test_a_bad_argument_is_named(arguments: JsonObject, message: str) -> None:
     assert message in complaint(find, arguments)
+
+
+def even(number: int) -> int:
+    if number % 2:
+        raise ValueError("it must be even")
+    return number
+
+
+@tool(effect="read")
+def halve(number: Annotated[int, AfterValidator(even)]) -> int:
+    """Halve an even number."""
+    return number // 2
+
+
+def test_what_a_validator_of_the_author_says_is_said_as_it_is() -> None:
+    assert complaint(halve, {"number": 3}) == "shop.halve: 'number': it must be even, got 3"
 
 
 def test_every_bad_argument_is_named() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
+from loopline.adapters.execution.docker import DockerSandbox
+from loopline.adapters.execution.docker_daemon import DockerDaemon
+from loopline.adapters.execution.fargate import FargateSandbox
 from loopline.adapters.execution.process import BubblewrapSandbox
+from loopline.sandbox import Sandbox
+from tests.support.docker_daemons import SETTINGS, docker_daemon
+from tests.support.ecs_endpoint import TASKS, local_aws
 from tests.support.escapes import NAMES, canaries, judge_all
 
 
@@ -17,12 +25,26 @@ def write(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-async def measure(folder: Path) -> int:
+async def measure(folder: Path, backend: str) -> int:
     """Print a line for each program; return how many got out."""
+    with ExitStack() as stack:
+        host = stack.enter_context(docker_daemon()) if backend != "process" else ""
+        if backend == "fargate":
+            os.environ.update(stack.enter_context(local_aws(host)).variables)
+        return await _measured(folder, backend, host)
+
+
+async def _measured(folder: Path, backend: str, host: str) -> int:
     runs, watched_folder = folder / "r", folder / "c"
     runs.mkdir()
     watched_folder.mkdir()
-    sandbox = BubblewrapSandbox(folder=runs)
+    match backend:
+        case "docker":
+            sandbox: Sandbox = DockerSandbox(SETTINGS, DockerDaemon(host), folder=runs)
+        case "fargate":
+            sandbox = FargateSandbox(TASKS, folder=runs)
+        case _:
+            sandbox = BubblewrapSandbox(folder=runs)
     with canaries(watched_folder) as watched:
         verdicts = await judge_all(sandbox, NAMES, watched, at_once=2)
     await sandbox.close()
@@ -38,9 +60,11 @@ async def measure(folder: Path) -> int:
 
 def main() -> int:
     """Run the corpus."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=["process", "docker", "fargate"], default="process")
+    backend: str = parser.parse_args().backend
     with tempfile.TemporaryDirectory(prefix="lx") as folder:
-        return 1 if asyncio.run(measure(Path(folder))) else 0
+        return 1 if asyncio.run(measure(Path(folder), backend)) else 0
 
 
 if __name__ == "__main__":

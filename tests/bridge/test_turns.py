@@ -114,10 +114,13 @@ async def test_twenty_rounds_are_taken_by_a_server_that_checks_all_of_them(
     [
         ("nobody:gpt", "begin it with openai:, .* by way of pydantic-ai, with .*google:"),
         ("pydantic-ai:gpt-5", "begin it with openai:"),
-        ("bedrock:some-model", r"pydantic-ai-slim\[bedrock\]"),
+        ("cohere:some-model", r"pydantic-ai-slim\[cohere\]"),
     ],
 )
-def test_a_string_that_names_no_model_says_what_is_possible(model: str, message: str) -> None:
+def test_a_string_that_names_no_model_says_what_is_possible(
+    model: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CO_API_KEY", "a key")
     with pytest.raises(ModelError, match=message):
         Harness.open(workbench(), store="memory:", model=model)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from loopline.adapters.sql import SqlLog
+from loopline.conversations.interrupts import InterruptQueue
+from loopline.files import AttachmentCaps
+from loopline.models import Json
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
@@ -20,6 +24,11 @@ from loopline.timeline import (
     Recorder,
     Timeline,
     TimelineLog,
+    ToolCalled,
+    ToolPending,
+    ToolQuestion,
+    TurnHeader,
+    UserAnswer,
     UserFollowup,
     UserPrompt,
 )
@@ -90,3 +99,99 @@ async def test_one_that_is_cancelled_while_another_is_first_is_recorded_all_the_
         await asyncio.wait(recording)
     assert {block.body for block in blocks[1:]} == set(notes)
     assert pen.timeline.blocks == blocks == list(await log.read(HERE))
+
+
+async def answers(log: TimelineLog) -> list[Json]:
+    """The answers in the log."""
+    blocks = await log.read(HERE, types=["user.answer"])
+    return [block.body.value for block in blocks if isinstance(block.body, UserAnswer)]
+
+
+@asynccontextmanager
+async def asking(log: TimelineLog) -> AsyncGenerator[tuple[Recorder, asyncio.Task[Json]]]:
+    """A recorder whose turn has a call that asks, and the task that waits for the answer."""
+    async with log.lease(HERE) as term:
+        pen = recorder(log, term, [])
+        await pen.record(
+            TurnHeader(bundle="shop", model="scripted", protocol="native"),
+            ToolCalled(call_id="c1", tool="shop.find", arguments={}),
+        )
+        announced = asyncio.Event()
+        question = ToolQuestion(call_id="c1", question="Which tea?")
+        task = asyncio.create_task(pen.ask(question, announced.set))
+        await announced.wait()
+        yield pen, task
+
+
+def inbox(log: TimelineLog) -> InterruptQueue:
+    """The inbox of the conversation."""
+    return InterruptQueue(log, HERE, steered=lambda: None, last_seq=lambda: None)
+
+
+async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_too(
+    log: TimelineLog,
+) -> None:
+    async with asking(log) as (pen, task):
+        assert pen.questions.answer("c1", "black")
+        answering = inbox(log).answer("c1", "green")
+        [outcome] = await asyncio.gather(answering, return_exceptions=True)
+        value = await task
+    assert await answers(log) == [value]
+    assert (outcome is True) == (value == "green")
+
+
+async def test_of_many_answers_from_elsewhere_one_is_recorded(log: TimelineLog) -> None:
+    async with asking(log) as (pen, task):
+        teas = [f"tea {number}" for number in range(4)]
+        outcomes = await asyncio.gather(
+            *(inbox(log).answer("c1", tea) for tea in teas), return_exceptions=True
+        )
+        assert await pen.catch_up()
+        value = await task
+    assert await answers(log) == [value]
+    assert [tea for tea, first in zip(teas, outcomes, strict=True) if first is True] == [value]
+
+
+async def test_each_of_two_questions_that_a_call_asks_at_once_gets_its_own_answer(
+    log: TimelineLog,
+) -> None:
+    async with asking(log) as (pen, first):
+        announced = asyncio.Event()
+        question = ToolQuestion(call_id="c1", question="Which cup?")
+        second = asyncio.create_task(pen.ask(question, announced.set))
+        await asyncio.sleep(0)
+        assert pen.questions.answer("c1", "green")
+        await announced.wait()
+        assert pen.questions.answer("c1", "blue")
+        assert (await first, await second) == ("green", "blue")
+    assert await answers(log) == ["green", "blue"]
+
+
+async def test_a_question_that_is_taken_back_lets_the_next_one_of_its_call_be_asked(
+    log: TimelineLog,
+) -> None:
+    async with asking(log) as (pen, first):
+        question = ToolQuestion(call_id="c1", question="Which cup?")
+        announced = asyncio.Event()
+        second = asyncio.create_task(pen.ask(question, announced.set))
+        first.cancel()
+        await announced.wait()
+        assert pen.questions.answer("c1", "blue")
+        assert await second == "blue"
+    assert await answers(log) == ["blue"]
+
+
+async def test_of_two_answers_to_a_paused_call_the_second_is_refused(log: TimelineLog) -> None:
+    async with log.lease(HERE) as term:
+        await recorder(log, term, []).record(
+            TurnHeader(bundle="shop", model="scripted", protocol="native"),
+            ToolCalled(call_id="c1", tool="shop.find", arguments={}),
+            ToolPending(call_id="c1", kind="question", question="Which tea?", digest=""),
+        )
+    outcomes = await asyncio.gather(
+        *(inbox(log).answer_paused({"c1": tea}, AttachmentCaps()) for tea in ("green", "black")),
+        return_exceptions=True,
+    )
+    [refused] = [outcome for outcome in outcomes if outcome is not None]
+    assert str(refused) == "c1 has been answered already"
+    assert len(await answers(log)) == 1

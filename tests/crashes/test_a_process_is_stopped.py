@@ -95,7 +95,9 @@ async def test_who_was_stopped_in_a_tool_and_taken_over_records_and_begins_nothi
         stopped.send_signal(signal.SIGCONT)
         said, complained = await asyncio.to_thread(stopped.communicate)
         assert await log.read(HERE) == before
-    assert (said, complained) == ("lost\n", "")
+    # If a heartbeat had asked the loop to tick just before the stop, the loop was blocked, and says so.
+    lines = [line for line in complained.splitlines() if "event loop was blocked" not in line]
+    assert (said, lines) == ("lost\n", [])
     assert await asyncio.to_thread(ledger.read_text) == "entered\nleft\n"
 
 

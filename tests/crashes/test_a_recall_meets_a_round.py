@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
+from random import Random
+from typing import TypeVar
 
 from loopline import Store
 from loopline.adapters.sql import SqlLog
@@ -11,7 +14,11 @@ from loopline.conversations import Receipt
 from loopline.timeline import Entry, RoundStart, Timeline, UserRecalled
 from tests.crashes.processes import HERE, prompt, url
 
+T = TypeVar("T")
+
 TIMES = 1_000
+MOST_SECONDS = 0.002
+"""A recall begins at most so long after the round, or before it."""
 
 
 def taking(seq: int) -> Entry:
@@ -30,6 +37,11 @@ def taking(seq: int) -> Entry:
     return Entry(body=start, turn=1)
 
 
+async def after(seconds: float, started: Awaitable[T]) -> T:
+    await asyncio.sleep(max(0.0, seconds))
+    return await started
+
+
 async def test_of_a_round_and_a_recall_the_first_counts_and_the_user_is_told_so_1000_times(
     quick_folder: Path,
 ) -> None:
@@ -41,15 +53,15 @@ async def test_of_a_round_and_a_recall_the_first_counts_and_the_user_is_told_so_
         runners.lease(HERE) as term,
     ):
         talk = users.conversation(HERE.name)
-        count = 0
+        count, moments = 0, Random(1)
         for number in range(TIMES):
             block = (await users.log.append(HERE, [prompt(f"{number}")], seen=count))[-1]
             recalling = talk.recall(Receipt(block.seq, block.turn))
             appending = runners.append(HERE, [taking(block.seq)], seen=block.seq, term=term)
-            if number % 2:
-                told[block.seq], _ = await asyncio.gather(recalling, appending)
-            else:
-                _, told[block.seq] = await asyncio.gather(appending, recalling)
+            wait = moments.uniform(-MOST_SECONDS, MOST_SECONDS)
+            told[block.seq], _ = await asyncio.gather(
+                after(wait, recalling), after(-wait, appending)
+            )
             count = block.seq + 2
         blocks = await runners.read(HERE)
     recalls = {b.body.said: b.seq for b in blocks if isinstance(b.body, UserRecalled)}

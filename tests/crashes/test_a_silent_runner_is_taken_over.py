@@ -15,11 +15,12 @@ from typing import TypeVar
 import pytest
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.group_commit import GroupCommit
 from loopline.adapters.sql.leases import Heartbeat, Leases, since_boot
 from loopline.adapters.sql.rows import StoreReader
 from loopline.adapters.sql.sqlite import Connection, ConnectionPool, file_id
 from loopline.adapters.sql.store_file import open_to_write
-from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads, WriterThread
+from loopline.adapters.sql.store_threads import LogSync, ReaderThreads, WriterThread
 from loopline.adapters.sql.store_writer import StoreWriter
 from loopline.clock import SystemClock
 from loopline.errors import ConflictError, LeaseLost
@@ -234,7 +235,7 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
         readers = ReadersOfALateOwner(store, reading)
         writer = StoreWriter(store, SystemClock(), None)
         thread = WriterThread(store, file_id(store), writing, writer.clear_cache)
-        group = GroupCommit(thread, writer)
+        group = GroupCommit(thread, writer, LogSync(store))
         leases = Leases(store, StoreReader(store, None), readers, lambda: group, 60)
         with pytest.raises(ConflictError):
             await leases.hold(HERE, wait=False).__aenter__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -127,5 +128,7 @@ def test_what_a_user_may_say_at_any_time_survives_the_loss_of_power(body: Body) 
         check_append([entry], term=None, newest=0)
     except LeaseLost:
         return
-    request = AppendRequest.encode(HERE, [entry], seen=0, term=None, key="", has_blobs=False)
+    request = AppendRequest.encode(
+        HERE, [entry], seen=0, term=None, key="", now=datetime.now(UTC), has_blobs=False
+    )
     assert request.survives_power_loss

@@ -13,8 +13,8 @@ import pytest
 
 from loopline.adapters.sql import SqlLog
 from loopline.adapters.sql.store_writer import CACHED_CONVERSATIONS
-from loopline.errors import StoreBusy, StoreError, StoreFull
-from loopline.timeline import ConversationKey, Entry
+from loopline.errors import ConflictError, StoreBusy, StoreError, StoreFull
+from loopline.timeline import ConversationKey, Entry, Notes
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 from tests.support.sqlite_connections import each_connection
 
@@ -152,3 +152,24 @@ def test_blobs_that_may_not_grow_are_full_until_they_may(tmp_path: Path) -> None
     assert (int(kept), int(after)) == (0, 1)
     blobs = list((tmp_path / "talk.db-blobs").glob("??/*"))
     assert len(blobs) == 1
+
+
+async def test_a_refused_fork_harms_no_append_beside_it(tmp_path: Path) -> None:
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        for conversation in (HERE, THERE):
+            await log.append(conversation, PAIR, seen=0)
+
+        async def fork() -> None:
+            for _ in range(100):
+                with pytest.raises(ConflictError):
+                    await log.fork(HERE, THERE, 1)
+
+        forks = asyncio.create_task(fork())
+        seen = 2
+        async with log.lease(HERE) as term:
+            while not forks.done():
+                notes = [Entry(body=Notes(text="so"), turn=1)]
+                seen = (await log.append(HERE, notes, seen=seen, term=term))[-1].seq
+                await asyncio.sleep(0)
+        await forks
+        assert len(await log.read(HERE)) == seen > 2

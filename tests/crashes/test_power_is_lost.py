@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.sqlite import on_sync, sync_log
+from loopline.errors import StoreError
 from loopline.timeline import (
+    NEW_TURN,
     Block,
     Body,
     Completion,
@@ -20,6 +27,7 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
+from loopline.timeline.log import child_name
 from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, start, url
 from tests.support.sqlite_connections import each_connection
@@ -102,22 +110,99 @@ ON_THE_DISK = [
 ]
 
 
+@contextmanager
+def noted() -> Generator[list[str]]:
+    """The commits, and the times when the disk has the log."""
+    events = list[str]()
+
+    def note(statement: str) -> None:
+        if statement in ("COMMIT", "PRAGMA synchronous = FULL"):
+            events.append(statement)
+
+    def note_disk(store: Path) -> None:
+        events.append(f"the disk has {store.name}")
+
+    on_sync.append(note_disk)
+    try:
+        with each_connection(lambda connection: connection.set_trace_callback(note)):
+            yield events
+    finally:
+        on_sync.remove(note_disk)
+
+
 @pytest.mark.parametrize("body", ON_THE_DISK, ids=lambda body: str(body.type))
 async def test_what_must_not_be_lost_is_on_the_disk_before_it_is_acknowledged(
     tmp_path: Path, body: Body
 ) -> None:
-    settings = list[str]()
-
-    def note(statement: str) -> None:
-        _, is_set, setting = statement.partition("PRAGMA synchronous = ")
-        if is_set:
-            settings.append(setting)
-
-    with each_connection(lambda connection: connection.set_trace_callback(note)):
-        async with (
-            await SqlLog.open(url(tmp_path / "talk.db")) as log,
-            log.lease(HERE) as term,
-        ):
+    with noted() as events:
+        async with await SqlLog.open(url(tmp_path / "talk.db")) as log, log.lease(HERE) as term:
             for appended in (Notes(text="so"), body, Notes(text="on")):
                 await log.append(HERE, [Entry(body=appended, turn=1)], seen=0, term=term)
-    assert settings[-3:] == ["NORMAL", "FULL", "NORMAL"]
+                events.append("acknowledged")
+    plain = ["COMMIT", "acknowledged"]
+    assert events[-7:] == [*plain, "COMMIT", "the disk has talk.db", "acknowledged", *plain]
+
+
+@pytest.mark.parametrize("body", ON_THE_DISK, ids=lambda body: str(body.type))
+async def test_of_a_child_run_the_disk_has_all_but_its_task_and_its_result(
+    tmp_path: Path, body: Body
+) -> None:
+    child = structs.replace(HERE, name=child_name(HERE.name, "c1", 1))
+    with noted() as events:
+        async with await SqlLog.open(url(tmp_path / "talk.db")) as log, log.lease(child) as term:
+            events.clear()
+            await log.append(child, [Entry(body=body, turn=1)], seen=0, term=term)
+            acknowledged = list(events)
+    is_waited_for = not isinstance(body, UserPrompt | Completion)
+    assert acknowledged == ["COMMIT", *["the disk has talk.db"] * is_waited_for]
+
+
+async def test_an_append_says_that_it_is_stored_when_the_disk_fails_behind_its_commit(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "talk.db"
+    first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
+    async with await SqlLog.open(url(path)) as log:
+        with unsynced(path), pytest.raises(StoreError, match="is in the store") as failure:
+            await log.append(HERE, first, seen=0, key="first")
+        assert len(await log.read(HERE)) == 1
+        # It may still lack what it failed to write.
+        with pytest.raises(StoreError, match=re.escape(str(failure.value))):
+            await log.append(HERE, first, seen=0, key="first")
+    async with await SqlLog.open(url(path)) as log:
+        assert len(await log.append(HERE, first, seen=0, key="first")) == 1
+
+
+async def test_a_log_whose_disk_has_failed_is_closed_while_an_append_waits(tmp_path: Path) -> None:
+    path = tmp_path / "talk.db"
+    first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
+    log = await SqlLog.open(url(path))
+    with unsynced(path), pytest.raises(StoreError):
+        await log.append(HERE, first, seen=0)
+    appending = asyncio.create_task(log.append(HERE, first, seen=1))
+    await asyncio.sleep(0)
+    await log.close()
+    with pytest.raises(StoreError, match="its disk failed"):
+        await appending
+    assert not await asyncio.to_thread(Path(f"{path}-wal").exists)
+
+
+@contextmanager
+def unsynced(store: Path) -> Generator[None, None, None]:
+    """Have no disk to wait for in the place of the store's write-ahead log, which is still written."""
+    log, aside = Path(f"{store}-wal"), store.with_name("aside")
+    log.rename(aside)
+    log.symlink_to("/dev/null")
+    try:
+        yield
+    finally:
+        log.unlink()
+        aside.rename(log)
+
+
+def test_a_log_that_was_moved_into_the_store_needs_no_wait(tmp_path: Path) -> None:
+    path = tmp_path / "talk.db"
+    with pytest.raises(StoreError, match="its disk failed"):
+        sync_log(path)
+    path.touch()
+    sync_log(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import termios
@@ -83,6 +84,12 @@ class Terminal:
         with self._drawing:
             return "\n".join(line.rstrip() for line in self._screen.display)
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed, as a shell needs it."""
+        flags: int = termios.tcgetattr(self._keys)[3]
+        return bool(flags & termios.ECHO and flags & termios.ICANON)
+
     def see(self, text: str) -> None:
         """Wait until the text stands on the screen.
 
@@ -97,6 +104,10 @@ class Terminal:
     def type(self, keys: str) -> None:
         """Press the keys."""
         os.write(self._keys, keys.encode())
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command."""
+        self._process.send_signal(number)
 
     def wait_for(self, text: str) -> None:
         """Wait until the text has been shown."""

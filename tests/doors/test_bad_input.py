@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
 from tests.doors.bundles import QUESTION
@@ -35,6 +38,11 @@ def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], message: st
     ran = tea(*arguments)
     assert message in complaint(ran)
     assert ran.code == 2
+
+
+def test_the_command_is_a_module_too(tea: Loopline) -> None:
+    ran = tea.paste(f"{sys.executable} -m loopline timeline")
+    assert (ran.code, "no store" in complaint(ran)) == (1, True)
 
 
 @pytest.mark.parametrize("arguments", [(), ("rnu",), ("run",), ("run", "guide", "x", "--nope")])
@@ -100,6 +108,14 @@ def test_a_tool_that_fails_says_where(slow: Loopline) -> None:
     assert ran.code == 1
 
 
+def test_a_program_that_fails_says_so_to_the_shell(slow: Loopline) -> None:
+    local = ["--prop", "execution.runtime.mode=local", "--prop", "execution.allow_local=true"]
+    for program, code in (("1 / 0", 1), ("print('well')", 0)):
+        arguments = json.dumps({"contract": [], "program": program})
+        ran = slow("tool", "slow", "exec.python", arguments, *local)
+        assert ran.code == code, ran
+
+
 BROKEN_TOOL = '''from loopline import tool
 
 
@@ -148,16 +164,18 @@ def test_check_lists_every_problem(slow: Loopline) -> None:
         {
             "slow/tools.py": "from loopline import tool\n\n\n@tool\ndef work(what):\n    pass\n",
             "slow/skills/public/dig/SKILL.md": "no front matter\n",
+            "slow/skills/public/sow/SKILL.md": "---\nname: sow\ncolour: green\n---\nSow.\n",
             "slow/loopline.yaml": "secnds: 3\n",
         },
     )
     ran = slow("check", "slow")
     problems = [line for line in ran.err.splitlines() if line.startswith("error: ")]
     assert ran.code == 1
-    assert len(problems) == 3
+    assert len(problems) == 4
     assert "loopline.yaml:1: no property 'secnds'" in problems[0]
     assert "tools.py:4" in problems[1]
-    assert "SKILL.md:1" in problems[2]
+    assert "dig/SKILL.md:1" in problems[2]
+    assert "sow/SKILL.md:3" in problems[3]
 
 
 def test_check_says_what_a_bundle_is_made_of(slow: Loopline, tea: Loopline) -> None:

@@ -29,6 +29,15 @@ def test_what_is_there_or_cannot_be_a_package_is_refused(tmp_path: Path) -> None
     assert "exists" in again.err
 
 
+def test_servers_beside_the_bundles_folder_are_named_by_check(tmp_path: Path) -> None:
+    loopline = Loopline(tmp_path)
+    loopline("new", "tea_shop")
+    (tmp_path / "tea_shop" / ".mcp.json").write_text('{"mcpServers": {}}')
+    ran = loopline("check", "tea_shop")
+    assert ran.code == 0
+    assert "tea_shop/.mcp.json is not read: move it to " in ran.err
+
+
 def test_bundles_are_found_by_name(tmp_path: Path) -> None:
     loopline = Loopline(tmp_path)
     assert loopline("bundles").code == 0

@@ -64,6 +64,12 @@ def test_a_type_that_is_written_wrong_names_the_nearest(
     assert "no block here has the type 'react.tol': nearest is 'react.tool'" in ran.err
 
 
+def test_a_type_like_no_other_is_told_with_what_types_begin(talked: Talked) -> None:
+    ran = talked.loopline("timeline", "--types", "nosuch")
+    assert "no block here has the type 'nosuch': types begin with artifact, assistant," in ran.err
+    assert ran.err.rstrip().endswith("turn, user")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+
+import pytest
 
 from loopline import Harness
 from tests.doors.bundles import QUESTION
-from tests.doors.command import Loopline
+from tests.doors.command import LOOPLINE, Loopline
 from tests.doors.terminal import Terminal
 
 
@@ -38,6 +42,43 @@ def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
     assert (again.code, "was forgotten before" in again.err) == (0, True)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("forget", "c1"), ("forget-user", "ann"), ("forget-inactive", "--days", "1")],
+    ids=lambda command: command[0],
+)
+def test_nothing_is_removed_from_a_store_that_is_not_there_and_none_is_begun(
+    tea: Loopline, command: tuple[str, ...]
+) -> None:
+    ran = tea(*command, "--yes", "--store", "sqlite:///elsewhere.db")
+    assert (ran.code, "there is no store at" in ran.err) == (1, True)
+    assert list(tea.folder.glob("elsewhere*")) == []
+
+
+def test_a_user_is_exported_and_forgotten_whole(tea: Loopline) -> None:
+    for name in ("c1", "c2"):
+        tea("run", "guide", QUESTION, "-c", name, "--user", "ann")
+    tea("run", "guide", QUESTION, "-c", "c1")
+    exported = tea("export-user", "ann", "of-ann")
+    assert (exported.code, exported.err) == (0, "2 documents in of-ann\n")
+    again = tea("export-user", "ann", "of-ann")
+    assert (again.code, "of-ann exists already" in again.err) == (1, True)
+    assert tea("forget-user", "ann").code == 2
+    assert tea("forget-user", "ann", "--yes").err == "2 conversations of the user ann forgotten\n"
+    assert tea("timeline", "--list", "--user", "ann").err == "no such conversation\n"
+    assert tea("read", "ar:turn_1.user.prompt", "-c", "c1").code == 0
+    assert tea("import", "of-ann/1.json", "--user", "ann", "--as", "back").code == 0
+
+
+def test_what_was_used_lately_is_not_forgotten_as_inactive(tea: Loopline) -> None:
+    for days in ("0", "-3", "99999999999", "many"):
+        wrong = tea("forget-inactive", "--days", days, "--yes")
+        assert (wrong.code, "--days" in wrong.err, "Traceback" in wrong.err) == (2, True, False)
+    tea("run", "guide", QUESTION, "-c", "c1")
+    assert tea("forget-inactive", "--days", "30", "--yes").err == "0 conversations forgotten\n"
+    assert tea("read", "ar:turn_1.user.prompt", "-c", "c1").code == 0
+
+
 def test_the_latest_conversation_is_one_of_the_project_that_is_run_in(tea: Loopline) -> None:
     async def converse_elsewhere() -> None:
         store = f"sqlite:///{tea.folder}/.loopline/loopline.db"
@@ -47,6 +88,24 @@ def test_the_latest_conversation_is_one_of_the_project_that_is_run_in(tea: Loopl
     tea("run", "guide", QUESTION, "-c", "ours")
     asyncio.run(converse_elsewhere())
     assert "conversation ours (the latest)" in tea("run", "guide").err
+
+
+def test_a_turn_goes_on_when_the_reader_of_its_steps_has_gone(tea: Loopline) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [LOOPLINE, "run", "guide", QUESTION, "-c", "c1"],
+        cwd=tea.folder,
+        env=tea.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        check=False,
+    )
+    os.close(writer)
+    assert ran.returncode == 0
+    assert ran.stdout.decode() == tea("run", "guide", QUESTION, "-c", "c2").out
+    assert tea.blocks("c1")[-1]["body"]["reason"] == "complete"
 
 
 def test_fork_prints_the_name_of_the_new_conversation(tea: Loopline) -> None:
@@ -66,7 +125,7 @@ def test_feedback_is_recorded_and_taken_back(tea: Loopline) -> None:
         (None, ""),
     ]
     missing = tea("feedback", "turn_2", "ok")
-    assert (missing.code, "no turn 'turn_2'" in missing.err) == (1, True)
+    assert (missing.code, "no turn 'turn_2': here is turn_1" in missing.err) == (1, True)
 
 
 def test_a_reader_that_has_read_enough_is_no_failure(tea: Loopline) -> None:
@@ -91,3 +150,21 @@ def test_a_file_that_is_not_there_is_named(tea: Loopline) -> None:
 def test_the_version_is_printed(tea: Loopline) -> None:
     ran = tea("--version")
     assert ran.out.startswith("loopline 0.")
+
+
+def test_a_conversation_is_named_with_or_without_its_option(tea: Loopline) -> None:
+    for name in ("c1", "c2"):
+        tea("run", "guide", QUESTION, "-c", name)
+    assert tea("export", "-c", "c1").out == tea("export", "c1").out != tea("export", "c2").out
+    assert tea("fork", "-c", "c1", "--seq", "1").code == 0
+    both = tea("timeline", "c1", "-c", "c2")
+    assert (both.code, "two conversations are named" in both.err) == (2, True)
+
+
+def test_what_is_asked_of_no_conversation_is_an_error(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    unknown = tea("answer", "-c", "c2")
+    assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
+    (tea.folder / "other.json").write_text('{"teas": 3}')
+    imported = tea("import", "other.json")
+    assert (imported.code, "it is no exported conversation" in imported.err) == (1, True)

@@ -136,7 +136,7 @@ def test_no_row_of_the_table_is_lost() -> None:
 
 def test_nothing_else_is_said_to_be_left_out() -> None:
     assert {*unsaid()} <= {*NAMES}
-    assert {*EVENTS, "plain"} == set(DIALECTS)
+    assert {*EVENTS, "plain", "ag-ui", "vercel"} == set(DIALECTS)
 
 
 @pytest.mark.parametrize(

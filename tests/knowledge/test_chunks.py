@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.search import Chunk, chunk, split_lines
+from loopline.refs import split_lines
+from loopline.search import Chunk, chunk
 
 PATHS = st.sampled_from(["a.md", "a.rst", "a.txt", "a.py", "a.js", "a"])
 PIECES = st.sampled_from(

@@ -51,6 +51,22 @@ def test_links_and_submodules_are_left_out(folder: GitFolder, tmp_path: Path) ->
             repository.read(commit, path)
 
 
+def test_a_commit_listed_after_another_has_the_files_of_one_listed_first(folder: GitFolder) -> None:
+    first = folder.commit({f"docs/{name}.md": f"{name}\n" for name in "abcde"} | {"kept.md": "k\n"})
+    folder.git("rm", "-q", "docs/a.md")
+    folder.git("mv", "docs/b.md", "0.md")
+    (folder.path / "docs/c.md").chmod(0o755)
+    (folder.path / "docs/d.md").unlink()
+    (folder.path / "docs/d.md").symlink_to("e.md")
+    second = folder.commit({"docs/e.md": "longer\n", "docs/new/f.md": "f\n", "näme\t.md": "n\n"})
+    (folder.path / "docs/d.md").unlink()
+    third = folder.commit({"docs/d.md": "a file again\n"})
+    repository = GitRepository.open(str(folder.path))
+    for commit in (first, second, third, first, first, third):
+        alone = GitRepository.open(str(folder.path))
+        assert repository.entries(commit) == alone.entries(commit)
+
+
 def test_a_worktree_is_a_repository(folder: GitFolder, tmp_path: Path) -> None:
     commit = folder.commit({"a.md": "one\n"})
     folder.git("worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))

@@ -22,7 +22,8 @@ from loopline.knowledge import (
     Passage,
     SearchFilter,
 )
-from loopline.knowledge.tree import Root, configured_roots, repository_path, space_path
+from loopline.knowledge.repository import RepositoryFile
+from loopline.knowledge.tree import Root, Tree, configured_roots, repository_path
 from loopline.refs import KnowledgeRef, Lines, parse
 from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
 
@@ -360,10 +361,16 @@ def test_roots_may_be_written_in_several_ways() -> None:
     assert found_configured_roots == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
 
 
+def space_path(roots: tuple[Root, ...], path: str) -> str | None:
+    """The path in the space of a repository's only file, None if it has none there."""
+    return next(iter(Tree(roots, [RepositoryFile(path, 1, "")]).files), None)
+
+
 def test_the_deepest_root_names_a_file() -> None:
     both = configured_roots(KnowledgeConfig(docs_root=".", src_root="src"))
     assert space_path(both, "src/a.py") == "src/a.py"
     assert space_path(both, "b.md") == "docs/b.md"
+    assert space_path(both, "src/deep/c.py") == "src/deep/c.py"
     assert repository_path(both, "docs/src/a.py") == "src/a.py"
 
 
@@ -628,6 +635,38 @@ async def test_a_check_names_each_heading_and_line_that_a_document_lacks() -> No
         "docs/a.md:2: ks:src/shop.py has no heading 'cost'",
     ]
     assert space.state.warnings == ()
+
+
+LABELLED = """\
+(here)=
+# Tea
+
+[a](cup), [b](#cup), [c](<the pot>), [d](Old Page), [e](lost), [f](#lost), {ref}`cup`, {ref}`the cup <Cup>`.
+{ref}`lost`, {ref}`python:cup`, {ref}`genindex`, ``{ref}`shown` ``, {numref}`here`, [g](tray).
+A role `{ref}` in backticks is `none`.
+
+```md
+(tray)=
+```
+"""
+LABELS = "(cup)=\n## Cups\n\n(the pot)=\nA pot.\n"
+
+
+async def test_labels_of_a_document_are_no_broken_links() -> None:
+    files = {
+        "docs/a.md": LABELLED,
+        "docs/b.md": LABELS,
+        "docs/c.rst": ".. _old page:\n\nOld\n===\n\n.. _site: https://example.org\n",
+    }
+    space = await ready(dict(files))
+    broken = [
+        "docs/a.md:4: the link to 'lost' leads nowhere",
+        "docs/a.md:5: no document has the label 'lost'",
+        "docs/a.md:5: the link to 'tray' leads nowhere",
+    ]
+    assert list(space.state.warnings) == broken
+    headings = "docs/a.md:4: the link to '#lost' leads nowhere: no heading #lost"
+    assert await space.check() == [broken[0], headings, *broken[1:]]
 
 
 class CountedRepository(MemoryRepository):

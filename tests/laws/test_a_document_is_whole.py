@@ -61,8 +61,9 @@ def test_a_document_is_imported_to_the_very_blocks_it_was_made_of() -> None:
     assert read_document(document) == blocks
     for row, block in zip(rows(document), blocks, strict=True):
         assert missing(block.body, row["body"], "body") == []
-        row["body"] = json.loads(encode(block.body)[2])
-        del row["digest"]  # as older versions exported it
+        if row["version"] == 1:  # as older versions exported it, which knew no other
+            row["body"] = json.loads(encode(block.body)[2])
+        del row["digest"]
     assert read_document(document) == blocks
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from loopline import Block, LooplineError
-from loopline.events import HELD_EVENTS, Delta, Event, Mailbox
+from loopline.events import HELD_EVENTS, Delta, Event, Mailbox, event_size
 from loopline.timeline import Exit, Notes
 
 CHANNELS: tuple[str, ...] = ("answer", "notes")
@@ -133,6 +133,36 @@ class Listening(RuleBasedStateMachine):
 
 
 TestEveryBlockIsHeardOrNamedAndNoTextIsLostWithoutItsBlock = Listening.TestCase
+
+
+class ListeningWithinASize(Listening):
+    """The same where the size has a limit, which a few blocks reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = HELD_EVENTS
+        self.mailbox = Mailbox(self.room, limit=400)
+
+
+TestTheSameHoldsWhereTheSizeHasALimit = ListeningWithinASize.TestCase
+
+
+@given(st.lists(st.integers(0, 3_000), min_size=1, max_size=60), st.integers(1, 9_000))
+def test_no_more_is_held_than_the_limit_but_for_the_newest_block(
+    sizes: list[int], limit: int
+) -> None:
+    blocks = [block(seq, Notes(text="x" * size)) for seq, size in enumerate(sizes, 1)]
+    mailbox = Mailbox(limit=limit)
+    for each in blocks:
+        mailbox.put(each)
+        mailbox.put(Delta(type="custom", channel="tool", name=f"n{each.seq}", data="y" * 99))
+    heard = asyncio.run(rest(mailbox))
+    held = [event for event in heard if isinstance(event, Block)]
+    assert held == blocks[len(blocks) - len(held) :]
+    assert held
+    assert sum(map(event_size, held[:-1])) <= limit
+    missed = [event.through for event in heard if isinstance(event, Delta) and event.through]
+    assert missed == ([] if len(held) == len(blocks) else [len(blocks) - len(held)])
 
 
 @given(st.integers(2, 40), st.integers(1, 99))

@@ -21,8 +21,8 @@ from loopline.models import Prompt, Reply, TextDelta
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
 from loopline.react.context import Context
-from loopline.refs import CallRef
-from loopline.timeline import MemoryLog, decode, encode
+from loopline.refs import call_ref
+from loopline.timeline import MemoryLog, decode, encode, encode_checked
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 from tests.bench.workload import Instant, opened
@@ -31,8 +31,9 @@ T = TypeVar("T")
 
 PACKAGE = str(Path(loopline.__file__).parent)
 COUNTED: dict[CodeType, str] = {
-    encode.__code__: "bodies encoded",
-    decode.__code__: "bodies decoded",
+    encode_checked.__code__: "bodies encoded and checked",
+    encode.__code__: "bodies encoded again",
+    decode.__code__: "bodies decoded again",
     Turn.take.__code__: "blocks folded into the turn",
     Timeline.extend.__code__: "extensions of the timeline",
     RenderState.take.__code__: "blocks folded into the render state",
@@ -40,7 +41,7 @@ COUNTED: dict[CodeType, str] = {
     Context.prompt.__code__: "prompts made",
     Delta.__init__.__code__: "deltas made",
     MemoryLog.append.__code__: "appends",
-    CallRef.__str__.__code__: "refs of calls written",
+    call_ref.__code__: "refs of calls written",
 }
 
 ROUNDS = 30
@@ -48,23 +49,38 @@ ROUNDS = 30
 
 ALONE = {
     "tasks": 1,
-    "ticks of the event loop": 3,
-    "bodies encoded": 5,
-    "bodies decoded": 5,
+    "ticks of the event loop": 2,
+    "bodies encoded and checked": 5,
+    "bodies encoded again": 0,
+    "bodies decoded again": 0,
     "appends": 3,
     "blocks folded into the turn": 5,
-    "extensions of the timeline": 4,
+    "extensions of the timeline": 3,
     "blocks folded into the render state": 5,
     "blocks rendered": 5,
     "refs of calls written": 2,
     "prompts made": 1,
-    "deltas made": 1,
-    "calls of the package's functions": 601,
+    "deltas made": 0,
+    "calls of the package's functions": 443,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
-HEARD = ALONE | {"ticks of the event loop": 6, "events": 6, "calls of the package's functions": 699}
+HEARD = ALONE | {
+    "ticks of the event loop": 5,
+    "events": 6,
+    "deltas made": 1,
+    "calls of the package's functions": 557,
+}
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
+
+
+A_TURN = {
+    "tasks": 2,
+    "ticks of the event loop": 6,
+    "appends": 4,
+    "calls of the package's functions": 1_030,
+}
+"""What a first turn costs at most that answers at once, from its message to its result."""
 
 
 class Tally:
@@ -142,3 +158,15 @@ async def test_a_round_in_memory_costs_no_more_than_it_did(limits: dict[str, int
                     tally.counts["events"] += 1
     counts = {name: model.of_a_round(name) for name in limits}
     assert {name: count for name, count in counts.items() if count > limits[name]} == {}
+
+
+async def test_a_turn_in_memory_costs_no_more_than_it_did() -> None:
+    counted = list[Counter[str]]()
+    async with opened("memory:", lambda: Instant(0)) as harness:
+        for number in range(5):  # the first loads what all others have
+            tally = Tally()
+            with tally.counting():
+                await harness.conversation(f"c{number}").say("go")
+            counted.append(tally.counts.copy())
+    counts = {name: min(tally[name] for tally in counted) for name in A_TURN}
+    assert {name: count for name, count in counts.items() if count > A_TURN[name]} == {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from loopline import LooplineError
 from loopline.cli.question_form import QuestionForm
-from loopline.events import Delta
 from loopline.models import Json
 from tests.authoring.bundle_files import write
 from tests.doors.command import Loopline
@@ -40,8 +40,7 @@ FORM: Json = {
 
 
 def form(schema: Json) -> QuestionForm:
-    question = Delta(type="pending", channel="tool", text="Which?", call_id="c1", data=schema)
-    return QuestionForm(question)
+    return QuestionForm("c1", "Which?", schema)
 
 
 def test_each_field_is_answered_by_a_line() -> None:
@@ -86,13 +85,73 @@ def test_a_question_is_answered_in_a_chat(asking: Loopline) -> None:
         terminal.type("tea\r")
         terminal.see("calc asks: Which tea")
         terminal.type("green\r")
-        terminal.see("It is chosen.")
+        terminal.see("2 rounds")
         terminal.type("/quit\r")
         assert terminal.end() == 0
     assert "accept: green" in result_of(asking, "c1")
+
+
+def test_a_signal_ends_a_chat_with_its_servers_and_sets_the_terminal_back(asking: Loopline) -> None:
+    with Terminal(asking, "chat", "asking", "-c", "c1") as terminal:
+        terminal.see("\n>")
+        assert not terminal.echoes
+        terminal.type("tea\r")
+        terminal.see("calc asks: Which tea")
+        terminal.send(signal.SIGTERM)
+        assert terminal.end() == 128 + signal.SIGTERM
+        assert terminal.echoes
+    assert "stopped" in result_of(asking, "c1")
 
 
 def test_a_question_is_declined_where_nobody_can_answer(asking: Loopline) -> None:
     ran = asking("run", "asking", "tea", "-c", "c1")
     assert ran.code == 0, ran.err
     assert "decline: " in result_of(asking, "c1")
+
+
+def test_a_question_is_answered_from_another_process(asking: Loopline) -> None:
+    with Terminal(asking, "run", "asking", "tea", "-c", "c1") as terminal:
+        terminal.see("loopline answer -c c1 c1 kind=")
+        listed = asking("answer", "-c", "c1", "--json")
+        wrong = asking("answer", "-c", "c1", "c1", "colour=green")
+        elsewhere = asking("answer", "-c", "c1", "c9", "yes")
+        answered = asking("answer", "-c", "c1", "c1", "kind=green")
+        terminal.see("2 rounds")
+        assert terminal.end() == 0
+    [question] = json.loads(listed.out)["questions"]
+    assert (question["call_id"], "Which tea" in question["question"]) == ("c1", True)
+    assert (wrong.code, "'colour=green' names no field: kind" in wrong.err) == (2, True)
+    assert (elsewhere.code, "no running call 'c9' asks anything: c1" in elsewhere.err) == (1, True)
+    assert (answered.code, "c1 has its answer" in answered.err) == (0, True)
+    assert "accept: green" in result_of(asking, "c1")
+    late = asking("answer", "-c", "c1", "c1", "kind=black")
+    assert (late.code, "asks anything: none does" in late.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["kind=green", "milk=no"], {"kind": "green", "milk": False}),
+        (["kind=a=b"], "choose one of green, black"),
+        (["kind=green", "cups=two"], "'two' is no integer"),
+        (["note=hot"], "a value is missing: kind"),
+        (["green"], "'green' names no field"),
+    ],
+)
+def test_the_words_of_a_command_are_the_fields_of_a_form(words: list[str], answer: Json) -> None:
+    assert isinstance(FORM, dict)
+    asked = form({**FORM, "required": ["kind", "cups"]})
+    if isinstance(answer, str):
+        with pytest.raises(LooplineError, match=answer):
+            asked.take_values(words)
+    else:
+        asked.take_values(words)
+        assert asked.answer == answer
+
+
+def test_one_field_and_no_field_are_answered_by_a_word() -> None:
+    alone = form({"type": "object", "properties": {"kind": {"type": "string"}}})
+    alone.take_values(["green"])
+    plain = form(None)
+    plain.take_values(["yes"])
+    assert (alone.answer, plain.answer) == ({"kind": "green"}, True)

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     BlobResourceContents,
     CallToolResult,
+    ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
     ImageContent,
@@ -31,6 +32,7 @@ from mcp_types import (
 from loopline import LooplineError
 from loopline.harness import http_address
 from tests.authoring.bundle_files import write
+from tests.mcp.served import sdk
 
 BUNDLE = '''
     import asyncio
@@ -183,6 +185,34 @@ async def test_a_question_of_a_tool_is_asked_through_the_client(bundle: Path, mo
     assert (text_of(chosen), chosen.is_error, questions) == ("green", False, ["Which tea?"])
     assert unanswered.is_error
     assert "Which tea?" in text_of(unanswered)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_what_a_server_of_the_bundle_asks_goes_to_the_client_while_its_call_stays_open(
+    bundle: Path, mode: str
+) -> None:
+    (bundle / ".mcp.json").write_text(json.dumps({"mcpServers": {"calc": sdk()}}), "utf-8")
+    asked = list[ElicitRequestParams]()
+    replies = [
+        ElicitResult(action="accept", content={"kind": "green"}),
+        ElicitResult(action="decline"),
+    ]
+
+    async def answer(context: object, params: ElicitRequestParams) -> ElicitResult:
+        asked.append(params)
+        return replies[len(asked) - 1]
+
+    async with Client(stdio(bundle), mode=mode, elicitation_callback=answer) as client:
+        texts = [text_of(await client.call_tool("mcp.calc.choose", {})) for _ in replies]
+        added = await client.call_tool("mcp.calc.add", {"a": 1, "b": 2})
+    async with Client(stdio(bundle), mode=mode) as client:
+        texts.append(text_of(await client.call_tool("mcp.calc.choose", {})))
+    assert texts == ["accept: green", "decline: ", "decline: "]
+    assert text_of(added) == "3"
+    for params in asked:
+        assert isinstance(params, ElicitRequestFormParams)
+        assert params.message.startswith("calc asks: Which tea")
+        assert "kind" in params.requested_schema["properties"]
 
 
 async def test_a_call_that_the_client_gives_up_stops_its_turn(bundle: Path) -> None:

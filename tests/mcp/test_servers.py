@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from loopline import BundleError, Harness, ToolError
 from loopline.bundle import load, load_mcp_selections, read_mcp_file
 from loopline.events import Delta
-from loopline.models import Json
+from loopline.models import Json, ToolMessage
 from loopline.react import PRESETS
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ArtifactKept, Notice
@@ -20,6 +21,7 @@ from tests.authoring.bundle_files import guide
 from tests.doors.command import wait_for
 from tests.mcp.served import Served, plain, results_in, sdk
 from tests.mcp.servers.sdk_server import PIXEL
+from tests.support.sample_files import png
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
@@ -81,6 +83,29 @@ async def test_a_picture_is_a_file_of_the_turn(served: Served) -> None:
         [picture] = await talk.read(["fi:turn_1.outputs/mcp/calc/c1-1.png@1"])
     assert result.text == "wrote fi:turn_1.outputs/mcp/calc/c1-1.png@1 (image/png, 8 bytes)"
     assert (picture.data, picture.mime) == (PIXEL, "image/png")
+
+
+async def test_a_model_with_vision_is_given_the_images_of_a_result(served: Served) -> None:
+    served.declare({"calc": sdk()})
+    images: list[Json] = [b64encode(png(width)).decode() for width in (30, 9_000)]
+    refs = [f"fi:turn_1.outputs/mcp/calc/c1-{number}.png@1" for number in (1, 2)]
+    show, read = (
+        Call("mcp.calc.show", images=images),
+        Call("react.read", paths=list[Json](refs[:1])),
+    )
+    seen = list[list[tuple[str, Json]]]()
+    for vision in (True, False):
+        model = ScriptedModel([show, read, Say(".")], vision=vision)
+        async with served.open(model) as harness:
+            talk = harness.conversation("c1")
+            await talk.say("Go!")
+            result, again = results_in(await talk.blocks())
+        last = [item for item in model.requests[-1].messages if isinstance(item, ToolMessage)]
+        seen.append([(image.ref, image.data) for item in last for image in item.attachments])
+        if vision:
+            assert f"{refs[1]} is not shown: an image may have 8,000 pixels a side" in result.text
+            assert json.loads(again.text)["exists_in_visible_context"] == refs[:1]
+    assert seen == [[(refs[0], images[0])], []]
 
 
 async def test_the_effect_is_what_the_annotations_promise(served: Served) -> None:
@@ -226,13 +251,24 @@ async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: 
     assert results == ["brought in: mcp.calc.add", "3"]
 
 
-async def test_a_file_that_declares_nothing_usable_is_refused(served: Served) -> None:
-    (served.folder / ".mcp.json").write_text(
-        '{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}'
-    )
-    with pytest.raises(BundleError, match=r"the server 'x' has the type 'sse': use stdio or http"):
-        async with served.open(ScriptedModel([], strict=False)) as harness:
-            await harness.conversation("c1").say("Go!")
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        ({"x": {"type": "sse", "url": "http://x"}}, "'x' has the type 'sse': use stdio or http"),
+        ({"x": {"command": "tea", "url": "http://x"}}, "both a 'command' and a 'url'"),
+        ({"x": {}}, "the server 'x' has no 'command'"),
+        ({"x": {"command": ["tea"]}}, ": mcpServers.x.command: "),
+        (3, ".mcp.json: mcpServers: Input should be"),
+    ],
+)
+def test_a_file_that_declares_nothing_usable_is_refused(
+    servers: Json, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    with pytest.raises(BundleError) as raised:
+        read_mcp_file(file)
+    assert problem in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from loopline import (
     TurnPayload,
     TurnResult,
 )
+from loopline.models import Json
 from loopline.testing import ScriptedModel
 from loopline.timeline import feedback
 
@@ -43,6 +44,16 @@ async def test_a_workflow_stores_a_file_and_lists_what_is_stored() -> None:
         [item] = await talk.read([REPORT])
     assert result.answer == f"{REPORT} ['sales.csv', 'outputs/report.pdf', 'summary']"
     assert item.data == b"%PDF-1.7 sales"
+
+
+async def test_what_a_workflow_stores_is_held_to_the_limits_of_the_workspace() -> None:
+    bundle = Bundle(id="archive", workflow=Archiving)
+    limits: dict[str, Json] = {"workspace.file_bytes": 5}
+    async with Harness.open(
+        bundle, store="memory:", model=ScriptedModel([]), properties=limits
+    ) as harness:
+        with pytest.raises(LooplineError, match="has 14 bytes, and a file may have 5"):
+            await harness.conversation("sales", user="ann").say("Report the sales.")
 
 
 class Reading(BaseWorkflow):

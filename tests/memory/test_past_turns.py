@@ -197,13 +197,6 @@ async def test_child_runs_are_not_remembered(talk: Talk) -> None:
     assert await talk.turns("tea") == []
 
 
-async def test_a_rebuilt_index_finds_the_same(talk: Talk) -> None:
-    await talk.tell("green tea", "black tea")
-    before = await talk.memory.search("tea", user="ann")
-    await talk.memory.rebuild(ANN)
-    assert await talk.memory.search("tea", user="ann") == before
-
-
 @pytest.mark.parametrize(
     ("filters", "message"),
     [

@@ -63,19 +63,21 @@ async def test_blocks_are_read_by_type_and_turn_and_page_by_page(url: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "near"),
+    ("kind", "hint"),
     [
-        ("user.promt", "user.prompt"),
-        ("tool.call", "react.tool.call"),
-        ("react.tol", "react.tool"),
-        ("unknown", "run"),
-        ("", "user.stop"),
-        ("\ud800", "user.stop"),
+        ("user.promt", "nearest is 'user.prompt'"),
+        ("tool.call", "nearest is 'react.tool.call'"),
+        ("react.tol", "nearest is 'react.tool'"),
+        ("unknown", "types begin with artifact, assistant, "),
+        ("", "types begin with artifact, assistant, "),
+        ("\ud800", "types begin with artifact, assistant, "),
     ],
 )
-async def test_a_type_that_there_is_not_names_the_nearest(url: str, kind: str, near: str) -> None:
+async def test_a_type_that_there_is_not_names_what_is_like_it_or_what_there_is(
+    url: str, kind: str, hint: str
+) -> None:
     async with Store.open(url, read_only=True) as store:
-        with pytest.raises(LooplineError, match=f"nearest is '{near}'"):
+        with pytest.raises(LooplineError, match=hint):
             await store.conversation("c").blocks(types=["user", kind])
 
 

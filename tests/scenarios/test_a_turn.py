@@ -342,7 +342,7 @@ async def test_feedback_is_kept_with_its_turn_and_an_unknown_turn_is_refused() -
     async with talking(["Yes."]) as talk:
         await talk.say("go")
         await talk.feedback("turn_1", "ok", text="good")
-        with pytest.raises(LooplineError, match="turn_1 to turn_1"):
+        with pytest.raises(LooplineError, match="no turn 'turn_7': here is turn_1"):
             await talk.feedback("turn_7", "ok")
         assert types(await talk.blocks())[-1] == "turn.feedback"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
 from loopline.conversations import Recovery
 from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.testing.clock import BEGINNING
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,
@@ -47,13 +49,20 @@ async def cut(log: TimelineLog, name: str, appends: int = 3, bundle: Bundle = pl
 
 
 async def carried_on(
-    log: TimelineLog, *, bundle: Bundle = playground, answers: int = 9, at_once: int = 4
+    log: TimelineLog,
+    *,
+    bundle: Bundle = playground,
+    answers: int = 9,
+    at_once: int = 4,
+    unbegun_since: datetime | None = None,
 ) -> list[tuple[str, str, str]]:
     """Conversation, turn and status of each that is taken up by another process."""
     model = ScriptedModel(["Done."] * answers, strict=False)
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
         recoveries = list[Recovery]()
-        outcomes = await harness.carry_on(at_once=at_once, on_outcome=recoveries.append)
+        outcomes = await harness.carry_on(
+            at_once=at_once, on_outcome=recoveries.append, unbegun_since=unbegun_since
+        )
     assert recoveries == outcomes
     return sorted(
         (outcome.conversation.name, outcome.turn_id, outcome.status) for outcome in outcomes
@@ -192,6 +201,47 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     outcomes = await carried_on(log)
     assert (names, outcomes) == (["c"], [("c", "turn_1", "resumed")])
     assert await log.unfinished() == []
+    await log.close()
+
+
+async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_asked_for() -> None:
+    log = MemoryLog(FakeClock())
+    prompt = [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)]
+    for name in ("said", "c~c1"):  # the second is a child run, which its parent resumes
+        await log.append(ConversationKey(name=name), prompt, seen=0)
+    assert await carried_on(log) == []
+    assert await carried_on(log, unbegun_since=BEGINNING + timedelta(days=1)) == []
+    assert await carried_on(log, unbegun_since=BEGINNING - timedelta(days=1)) == [
+        ("said", "turn_1", "resumed")
+    ]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_more(
+    store: str, tmp_path: Path
+) -> None:
+    from loopline.adapters.sql import SqlLog
+
+    log: TimelineLog = MemoryLog(FakeClock())
+    if store == "sqlite":
+        log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db", clock=FakeClock())
+    said, prompt = ConversationKey(name="said"), UserPrompt(text="go")
+    await log.append(said, [Entry(body=prompt, turn=NEW_TURN)], seen=0)
+    for name in ("still", "spoken"):
+        await log.fork(said, ConversationKey(name=name), 1)
+    more = [Entry(body=UserPrompt(text="more"), turn=NEW_TURN)]
+    await log.append(ConversationKey(name="spoken"), more, seen=1)
+    summaries = await log.conversations()
+    assert {summary.conversation.name: summary.inherited for summary in summaries} == {
+        "said": 0,
+        "still": 1,
+        "spoken": 1,
+    }
+    assert await carried_on(log, unbegun_since=BEGINNING - timedelta(days=1)) == [
+        ("said", "turn_1", "resumed"),
+        ("spoken", "turn_1", "resumed"),
+        ("spoken", "turn_2", "resumed"),
+    ]
     await log.close()
 
 

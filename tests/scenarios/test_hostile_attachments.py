@@ -8,9 +8,11 @@ import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError
 from loopline.files import read_attachments
+from loopline.files.formats import check_image
 from tests.support.attachment_corpus import Sample, archive, corpus, docx, pptx, xlsx
+from tests.support.pictures import broken, shown
 
-CAPS = AttachmentCaps(known_types=True)
+CAPS = AttachmentCaps(known_types=True, decode_images=True)
 
 
 def problem(sample: Sample) -> str:
@@ -29,7 +31,7 @@ def test_harmful_files_are_refused_and_harmless_ones_taken() -> None:
     passed = [s.what for s in samples if not s.harmless and not problems[s.what]]
     refused = {s.what: problems[s.what] for s in samples if s.harmless and problems[s.what]}
     assert (passed, refused) == ([], {})
-    assert len(samples) >= 130
+    assert len(samples) >= 160
 
 
 @pytest.mark.parametrize(
@@ -59,9 +61,29 @@ def test_limits_come_from_the_variables_of_the_seed() -> None:
     )
     assert (caps.image_bytes, caps.pdf_bytes, caps.message_bytes) == (1, 2, 3)
     assert AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": ""}) == AttachmentCaps()
+    decoding = AttachmentCaps(decode_images=True)
+    assert AttachmentCaps.of_environment({"LOOPLINE_DECODE_IMAGES": "1"}) == decoding
 
 
 @pytest.mark.parametrize("junk", ["0", "-1", "5MB", "1e6", "٣", "1" * 13, "x"])
 def test_a_limit_that_is_no_number_is_an_error(junk: str) -> None:
     with pytest.raises(AttachmentError, match="MESSAGE_MAX_BYTES is"):
         AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": junk})
+
+
+def test_an_image_that_is_cut_off_is_taken_where_none_is_decoded_and_refused_where_all_are() -> (
+    None
+):
+    half = Attachment("half.png", broken()["half a PNG"])
+    [file] = read_attachments(half, AttachmentCaps())
+    assert file.mime == "image/png"
+    with pytest.raises(AttachmentError, match="cannot be decoded"):
+        read_attachments(half, CAPS)
+
+
+def test_decoding_an_image_takes_no_more_time_and_memory_than_it_may() -> None:
+    large = shown()["large.png"]
+    check_image("large.png", large)
+    for limits in ({"memory_bytes": 60_000_000}, {"cpu_seconds": 0}):
+        with pytest.raises(AttachmentError, match=r"takes too much|cannot be decoded"):
+            check_image("large.png", large, **limits)

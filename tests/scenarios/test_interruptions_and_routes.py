@@ -28,6 +28,7 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
+from loopline.timeline.tasks import run_together
 
 KEY = ConversationKey(name="c")
 
@@ -169,6 +170,20 @@ async def test_a_stop_goes_further_than_an_interruption() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stop_is_not_lost_in_calls_that_pay_no_heed_to_it(count: int) -> None:
+    async def call() -> None:
+        await stubbornly()
+
+    calls = [asyncio.ensure_future(call()) for _ in range(count)]
+    task = asyncio.ensure_future(run_together(calls))
+    await ticks(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(call.done() and not call.cancelled() for call in calls)
 
 
 async def test_what_cannot_show_a_steer_is_not_interrupted_by_it_but_by_the_deadline() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from loopline import Block
-from loopline.prompt import Divergence, ReplayedRound, replayed_rounds
+from loopline import Block, LooplineError
+from loopline.prompt import Divergence, ReplayedRound, replayed_rounds, request_of_round
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Body, Plan, RoundStart, Timeline, ToolResult, UserPrompt
@@ -120,3 +120,15 @@ async def test_a_text_that_is_not_kept_is_a_divergence_without_a_digest() -> Non
 
     _, found = first(changed(await kept(), change))
     assert (found.part, found.rendered) == ("system", "")
+
+
+@pytest.mark.parametrize(("calls", "rounds"), [(0, "1"), (2, "1 to 3")])
+async def test_a_round_that_is_not_there_is_told_with_those_that_are(
+    calls: int, rounds: str
+) -> None:
+    script: list[Entry] = [*[Call("w.look", text="tea")] * calls, "Done."]
+    async with at_work(ScriptedModel(script), workbench()) as talk:
+        await talk.say("Look!")
+        timeline = Timeline(await talk.blocks())
+    with pytest.raises(LooplineError, match=f"turn_1 has no round 9: it has {rounds}$"):
+        request_of_round(timeline, 1, 9)

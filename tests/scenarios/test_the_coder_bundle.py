@@ -1,4 +1,4 @@
-"""The bundle `coder`: agents read and write text, and the loop alone changes files."""
+"""The bundle `coder`: agents read, plan, write and refine in the workspace that they share with its loop."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from tests.docs.pages import ROOT
 from tests.support.crews import Scripts, handoff
 
 APP = "def greet():\n    return 'helo'\n"
+MENDED = APP.replace("helo", "hello")
+BETTER = MENDED.replace("()", "() -> str")
 
 
-async def test_an_agent_reads_a_file_by_its_ref_and_the_loop_applies_what_another_hands_back() -> (
-    None
-):
-    ref = "fi:turn_1.files/app.py@1"
+async def test_its_agents_plan_read_write_and_refine_the_files_of_its_loop() -> None:
+    stages = [{"agent": "coder", "task": "Correct"}, {"agent": "refiner", "task": "Improve"}]
     model = Scripts(
         {
             "Mend": [
                 Call("react.write", path="files/app.py", content=APP),
-                Call("crew.delegate", agent="file", task=f"Report on {ref}"),
-                Call("crew.delegate", agent="coder", task=f"Correct the word in {ref}"),
-                Call("react.write", path="files/app.py", content=APP.replace("helo", "hello")),
+                Call("crew.delegate", agent="planner", task="Plan it"),
+                Call("crew.delegate", agent="file", task="Report"),
+                Call("crew.pipeline", stages=stages),
                 "Corrected; nobody has run it.",
             ],
-            "Report on": [
-                Call("react.read", paths=[f"cv:c/{ref}"]),
+            "Plan it": [handoff("1. Correct app.py.")],
+            "Report": [
+                Call("react.search_files", content_regex="helo"),
                 handoff("It greets with 'helo'.", confidence="high"),
             ],
-            "Correct": [handoff("Replace 'helo' by 'hello'.")],
+            "Correct": [
+                Call("react.write", path="files/app.py", content=MENDED),
+                handoff("It says hello."),
+            ],
+            "Improve": [
+                Call("react.search_files", content_regex="hello"),
+                Call("react.write", path="files/app.py", content=BETTER),
+                handoff("It has a type."),
+            ],
         }
     )
     async with Harness.open(ROOT / "bundles" / "coder", store="memory:", model=model) as harness:
@@ -36,24 +45,24 @@ async def test_an_agent_reads_a_file_by_its_ref_and_the_loop_applies_what_anothe
         result = await talk.say("Mend it")
         bodies = [block.body for block in await talk.blocks()]
     assert result.answer == "Corrected; nobody has run it."
-    assert "return 'helo'" in model.prompt_of("Report on")
-    assert "cv:c/" in model.requests["Report on"][0].system
+    assert "1 hit" in model.prompt_of("Report")
+    assert "1 hit" in model.prompt_of("Improve")
     texts = [body.text for body in bodies if isinstance(body, ToolResult)]
-    assert "It greets with 'helo'." in texts[1]
-    agents = {body.agent for body in bodies if isinstance(body, RunChild)}
-    assert agents == {"file", "coder"}
-    written = [body.text for body in bodies if isinstance(body, FileAdded)]
-    assert written == [APP, APP.replace("helo", "hello")]
+    assert "It greets with 'helo'." in texts[2]
+    assert "wrote fi:turn_1.files/app.py@2" in texts[3]
+    agents = [body.agent for body in bodies if isinstance(body, RunChild) and body.reason]
+    assert agents == ["planner", "file", "coder", "refiner"]
+    assert [body.text for body in bodies if isinstance(body, FileAdded)] == [APP, BETTER]
 
 
-async def test_its_agents_have_no_tools_that_write() -> None:
-    model = Scripts(
-        {"Go": [Call("crew.delegate", agent="coder", task="Code"), "Ok."], "Code": ["x = 1"]}
-    )
+async def test_agents_that_only_read_have_no_tool_that_writes() -> None:
+    names = ["coder", "file", "planner", "refiner"]
+    calls = [Call("crew.delegate", agent=name, task=f"Be {name}") for name in names]
+    model = Scripts({"Go": [*calls, "Ok."], **{f"Be {name}": [handoff("done")] for name in names}})
     async with Harness.open(ROOT / "bundles" / "coder", store="memory:", model=model) as harness:
         await harness.conversation("c").say("Go")
-    own = {spec.name for spec in model.requests["Go"][0].tools}
-    agents = {spec.name for spec in model.requests["Code"][0].tools}
-    assert {"react.write", "react.patch", "crew.delegate"} <= own
-    assert not {"react.write", "react.patch", "crew.delegate"} & agents
-    assert "react.read" in agents
+    tools = {name: {spec.name for spec in model.requests[f"Be {name}"][0].tools} for name in names}
+    assert all("react.search_files" in offered for offered in tools.values())
+    assert not any("crew.delegate" in offered for offered in tools.values())
+    writers = {name for name, offered in tools.items() if "react.write" in offered}
+    assert writers == {"coder", "refiner"}

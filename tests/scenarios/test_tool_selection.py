@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
 from loopline import ToolError, tool
 from loopline.models import Json, JsonObject, ToolSpec, Usage
@@ -156,7 +156,9 @@ def asked(*rounds: tuple[list[Json], str], status: ResultStatus = "ok") -> Timel
 
 
 async def bring(timeline: Timeline, *names: str) -> str:
-    outcome = await REQUEST.run({"tool_names": [*names]}, replace(a_call(), timeline=timeline))
+    outcome = await REQUEST.run(
+        {"tool_names": [*names]}, structs.replace(a_call(), timeline=timeline)
+    )
     return outcome.text
 
 

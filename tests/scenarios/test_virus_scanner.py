@@ -100,6 +100,7 @@ async def test_without_its_scanner_no_file_is_taken(
         ("APP_AV_TIMEOUT_S", "0"),
         ("LOOPLINE_CLAMD", "clamd"),
         ("MODALITY_MAX_DOC_BYTES", "10MB"),
+        ("LOOPLINE_DECODE_IMAGES", "yes"),
     ],
 )
 def test_a_variable_with_a_wrong_value_is_an_error(

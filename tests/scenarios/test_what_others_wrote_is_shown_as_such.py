@@ -16,6 +16,7 @@ from loopline.prompt.trace import trace
 from loopline.prompt.truncation import HEADS, escape_frame
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (
+    BackgroundResult,
     Block,
     Body,
     Decision,
@@ -167,6 +168,17 @@ def summed_up(summary: RangeSummary) -> str:
     return viewed(before=[summary], window=Projection(summary=1))
 
 
+def background(text: str) -> str:
+    """What a prompt shows of the result of a call that went on in the background."""
+    done = BackgroundResult(call_id="c1", tool="t", text=f"1{text}")
+    opener = RoundStart(
+        saw=3, takes=(3,), epoch=1, opened_by="start", model="m", protocol="json", renderer=1,
+        system_sha256="", tools_sha256="", stable_sha256="", window=Projection(),
+    )  # fmt: skip
+    view = View(protocol("json"), blocks(UserPrompt(text="go"), Notes(text="n"), done, opener))
+    return "\n".join(message.text for message in view.messages)
+
+
 def acted(*bodies: Body) -> str:
     called = ToolCalled(call_id="c1", tool="t", arguments={})
     return viewed(Decision(model="m", stop_reason="tool_use", calls=1), called, *bodies)
@@ -179,6 +191,10 @@ def noted(text: str) -> LedgerLine:
 
 STRANGERS: dict[str, Callable[[str], str]] = {
     "a result": lambda text: acted(result(text)),
+    "a result of the background": background,
+    "a result of the background in a trace": lambda text: traced(
+        BackgroundResult(call_id="c1", tool="t", text=f"1{text}")
+    ),
     "a file": lambda text: viewed(files=[file(text)]),
     "an error or another notice": lambda text: viewed(Notice(code="n", text=text)),
     "what the runtime tells": lambda text: viewed(SystemMessage(code="n", text=text)),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loopline import Attachment
+from tests.support.pictures import broken, shown
 from tests.support.sample_files import gif, jpeg, pdf, png, webp
 
 TYPES = '<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{}</Types>'
@@ -285,10 +286,7 @@ def harmless() -> list[Sample]:
         "form.pdf": pdf_with(b"/AcroForm << /Fields [4 0 R] >>", b"<< /T (name) /FT /Tx >>"),
         "linked.pdf": pdf_with(b"/X << /S /URI /URI (http://a) >>"),
         "updated.pdf": pdf("Tea.") + b"\nstartxref\n9\n%%EOF"[:0],
-        "photo.png": png(640, 480),
-        "photo.jpg": jpeg(640, 480),
-        "photo.gif": gif(64, 48),
-        "photo.webp": webp(b"VP8 ", 64, 48),
+        **shown(),
         "photo named as text.txt": png(6, 4),
     }
     return [Sample(name, Attachment(name, data), harmless=True) for name, data in files.items()]
@@ -301,6 +299,7 @@ def corpus() -> list[Sample]:
         ("docx", {**MACROS, **ENTITIES, **BOMBS}),
         ("png", POLYGLOTS),
         ("bin", UNKNOWN),
+        ("png", broken()),
     ]
     made = [
         Sample(f"{kind} with {what}", Attachment(f"x.{kind}", data))

@@ -8,10 +8,8 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -34,12 +32,12 @@ from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.timeline import (
     Block,
     ConversationKey,
-    ConversationSummary,
     Entry,
     Timeline,
     TimelineLog,
     ToolPending,
 )
+from loopline.timeline.forwarding_log import ForwardingLog
 
 FILE = Attachment("go.bin", bytes(range(256)) * 200)
 Length = Literal["short", "long"]
@@ -62,11 +60,11 @@ class CrashPoint:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class KillingLog:
+class KillingLog(ForwardingLog):
     """A log whose appends are points: before and after each, also by the types of what it keeps."""
 
     def __init__(self, log: TimelineLog, crash_point: CrashPoint) -> None:
-        self._log = log
+        super().__init__(log)
         self._crash_point = crash_point
 
     async def append(
@@ -82,90 +80,11 @@ class KillingLog:
         """Append, and die at the chosen moment."""
         kinds = {entry.body.type for entry in entries}
         self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
-        blocks = await self._log.append(
+        blocks = await super().append(
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
         )
         self._crash_point.at("after", *(f"after {kind}" for kind in kinds))
         return blocks
-
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
-        """Read."""
-        return await self._log.read(
-            conversation,
-            after=after,
-            limit=limit,
-            types=types,
-            turn=turn,
-            last=last,
-            also=also,
-        )
-
-    def lease(
-        self, conversation: ConversationKey, *, wait: bool = True
-    ) -> AbstractAsyncContextManager[int]:
-        """Lease."""
-        return self._log.lease(conversation, wait=wait)
-
-    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """Find."""
-        return await self._log.find(conversation)
-
-    async def conversations(
-        self,
-        *,
-        user: str | None = None,
-        project: str | None = None,
-        tenant: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = None,
-    ) -> Sequence[ConversationSummary]:
-        """List."""
-        return await self._log.conversations(
-            user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
-        )
-
-    async def unfinished(self) -> Sequence[ConversationSummary]:
-        """What may be unfinished."""
-        return await self._log.unfinished()
-
-    async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Whether the lease stands."""
-        return await self._log.holds(conversation, term)
-
-    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Restore."""
-        await self._log.restore(conversation, blocks)
-
-    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Fork."""
-        await self._log.fork(conversation, fork, seq)
-
-    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Forget."""
-        await self._log.forget(conversation, cascade=cascade)
-
-    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """Whether it was forgotten."""
-        return await self._log.forgotten(conversation)
-
-    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
-        """Which append used the key."""
-        return await self._log.appended(conversation, key)
-
-    async def close(self) -> None:
-        """Close."""
-        await self._log.close()
 
 
 _crash_point: ContextVar[CrashPoint] = ContextVar("_crash_point")

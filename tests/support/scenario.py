@@ -40,7 +40,7 @@ from loopline.models import (
 )
 from loopline.models.tokens import cost_of_files
 from loopline.prompt import protocol, tools_text
-from loopline.prompt.rendering import digest_text
+from loopline.prompt.message_parts import digest_text
 from loopline.react import Limits
 from loopline.refs import (
     ArtifactRef,

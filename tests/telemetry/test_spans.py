@@ -23,6 +23,8 @@ from loopline.timeline import (
     ModelOverflowed,
     ModelSwitched,
     Notice,
+    ProxiedCall,
+    ProxiedResult,
     RangeSummary,
     ResultStatus,
     RoundStart,
@@ -95,6 +97,18 @@ def test_a_turn_is_an_agent_with_its_requests_and_calls_below_it() -> None:
     assert (chat.start, chat.end) == (at(3), at(4))
     assert (agent.start, agent.end) == (at(2), at(8))
     assert not any(span.failed for span in (chat, call, agent))
+
+
+def test_a_call_of_a_program_is_below_the_call_that_runs_it() -> None:
+    asked = ProxiedCall(call_id="c1-1", parent="c1", tool="shop.find", arguments={"name": "tea"})
+    found = ProxiedResult(
+        call_id="c1-1", parent="c1", tool="shop.find", text="none", status="error"
+    )
+    ran = ToolResult(call_id="c1", tool="exec.python", text="done")
+    proxied, call = spans(asked, found, ran, content=True)
+    assert (proxied.name, proxied.parent_id) == ("execute_tool shop.find", call.span_id)
+    assert (proxied.start, proxied.end, proxied.failed) == (at(1), at(2), True)
+    assert proxied.attributes["gen_ai.tool.call.arguments"] == '{"name":"tea"}'
 
 
 def test_ids_are_of_the_length_that_tracers_want() -> None:

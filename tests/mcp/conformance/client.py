@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,6 +38,17 @@ def client_of(context: JsonObject) -> JsonObject:
             return {}
 
 
+def wanted_calls(context: JsonObject) -> Iterator[Call]:
+    """Yield the calls that the scenario asks for by name, none if it leaves them to the client."""
+    calls = context.get("toolCalls")
+    for call in calls if isinstance(calls, list) else ():
+        match call:
+            case {"name": str(name), "arguments": dict(arguments)}:
+                yield Call(f"mcp.suite.{name}", **arguments)
+            case _:
+                raise ValueError(f"{call} is no call")
+
+
 async def open_address(address: str) -> None:
     """Do what a user's browser does."""
     async with httpx2.AsyncClient(follow_redirects=True) as browser:
@@ -45,10 +57,13 @@ async def open_address(address: str) -> None:
 
 async def run(url: str, folder: Path) -> None:
     """Sign in if the server wants it, list its tools, and call each of them."""
-    oauth = client_of(json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}"))
+    context: JsonObject = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    oauth = client_of(context)
     entry: Json = {"type": "http", "url": url, **({"oauth": oauth} if oauth else {})}
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"suite": entry}}), "utf-8")
-    model = ScriptedModel([Say("Done."), every_tool, Say("Done.")], strict=False)
+    wanted = list(wanted_calls(context))
+    calling = Say("", *wanted) if wanted else every_tool
+    model = ScriptedModel([Say("Done."), calling, Say("Done.")], strict=False)
     browsing = list[asyncio.Task[None]]()
     async with Harness.open(
         Bundle(id="client"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated
 
@@ -105,10 +106,22 @@ def choose(choice: Annotated[ElicitationResult[Choice], Resolve(which_tea)]) -> 
     return f"{choice.action}: {choice.data.kind if choice.action == 'accept' else ''}"
 
 
+@server.tool()
+def pick(choice: Annotated[ElicitationResult[Choice], Resolve(which_tea)]) -> str:
+    """Ask the user for a tea, and do what is not known."""
+    return choose(choice)
+
+
 @server.tool(annotations=READS)
 def picture() -> Image:
     """Show a picture."""
     return Image(data=PIXEL, format="png")
+
+
+@server.tool(annotations=READS)
+def show(images: list[str]) -> list[Image]:
+    """Show images that are given in base64."""
+    return [Image(data=b64decode(image), format="png") for image in images]
 
 
 @server.tool(annotations=READS)

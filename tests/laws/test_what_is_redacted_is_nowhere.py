@@ -1,0 +1,317 @@
+"""What may not be stored is in no file of a store, in no event, in no prompt and in no log, wherever it came from."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, tool
+from loopline.adapters.redaction import KINDS, LibraryRedactor
+from loopline.errors import ConflictError, PropertyError
+from loopline.events import Delta, Event
+from loopline.models import Capabilities, Json, Prompt, ProtocolName, Reply, TextDelta
+from loopline.models.redaction import RedactedStream, RedactingModel, redact_json, redact_text
+from loopline.server import app
+from loopline.server.listener import bundle_host
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import Block, Completion, Exit, ToolResult
+from loopline.timeline.redacted_log import redact_body
+from loopline.timeline.sources import SourceSpan
+from tests.support.attachment_corpus import docx
+from tests.support.echo_model import EchoModel
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7planted\nq83vEiM0VniavN7w\n-----END RSA PRIVATE KEY-----"
+PLANTED = {
+    "message": "ann.lee@planted.example",
+    "followup": "4111 1111 1111 1111",
+    "file": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "result": "AKIAIOSFODNN7PLANTED",
+    "result of a key": "MIIEpAIBAAKCAQEA7planted",
+    "output": "xoxb-123456789012-planted0token",
+    "progress": "536-90-4399",
+    "event": "postgres://app:plantedpass@db",
+    "answer": "ben@planted.example",
+    "arguments": "+49 30 9018201",
+    "thought": "sk_live_abcdefghijklmnopqrstuvwx",
+}
+SECRETS = tuple(PLANTED.values())
+KINDS_SET: dict[str, Json] = {"privacy.redact": ["secret", "email", "card", "phone", "ssn"]}
+
+
+@tool(effect="read")
+async def look(question: str, context: ToolContext) -> str:
+    """Look something up."""
+    assert "9018201" not in question
+    context.progress(f"asked with {PLANTED['progress']}")
+    await context.emit("asked", {"url": PLANTED["event"]})
+    return f"The key is {PLANTED['result']}.\n{KEY}\n" + "tea " * 20_000 + PLANTED["output"]
+
+
+def model() -> ScriptedModel:
+    """A model that writes secrets in its call, its thoughts and its answer."""
+    return ScriptedModel(
+        [
+            Call("shop.look", question=f"Who has {PLANTED['arguments']}?"),
+            Say(
+                f"Write to {PLANTED['answer']},\nor to {PLANTED['message']} now.",
+                thinking=f"It was {PLANTED['thought']}.",
+            ),
+            Say("Done."),
+        ]
+    )
+
+
+def traces(texts: Sequence[str]) -> list[str]:
+    """The planted secrets that any of the texts has."""
+    return [name for name, secret in PLANTED.items() if any(secret in text for text in texts)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files below a folder."""
+    return {f"{path}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_a_planted_secret_is_nowhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "loopline")
+    events, scripted = list[Event](), model()
+    harness = Harness.open(
+        Bundle(id="shop", tools=[look]),
+        store=f"sqlite:///{tmp_path}/talk.db",
+        model=scripted,
+        properties=KINDS_SET | {"react.memsearch": True},
+    )
+    async with harness:
+        talk = harness.conversation("c1")
+        note = Attachment("note.txt", f"token {PLANTED['file']}\n".encode())
+        stream = talk.stream(f"I am {PLANTED['message']}.", attachments=[note])
+        async for event in stream:
+            events.append(event)
+        card = f"My card is {PLANTED['followup']}."
+        result, again = [await (await talk.submit(card, key="k")).result() for _ in range(2)]
+        await talk.feedback("turn_1", "ok", text=f"from {PLANTED['message']}")
+        found = await harness.memory.search("card", user="local")
+        document = json.dumps(await talk.export(), ensure_ascii=False)
+        title = (await harness.log.conversations())[0].title
+    assert again == result
+    ends = [
+        event.body for event in events if isinstance(event, Block) and isinstance(event.body, Exit)
+    ]
+    assert [end.reason for end in ends] == ["complete"]
+    leaks = [
+        (what, Path(name).name)
+        for name, data in files(tmp_path).items()
+        for what, secret in PLANTED.items()
+        if secret.encode() in data
+    ]
+    assert leaks == []
+    prompts = [f"{request.messages}" for request in scripted.requests]
+    assert traces([*prompts, document, title, f"{found}", caplog.text]) == []
+    assert traces([f"{event}" for event in events]) == []
+    deltas = [event for event in events if isinstance(event, Delta)]
+    heard = "".join(delta.text for delta in deltas if delta.channel == "answer")
+    assert heard == "Write to [redacted email],\nor to [redacted email] now."
+    assert {"progress", "custom"} <= {delta.type for delta in deltas} | {
+        "custom" for event in events if isinstance(event, Block) and event.type == "event.custom"
+    }
+
+
+async def test_a_document_whose_text_may_not_be_stored_is_refused() -> None:
+    bundle, scripted = Bundle(id="shop"), ScriptedModel([Say("Seen.")])
+    async with Harness.open(
+        bundle, store="memory:", model=scripted, properties=KINDS_SET
+    ) as harness:
+        talk = harness.conversation("c1")
+        for file in (
+            Attachment("letter.docx", docx(f"Ann: {SECRETS[0]}")),
+            Attachment(f"{SECRETS[0]}.txt", b"tea"),
+        ):
+            with pytest.raises(AttachmentError, match="may not be stored here"):
+                await talk.say("Look!", attachments=[file])
+        assert await talk.blocks() == []
+        assert (await talk.say("Look!", attachments=[Attachment("letter.docx", docx("Tea"))])).ok
+
+
+async def test_a_key_that_was_used_for_another_text_is_still_a_conflict() -> None:
+    scripted = ScriptedModel([Say("Seen.")])
+    async with Harness.open(
+        Bundle(id="shop"), store="memory:", model=scripted, properties=KINDS_SET
+    ) as harness:
+        talk = harness.conversation("c1")
+        await (await talk.submit(f"I am {SECRETS[0]}.", key="k")).result()
+        with pytest.raises(ConflictError):
+            await talk.submit("I am Ben.", key="k")
+
+
+async def test_without_the_property_a_text_is_stored_as_it_is() -> None:
+    scripted = ScriptedModel([Say("Seen.")])
+    async with Harness.open(Bundle(id="shop"), store="memory:", model=scripted) as harness:
+        talk = harness.conversation("c1")
+        await talk.say(f"I am {SECRETS[0]}.")
+        assert SECRETS[0] in f"{(await talk.blocks())[0].body}"
+
+
+async def test_an_unknown_kind_is_an_error() -> None:
+    scripted = ScriptedModel([])
+    with pytest.raises(PropertyError, match="redact has 'names'"):
+        async with Harness.open(
+            Bundle(id="shop"),
+            store="memory:",
+            model=scripted,
+            properties={"privacy.redact": ["names"]},
+        ):
+            raise AssertionError
+
+
+REDACTOR = LibraryRedactor(KINDS)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        *(KEY if "MII" in secret else secret for secret in SECRETS),
+        "DE89 3704 0044 0532 0130 00",
+        "10.20.30.40",
+    ],
+)
+def test_every_kind_is_replaced_by_a_mark(secret: str) -> None:
+    redacted = redact_text(REDACTOR, f"before {secret} behind")
+    assert secret not in redacted
+    assert redacted.startswith("before ")
+    assert "[redacted " in redacted
+
+
+@pytest.mark.parametrize("escaped", ["ann\\u0040planted.example", "x\\nann@planted.example"])
+def test_an_escape_of_json_hides_nothing_and_stays_whole(escaped: str) -> None:
+    redacted = redact_text(REDACTOR, f'{{"text": "{escaped}"}}')
+    assert "planted" not in redacted
+    assert "[redacted email]" in json.loads(redacted)["text"]
+
+
+def test_a_number_in_json_is_replaced_too() -> None:
+    assert redact_json(REDACTOR, {"card": 4111111111111111, "n": 12}) == {
+        "card": "[redacted card]",
+        "n": 12,
+    }
+
+
+texts = st.lists(
+    st.one_of(
+        st.sampled_from([*SECRETS, KEY, "\n", " ", ".", "-----BEGIN ", "-----END ", '"', "\\n"]),
+        st.text(max_size=8),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=8))
+def test_a_stream_releases_what_the_whole_text_becomes(text: str, cuts: list[int]) -> None:
+    stream, at, released = RedactedStream(REDACTOR), 0, ""
+    for cut in [*sorted(cuts), len(text)]:
+        released += stream.feed(text[at:cut]) if at < cut else ""
+        at = max(at, cut)
+    assert released + stream.close() == redact_text(REDACTOR, text)
+
+
+@given(texts)
+def test_what_was_redacted_stays_as_it_is(text: str) -> None:
+    redacted = redact_text(REDACTOR, text)
+    assert redact_text(REDACTOR, redacted) == redacted
+
+
+class CountingRedactor:
+    """A redactor that counts the characters that it is given."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+
+    def redact(self, text: str) -> str:
+        """Replace, and count."""
+        self.characters += len(text)
+        return text.replace("secret", "[redacted]")
+
+
+def test_parts_of_sources_are_moved_in_one_pass_over_the_text() -> None:
+    page, redactor = "a secret line\n" * 40, CountingRedactor()
+    text = "".join(f"title {number}\n{page}" for number in range(100))
+    starts = [start for start in range(len(text)) if text.startswith(f"\n{page}", start - 1)]
+    spans = [SourceSpan(sid=1, start=start, end=start + len(page)) for start in starts]
+    body = ToolResult(
+        call_id="c1", tool="web.fetch", status="ok", text=text, source_spans=tuple(spans)
+    )
+    redacted = redact_body(redactor, body)
+    assert isinstance(redacted, ToolResult)
+    assert len(redacted.source_spans) == 100
+    assert {redacted.text[span.start : span.end] for span in redacted.source_spans} == {
+        page.replace("secret", "[redacted]")
+    }
+    assert redactor.characters < 4 * len(text)
+
+
+@pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
+async def test_what_is_heard_is_what_is_stored_in_every_protocol(protocol: ProtocolName) -> None:
+    text = f"Ask {SECRETS[0]}.\n{KEY}\nOr call {PLANTED['arguments']}, \\n or nobody."
+    bundle, scripted = Bundle(id="shop"), ScriptedModel([Say(text)])
+    async with Harness.open(
+        bundle, store="memory:", model=scripted, properties=KINDS_SET
+    ) as harness:
+        talk = harness.conversation("c1")
+        events = [event async for event in talk.stream("Whom?", protocol=protocol)]
+    heard = [e.text for e in events if isinstance(e, Delta) and e.channel == "answer"]
+    stored = [
+        e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, Completion)
+    ]
+    expected = "Ask [redacted email].\n[redacted secret]\nOr call [redacted phone], \\n or nobody."
+    assert ("".join(heard), stored) == (expected, [expected])
+
+
+async def test_bundles_that_share_a_memory_have_each_its_own_redaction() -> None:
+    text = "write to ann@example.org"
+    private = Bundle(
+        id="private", instructions="You help.", configuration={"privacy": {"redact": ["email"]}}
+    )
+    plain = Bundle(id="plain", instructions="You help.")
+    for bundles in ([private, plain], [plain, private]):
+        host = bundle_host(app(bundles, store="memory:", model=EchoModel()))
+        await host.open()
+        talks = [host.harness(bundle.id).conversation(bundle.id) for bundle in bundles]
+        for talk in talks:
+            await talk.say(text)
+        stored = {talk.conversation.name: text in str(await talk.blocks()) for talk in talks}
+        assert stored == {"private": False, "plain": True}
+        assert len(await host.log.conversations()) == len(bundles)
+        await host.close()
+
+
+class EndlessModel:
+    """Streams lines until nobody wants them, and says whether its stream was closed."""
+
+    name = "endless"
+    capabilities = Capabilities(window=100_000)
+    is_closed = False
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Stream."""
+        del prompt
+        try:
+            while True:
+                yield TextDelta(text="tea\n")
+        finally:
+            self.is_closed = True
+
+
+async def test_a_reply_that_is_given_up_is_closed_at_its_provider_too() -> None:
+    model = EndlessModel()
+    redacting = RedactingModel(model, LibraryRedactor(["email"]))
+    pieces = redacting.stream(Prompt(system="", messages=(), tools=()))
+    assert await anext(pieces) == TextDelta(text="tea\n")
+    assert isinstance(pieces, AsyncGenerator)
+    await pieces.aclose()
+    assert model.is_closed
