@@ -108,13 +108,13 @@ def finish(process: subprocess.Popen[str]) -> Ran:
     return Ran(out, err, process.returncode)
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    """Wait until it is true.
+def wait_for(true: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
+    """Wait until it is true, for at most so many seconds.
 
     Raises:
         TimeoutError: it never was.
     """
-    end = time.monotonic() + LIMIT_SECONDS
+    end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
             raise TimeoutError("it never came")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from pathlib import Path
+
+import pytest
 
 from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger
-from tests.doors.command import ESCAPE, Loopline, finish, wait_for
+from tests.doors.command import ESCAPE, LIMIT_SECONDS, Loopline, finish, wait_for, write
 from tests.doors.terminal import Terminal
 
 
@@ -100,6 +104,43 @@ def test_a_message_at_a_terminal_may_have_several_lines(tea: Loopline) -> None:
         assert terminal.end() == 0
     (prompt,) = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
     assert prompt["body"]["text"] == f"Tell me:\n{QUESTION}"
+
+
+LONG = """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+
+
+class Long(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        return await self.answer("word " * 50_000)
+
+
+bundle = Bundle(id="long", workflow=Long)
+"""
+
+
+def test_a_key_that_is_pressed_while_lines_are_written_is_kept(tmp_path: Path) -> None:
+    """A terminal that edits lines itself, as a shell needs it, would drop the Ctrl-D."""
+    write(tmp_path, {"long.py": LONG})
+    is_writing, pressed = threading.Event(), threading.Event()
+
+    def hold(screen: str) -> None:
+        """Read no more of a long answer until the key is pressed, so that it is still being written."""
+        if "word" in screen:
+            is_writing.set()
+            pressed.wait(LIMIT_SECONDS)
+
+    with Terminal(Loopline(tmp_path), "chat", "long.py", drawn=hold) as terminal:
+        terminal.see("\n>")
+        terminal.type("Go on\r")
+        assert is_writing.wait(LIMIT_SECONDS)
+        try:
+            with pytest.raises(TimeoutError):
+                wait_for(lambda: terminal.echoes, seconds=0.5)
+            terminal.type("\x04")
+        finally:
+            pressed.set()
+        assert terminal.end() == 0
+        assert terminal.echoes
 
 
 def test_a_chat_judges_the_last_turn_and_goes_on_in_a_copy(tea: Loopline) -> None:

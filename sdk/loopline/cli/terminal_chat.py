@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO, cast
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.text import Text
@@ -51,20 +53,24 @@ _logger = logging.getLogger("loopline")
 
 async def converse(conversation: ChatConversation) -> int:
     """Talk until the user leaves; 0 unless the last turn failed."""
-    with StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
+    keys = _input()
+    with keys.raw_mode(), StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
         stream = cast("TextIO", proxy)  # it has all that a console uses of a text stream
         screen = Screen(out=stream, err=stream)
-        return await TerminalChat(conversation, screen).converse()
+        return await TerminalChat(conversation, screen, keys).converse()
 
 
 class TerminalChat:
     """One conversation at a terminal."""
 
-    def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
+    def __init__(self, conversation: ChatConversation, screen: Screen, keys: Input) -> None:
         self._conversation = conversation
         self._screen = screen
         self._session: PromptSession[str] = PromptSession(
-            history=InMemoryHistory(), key_bindings=_newline_keys(), erase_when_done=True
+            input=keys,
+            history=InMemoryHistory(),
+            key_bindings=_newline_keys(),
+            erase_when_done=True,
         )
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
@@ -343,3 +349,22 @@ def _newline_keys() -> KeyBindings:
 
     del insert_newline
     return keys
+
+
+if sys.platform == "win32":
+    _input = create_input
+else:
+    from prompt_toolkit.input.vt100 import Vt100Input
+
+    class _RawInput(Vt100Input):
+        """A keyboard that stays raw while lines are written above the prompt.
+
+        Prompt Toolkit gives the terminal back for each of them, and a key that is pressed in that moment is
+        edited by the kernel: a Ctrl-D is dropped, a Backspace deletes nothing of what stands in the prompt.
+        """
+
+        def cooked_mode(self) -> AbstractContextManager[None]:
+            return nullcontext()
+
+    def _input() -> Input:
+        return _RawInput(sys.stdin)
