@@ -108,6 +108,11 @@ def block_ref(turn_id: str, type: str, n: int) -> str:
     return f"ar:{turn_id}.{type}.{n}"
 
 
+def newest_ref(turn_id: str, type: str) -> str:
+    """Return the ref of the newest block of a type in a turn as text."""
+    return f"ar:{turn_id}.{type}"
+
+
 class BlockRef(Struct, frozen=True, kw_only=True):
     """The n-th block of a type in a turn; without `n` the newest."""
 
@@ -118,7 +123,7 @@ class BlockRef(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.n is None:
-            return f"ar:{self.turn_id}.{self.type}{_span(self.span)}"
+            return newest_ref(self.turn_id, self.type) + _span(self.span)
         return block_ref(self.turn_id, self.type, self.n) + _span(self.span)
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from tempfile import TemporaryDirectory
 
 from loopline.prompt import (
+    NO_INPUTS,
     CachePolicy,
     JsonAction,
     Native,
@@ -184,7 +185,7 @@ def points_of(view: View, blocks: Sequence[Block]) -> object:
     return cache_points(
         view.rendering,
         turn,
-        [],
+        NO_INPUTS,
         CachePolicy(kept_messages=unchanged_messages, factor=view.state.factor),
     )
 

@@ -17,7 +17,7 @@ from loopline.testing.scripted import Line
 from tests.support.scenario_bundle import bundle
 from tests.support.scripted_conversation import talking
 
-CODES = (Rendering.take.__code__, RenderState.take.__code__, Rendering.input_messages.__code__)
+CODES = (Rendering.take.__code__, RenderState.take.__code__, Rendering.inputs.__code__)
 
 
 class Calls:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from loopline.prompt import (
+    NO_INPUTS,
     CachePolicy,
     CutPoint,
     Native,
@@ -74,7 +75,7 @@ async def test_in_a_new_epoch_no_point_was_written_before() -> None:
     results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
     now = View(Native(), blocks[: results[-1]]).rendering
     for anew, names in ((False, ["pre_tail", "tail"]), (True, ["tail"])):
-        points = cache_points(now, 1, [], CachePolicy(opens_epoch=anew))
+        points = cache_points(now, 1, NO_INPUTS, CachePolicy(opens_epoch=anew))
         assert [point.name for point in points] == names
 
 
@@ -83,7 +84,7 @@ async def test_the_point_before_the_tail_comes_with_the_second_round() -> None:
     results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
     for seq, names in ((results[0], ["tail"]), (results[1], ["pre_tail", "tail"])):
         now = View(Native(), blocks[:seq]).rendering
-        points = cache_points(now, 1, [], CachePolicy(opens_epoch=True, min_rounds=2))
+        points = cache_points(now, 1, NO_INPUTS, CachePolicy(opens_epoch=True, min_rounds=2))
         assert [point.name for point in points] == names
 
 

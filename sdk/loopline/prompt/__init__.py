@@ -51,8 +51,10 @@ from loopline.prompt.range_summary import summary_hint as summary_hint
 from loopline.prompt.range_summary import summary_instructions as summary_instructions
 from loopline.prompt.range_summary import summary_tokens as summary_tokens
 from loopline.prompt.render_state import RenderState as RenderState
+from loopline.prompt.rendering import NO_INPUTS as NO_INPUTS
 from loopline.prompt.rendering import RENDERER as RENDERER
 from loopline.prompt.rendering import CutPoint as CutPoint
+from loopline.prompt.rendering import InputMessages as InputMessages
 from loopline.prompt.rendering import Rendering as Rendering
 from loopline.prompt.trace import TRACE_SYSTEM as TRACE_SYSTEM
 from loopline.prompt.trace import TRACE_TAIL as TRACE_TAIL

@@ -9,8 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 from loopline.prompt.message_parts import parts_of_message
-from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, CachePoint
+from loopline.prompt.rendering import InputMessages, Rendering
+from loopline.timeline import CachePoint
 
 MIN_ROUNDS = 2
 """Rounds that must be over before there is a point before the tail."""
@@ -38,7 +38,7 @@ class CachePolicy(Struct, frozen=True, kw_only=True):
 
 
 def cache_points(
-    rendering: Rendering, turn: int, takes: Sequence[Block], policy: CachePolicy
+    rendering: Rendering, turn: int, inputs: InputMessages, policy: CachePolicy
 ) -> tuple[CachePoint, ...]:
     """Return the cache points of the request that shows `rendering`, begins a round of this turn and takes these inputs.
 
@@ -46,14 +46,14 @@ def cache_points(
     would no longer find the last point written when it looks back from the tail, that point replaces the one some rounds
     back. If the turn has hidden something, the first point moves to the unchanged place before the tail.
     """
-    inputs = [message for message, _ in rendering.input_messages(takes)] if takes else []
-    tail = len(rendering.messages) + len(inputs)
-    parts = rendering.part_count(len(rendering.messages)) + sum(map(parts_of_message, inputs))
+    messages = len(rendering.messages)
+    tail = messages + len(inputs.messages)
+    parts = rendering.part_count(messages) + sum(map(parts_of_message, inputs.messages))
     pre_tail = _pre_tail(rendering, policy)
     last = 0 if policy.opens_epoch else rendering.last_tail
     if last and parts > rendering.part_count(last) + REACH:
         pre_tail = last
-    turn_start = rendering.turn_start if turn == rendering.turn else len(rendering.messages)
+    turn_start = rendering.turn_start if turn == rendering.turn else messages
     names: dict[int, Name] = {
         max(turn_start, policy.kept_messages): "prev_turn",
         pre_tail: "pre_tail",
@@ -64,7 +64,7 @@ def cache_points(
             CachePoint(
                 name=names[at],
                 messages=at,
-                tokens=ceil((policy.fixed + rendering.cost(at, takes)) * policy.factor),
+                tokens=ceil((policy.fixed + rendering.cost(at, inputs)) * policy.factor),
             )
             for at in sorted(names)
             if at

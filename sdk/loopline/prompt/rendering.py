@@ -126,10 +126,21 @@ class _Round:
     )
 
 
+class InputMessages(Struct, frozen=True, kw_only=True):
+    """User inputs as the messages of the round that takes them, and the tokens of these, with their files and of those alone."""
+
+    messages: Sequence[UserMessage] = ()
+    tokens: int = 0
+    file_tokens: int = 0
+
+
+NO_INPUTS = InputMessages()
+
+
 class Rendering:
     """The messages of the blocks so far.
 
-    `tokens` is their estimated cost before any learning; `shown_texts` maps a ref to the sha256 of the text that a result
+    `tokens` is their estimated cost before any learning, `file_tokens` that of the model's files; `shown_texts` maps a ref to the sha256 of the text that a result
     shows in full; `shown_in_full` are the refs of blocks whose own text is shown; `named_sources` are the numbers of the
     sources that some message names; it `has_images` if a result shows some; `refs` names, for each message, the block it was made of; `kept_tail` is the last
     tail that stayed.
@@ -157,7 +168,7 @@ class Rendering:
         self._provider_ids = set[str]()
         self._answered = False
         self._load = attached_files.FileLoad()
-        self._files = 0
+        self.file_tokens: int = 0
         self._digest = sha256()
         self._costs = [0]
         self._parts = [0]
@@ -170,11 +181,11 @@ class Rendering:
         """Return the digest of all messages, in hexadecimal."""
         return self._digest.hexdigest()
 
-    def cost(self, messages: int, takes: Sequence[Block] = ()) -> int:
-        """Return the tokens of the first so many messages; beyond the last come those of the inputs it `takes`."""
+    def cost(self, messages: int, inputs: InputMessages = NO_INPUTS) -> int:
+        """Return the tokens of the first so many messages; beyond the last come the inputs."""
         if messages < len(self._costs):
             return self._costs[messages]
-        return self.tokens + self.input_cost(takes)
+        return self.tokens + inputs.tokens
 
     def part_count(self, messages: int) -> int:
         """Return how many parts, as providers count them, the first so many messages have."""
@@ -240,12 +251,19 @@ class Rendering:
             ):
                 pass  # is not for the model
 
-    def input_messages(self, blocks: Sequence[Block]) -> list[tuple[UserMessage, list[Block]]]:
-        """Return the user's inputs as messages, with the blocks that each message is made of.
+    def inputs(self, blocks: Sequence[Block]) -> InputMessages:
+        """Return the user's inputs as a round would take them now.
 
         Everything said into a running turn comes in one message.
         """
-        return self._input_messages(blocks)[0] if blocks else []
+        if not blocks:
+            return NO_INPUTS
+        messages = [message for message, _ in self._input_messages(blocks)[0]]
+        return InputMessages(
+            messages=messages,
+            tokens=sum(map(cost, messages)),
+            file_tokens=sum(map(cost_of_files, messages)),
+        )
 
     def _input_messages(
         self, blocks: Sequence[Block]
@@ -280,17 +298,6 @@ class Rendering:
             shown = UserMessage(text=full_text, attachments=tuple(files))
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
-
-    def input_cost(self, blocks: Sequence[Block]) -> int:
-        """Return what these user inputs will cost once they are taken, in tokens."""
-        return sum([cost(message) for message, _ in self.input_messages(blocks)]) if blocks else 0
-
-    def file_cost(self, blocks: Sequence[Block]) -> int:
-        """Return what the model's files cost once these user inputs are taken, in tokens."""
-        if not blocks:
-            return self._files
-        inputs = self.input_messages(blocks)
-        return self._files + sum([cost_of_files(message) for message, _ in inputs])
 
     def _add_summary(self) -> None:
         """Add the messages that stand for the blocks before the window."""
@@ -576,7 +583,7 @@ class Rendering:
         self.refs.append(ref)
         files = cost_of_files(message)
         self.tokens += cost_of_text(message, written) + files
-        self._files += files
+        self.file_tokens += files
         self._costs.append(self.tokens)
         self._parts.append(self._parts[-1] + parts_of_message(message))
         self._digest.update(f"{written}\n".encode())

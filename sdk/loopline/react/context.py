@@ -35,6 +35,7 @@ from loopline.prompt import (
     Budget,
     CachePolicy,
     DecisionProtocol,
+    InputMessages,
     Rendering,
     RenderState,
     View,
@@ -97,6 +98,14 @@ class Iteration(Struct, frozen=True, kw_only=True):
     def has_few_left(self) -> bool:
         """Return whether few enough decisions are left that a kept tail must say so."""
         return bool(self.limit) and self.limit - self.number <= FEW_LEFT
+
+
+class _Additions(Struct, frozen=True, kw_only=True):
+    """What a request adds to the messages so far: the tail, and the inputs that the round takes; `tokens` is what both cost."""
+
+    tail: str
+    inputs: InputMessages
+    tokens: int
 
 
 class Context:
@@ -397,17 +406,21 @@ class Context:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs, room = timeline.inputs_for(number), self._room
         factor = self.view.state.factor_of(self.model.name)
-        tail_room, tails = tail_limit(room / factor), dict[Rendering, str]()
+        tail_room, additions = tail_limit(room / factor), dict[Rendering, _Additions]()
 
-        def tail(now: Rendering) -> str:
-            if now not in tails:
-                tails[now] = self._tail(iteration, tail_room, now)
-            return tails[now]
+        def added(now: Rendering) -> _Additions:
+            if now not in additions:
+                tail = self._tail(iteration, tail_room, now)
+                shown = now.inputs(inputs)
+                additions[now] = _Additions(
+                    tail=tail, inputs=shown, tokens=estimate(tail) + shown.tokens
+                )
+            return additions[now]
 
         budget = Budget(
             total=room,
             fixed=self._offering.fixed,
-            extra=lambda now: estimate(tail(now)) + now.input_cost(inputs),
+            extra=lambda now: added(now).tokens,
             factor=factor,
         )
         planner = ProjectionPlanner(
@@ -428,14 +441,15 @@ class Context:
             if await self._recorder.catch_up():  # before a model is asked for a summary
                 return False
             window, causes = await planner.make_room(window, causes, budget)
+            inputs = [block for block in inputs if block.seq in timeline.pending]  # else recalled
+            additions.clear()
         if self._recorder.turn.overflowed:
             window, causes = structs.replace(window, unbound=self.view.seq), [*causes, "overflow"]
         changed = window is not self.view.window and window != self.view.window
-        if inputs or causes:  # it has changed meanwhile what they cost
-            inputs = [block for block in inputs if block.seq in timeline.pending]  # else recalled
+        if causes or not additions:  # it costs something else now
             now = self.view.shown(window)
             self.tokens = budget.cost(now)
-        before, offering = timeline.last_round, self._offering
+        before, offering, shown = timeline.last_round, self._offering, added(now)
         tools_known = offering.tools_sha256 in timeline.known_texts
         start = structs.replace(
             self._round_start(iteration, self._typed_answer),
@@ -443,11 +457,11 @@ class Context:
             epoch=(before.epoch if before else 0) + bool(causes),
             opened_by=",".join(causes),
             stable_sha256=now.sha256,
-            tail=tail(now),
+            tail=shown.tail,
             tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
-            file_tokens=now.file_cost(inputs),
-            points=cache_points(now, number, inputs, self._cache_policy(causes, factor)),
+            file_tokens=now.file_tokens + shown.inputs.file_tokens,
+            points=cache_points(now, number, shown.inputs, self._cache_policy(causes, factor)),
             window=window if changed else None,
             tools="" if tools_known else offering.tools_text,
         )

@@ -25,6 +25,7 @@ from loopline.refs import (
     SummaryRef,
     block_ref,
     call_ref,
+    newest_ref,
     parse,
 )
 from loopline.timeline.attachments import UserAttachment as UserAttachment
@@ -499,11 +500,13 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def ref(self) -> str:
         """Return the pinned ref of this block as text."""
         body = self.body
-        if isinstance(body, ToolCalled):  # these are written in every round
+        if isinstance(body, ToolCalled):  # these are written in every round and turn
             return call_ref(f"turn_{self.turn}", body.call_id, "call")
         if isinstance(body, ToolResult):
             return call_ref(f"turn_{self.turn}", body.call_id, "result")
-        if isinstance(body, Notes | Decision):
+        if isinstance(body, UserPrompt):
+            return newest_ref(f"turn_{self.turn}", body.type)
+        if isinstance(body, Notes | Decision | Completion | RoundStart):
             return block_ref(f"turn_{self.turn}", body.type, self.n)
         return str(self.name)
 
