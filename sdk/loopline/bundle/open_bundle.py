@@ -16,7 +16,7 @@ from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, KnowledgeError, LooplineError
 from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
-from loopline.react import Limits, LoopOptions, TurnPayload, TurnResult
+from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload, TurnResult
 from loopline.reader import ConversationLookup, ConversationView
 from loopline.timeline import Completion, Notice, Recorder
 from loopline.tools import deps_problem
@@ -105,7 +105,7 @@ class OpenBundle:
             commits=() if space is None else commits_of(space),
         )
         if header is None:
-            recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
+            recorder.header = run.header(models.chain(model), DEFAULT_OPTIONS.with_limits(limits))
             recorder.foreword = stale
         else:
             recorder.header = structs.replace(header, recoveries=run.recoveries)

@@ -16,7 +16,15 @@ from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
+from loopline.react import (
+    DEFAULT_OPTIONS,
+    Child,
+    Limits,
+    LoopOptions,
+    TurnPayload,
+    TurnResult,
+    choose_protocol,
+)
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.skills import Skills
 from loopline.timeline import (
@@ -194,7 +202,7 @@ class PreparedRun:
             then=tuple(model.name for model in fallbacks),
             protocol=choose_protocol(options, first).name,
             preset=preset,
-            limits=options.differences(LoopOptions()),
+            limits=options.differences(DEFAULT_OPTIONS),
             knowledge=next((commit for commit in self.commits if not commit.name), None),
             repositories=tuple(commit for commit in self.commits if commit.name),
             began=self.began,

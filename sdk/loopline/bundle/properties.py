@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -92,7 +93,7 @@ SkillSearch = Literal["bundle", "project", "all"]
 _SKILL_SEARCHES: tuple[SkillSearch, ...] = get_args(SkillSearch)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Properties:
     """Nested values by name. `written` are the top-level keys that are set anywhere."""
 
@@ -115,10 +116,17 @@ class Properties:
 
     def flat(self) -> dict[str, Json]:
         """Return every value by its dotted name; an empty section is an empty dict."""
-        return {
-            ".".join(path): deepcopy(value) if isinstance(value, list | dict) else value
-            for path, value in _leaves(self.tree)
-        }
+        own = {name: deepcopy(self._by_name[name]) for name in self._containers}
+        return {**self._by_name, **own}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Json]:
+        return {".".join(path): value for path, value in _leaves(self.tree)}
+
+    @cached_property
+    def _containers(self) -> list[str]:
+        """Return the names of the lists and dicts, of which every caller gets its own."""
+        return [name for name, value in self._by_name.items() if isinstance(value, list | dict)]
 
 
 def merged(

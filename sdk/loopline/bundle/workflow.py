@@ -404,7 +404,9 @@ class BaseWorkflow(Generic[Deps]):
         of_properties = [
             tool for tool in (*services.web.tools, *programs) if tool.spec.name not in bundle_tools
         ]
-        bundle_tools = ToolSet([*bundle_tools.values(), *of_properties, *of_servers.tools])
+        others = (*of_properties, *of_servers.tools)
+        if others:
+            bundle_tools = ToolSet([*bundle_tools.values(), *others])
         children = [] if loop.child_tools is None else [loop.child_tools]
         for patterns in (*loop.allowed, *children):
             bundle_tools = bundle_tools.allow(of_servers.without_missing(patterns))
@@ -454,13 +456,15 @@ class BaseWorkflow(Generic[Deps]):
     def _crew(self, loop: LoopSpec) -> Crew | None:
         """Return the agents that the loop may have work, if there are any."""
         services = self._run.services
-        agents = services.agents.without(loop.agent)
+        agents = services.agents and services.agents.without(loop.agent)
         if not agents:
             return None
         return replace(crew_of(agents, loop.preset, services), recall=self._run.recall_lessons)
 
     async def _note_problems(self, tools: McpTools) -> None:
         """Tell the model once a turn which servers give it no tools."""
+        if not tools.problems:
+            return
         recorder = self._run.recorder
         news = [text for text in tools.problems if text not in self._told]
         notices = [Notice(code=NO_SERVER, text=text) for text in news]

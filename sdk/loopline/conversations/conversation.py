@@ -430,6 +430,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             choose=choose,
             sink=message.sink,
             wait=wait,
+            is_new=earlier is None and wait and receipts[0].seq == 1,
             output=message.output,
             default=self._turns.output,
         )
@@ -453,7 +454,9 @@ class Conversation(ConversationReader, Generic[T_co]):
             ConflictError: the key was used for another text.
         """
         key = message.key
-        receipt = await self.interrupts.receipt_of(key and key + QUEUED)
+        if not key:
+            return None
+        receipt = await self.interrupts.receipt_of(key + QUEUED)
         receipt = receipt or await self.interrupts.receipt_of(key)
         if receipt is None:
             return None

@@ -222,7 +222,6 @@ class InterruptQueue:
         Raises:
             LooplineError: this is a child run, which may only be judged.
         """
-        encode_checked(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)
         last_seq = self._last_seq()

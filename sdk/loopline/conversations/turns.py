@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -381,18 +381,23 @@ class Turns:
             telling = tell_busy(self._log, conversation, request.sink)
             notices.append(asyncio.create_task(telling))
 
-        alarm = self._clock.alarm(BUSY_SECONDS, notify)
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(queue)
-                lease = self._log.lease(conversation, wait=request.wait)
-                term = await stack.enter_async_context(lease)
-            finally:
+        is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
+        alarm = self._clock.alarm(BUSY_SECONDS, notify) if is_told else None
+
+        async def end_wait() -> None:
+            if alarm is not None:
                 alarm.cancel()
-                for notice in notices:
-                    notice.cancel()
-                    await asyncio.gather(notice, return_exceptions=True)
-            yield term
+            while notices:
+                notice = notices.pop()
+                notice.cancel()
+                await asyncio.gather(notice, return_exceptions=True)
+
+        try:
+            async with queue, self._log.lease(conversation, wait=request.wait) as term:
+                await end_wait()
+                yield term
+        finally:
+            await end_wait()
 
     async def _current(self, conversation: ConversationKey, *, is_new: bool) -> _CachedConversation:
         """Return the conversation with its newest blocks, from the cache where it is there."""
@@ -486,13 +491,9 @@ class Turns:
         recorder.on_stop = partial(_begin_to_stop, pending)
         self._subscriptions.running[request.conversation] = recorder
         try:
-            async with AsyncExitStack() as stack:
-                if child is None:
-                    models = await stack.enter_async_context(
-                        bundle.services.models(request.conversation)
-                    )
-                else:
-                    models = child.models
+            async with (
+                nullcontext(child.models) if child else bundle.services.models(request.conversation)
+            ) as models:
                 run = await bundle.prepare(
                     payload=payload,
                     recorder=recorder,

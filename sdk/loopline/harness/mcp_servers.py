@@ -92,11 +92,11 @@ class McpServers:
         selections = await self._selections(module)
         if selections == () or (selections is None and self._setup.file is None):
             return McpTools()
-        async with self._reading:
-            if self._entries is None:
-                self._entries = await asyncio.to_thread(self._read_file)
+        entries = await self._read_entries()
         if selections is None:
-            selections = tuple(self._all_selections(self._entries))
+            selections = tuple(self._all_selections(entries))
+        if not selections:
+            return McpTools()
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
         tools = list[McpTool]()
@@ -113,9 +113,7 @@ class McpServers:
             BundleError: no such server is declared, or its file is wrong.
             ToolError: it cannot be signed in to.
         """
-        async with self._reading:
-            if self._entries is None:
-                self._entries = await asyncio.to_thread(self._read_file)
+        await self._read_entries()
         location = "" if self._setup.file is None else str(self._setup.file)
         server = self._server(McpSelection(server_id=name, alias=name, location=location))
         await server.sign_in(show)
@@ -123,6 +121,14 @@ class McpServers:
     async def close(self) -> None:
         """Stop every server that runs."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    async def _read_entries(self) -> dict[str, McpServerEntry]:
+        """Return what the file declares, which is read once."""
+        if self._entries is None:
+            async with self._reading:
+                if self._entries is None:
+                    self._entries = await asyncio.to_thread(self._read_file)
+        return self._entries
 
     def _read_file(self) -> dict[str, McpServerEntry]:
         file = self._setup.file

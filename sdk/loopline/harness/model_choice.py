@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import lru_cache
@@ -65,7 +64,7 @@ class ModelsInUse:
 
     def __init__(self) -> None:
         self._open: dict[int, Model] = {}
-        self._runs: Counter[int] = Counter()
+        self._runs: dict[int, int] = {}
 
     @asynccontextmanager
     async def of_run(
@@ -83,17 +82,18 @@ class ModelsInUse:
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             raise ModelError(f"the model of this run could not be made: {cause}") from error
-        for model in registry.models:
+        used = {id(model): model for chain in registry.roles.values() for model in chain}
+        for key, model in used.items():
             if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
                 model.use_clock(clock)
-        used = {id(model): model for model in registry.models}
-        self._open |= used
-        self._runs.update(list(used))
+            self._open[key] = model
+            self._runs[key] = self._runs.get(key, 0) + 1
         try:
             await self._release()
             yield registry
         finally:
-            self._runs.subtract(list(used))
+            for key in used:
+                self._runs[key] -= 1
 
     async def _release(self) -> None:
         """Close models that no run uses; one that cannot be closed is closed again with the harness."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from typing_extensions import TypeIs
@@ -231,4 +232,4 @@ def _are_models(items: Sequence[object]) -> bool:
 
 def is_model(value: object) -> TypeIs[Model]:
     """Return whether it has what a model has; before Python 3.12 `isinstance` looks that up anew each time."""
-    return all(hasattr(value, member) for member in MODEL_MEMBERS)
+    return all(map(partial(hasattr, value), MODEL_MEMBERS))

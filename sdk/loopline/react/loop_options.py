@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
@@ -256,7 +257,7 @@ class LoopOptions:
         merged: Limits = {}
         for layer in limits:
             merged.update(check_limits(layer))
-        return replace(self, **merged) if merged else self
+        return _changed(self, **merged) if merged else self
 
     def validated(self) -> LoopOptions:
         """Return these options if they are consistent with each other.
@@ -283,6 +284,8 @@ class LoopOptions:
 
     def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
         """Return the options that differ from those of `base`, by name."""
+        if self is base:
+            return {}
         values = zip(_CHECKS, _OPTIONS(self), _OPTIONS(base), strict=True)
         return {name: value for name, value, usual in values if value != usual}
 
@@ -297,10 +300,17 @@ class LoopOptions:
         return self.on_exhausted == "force" or self.synthesizes
 
 
+@lru_cache(64, typed=True)
+def _changed(options: LoopOptions, **limits: LimitValue) -> LoopOptions:
+    """Return the options with these limits; turn after turn has the same."""
+    return replace(options, **cast("dict[str, Any]", limits))
+
+
 _CHECKS: Mapping[str, Check] = {
     option.name: option.metadata["check"] for option in fields(LoopOptions)
 }
 _OPTIONS = attrgetter(*_CHECKS)
+DEFAULT_OPTIONS = LoopOptions()
 GROUPS: Mapping[str, Sequence[str]] = {
     option.metadata["group"]: [
         member.name

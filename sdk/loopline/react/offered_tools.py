@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from operator import is_
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, EventSink
@@ -172,7 +173,7 @@ class _SameSpecs(tuple[ToolSpec, ...]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _SameSpecs) or len(self) != len(other):
             return False
-        return all(spec is twin for spec, twin in zip(self, other, strict=True))
+        return all(map(is_, self, other))
 
 
 @lru_cache(KEPT_TEXTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -92,13 +92,25 @@ class ToolSet(Mapping[str, Tool]):
     def __len__(self) -> int:
         return len(self._tools)
 
+    # Mapping has these too, by way of the methods above.
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def values(self) -> ValuesView[Tool]:
+        """Return the tools."""
+        return self._tools.values()
+
+    def items(self) -> ItemsView[str, Tool]:
+        """Return the tools with their names."""
+        return self._tools.items()
+
     def __repr__(self) -> str:
         return f"ToolSet({list(self._tools)})"
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return what a model sees of them."""
-        return tuple(tool.spec for tool in self._tools.values())
+        return tuple([tool.spec for tool in self._tools.values()])
 
     @cached_property
     def provider_names(self) -> ProviderNames:
