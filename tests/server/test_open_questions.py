@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 import httpx2
 import pytest
 from msgspec import structs
 
-from loopline import Bundle
+from loopline import Bundle, Harness
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
 from loopline.server import app
+from loopline.server.approvals import waiting_approvals
+from loopline.server.run_streams import paused_calls, waiting_calls
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ConversationKey, ToolQuestion
+from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion
+from loopline.timeline.forwarding_log import ForwardingLog
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
 from tests.support.live_server import serving
@@ -27,9 +32,9 @@ QUESTIONS = 2
 """The calls of the turn, each of which asks."""
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]:
-    folder = tmp_path_factory.mktemp("asking")
+@contextmanager
+def asking(folder: Path, *later: Entry) -> Generator[httpx2.Client]:
+    """The client of a server whose first turn asks twice."""
     Served(folder).declare({"calc": sdk()})
     turn: Sequence[Entry] = [*(Call("mcp.calc.choose") for _ in range(QUESTIONS)), Say("Done.")]
     properties: Mapping[str, Json] = {
@@ -39,10 +44,17 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]
     served = app(
         Bundle(id="served"),
         store="memory:",
-        model=ScriptedModel([*turn, *turn]),
+        model=ScriptedModel([*turn, *later]),
         properties=properties,
     )
     with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as http:
+        yield http
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Generator[httpx2.Client]:
+    """The client of a server that answers one turn."""
+    with asking(tmp_path) as http:
         yield http
 
 
@@ -64,10 +76,15 @@ def run_agent(client: httpx2.Client, number: int, **body: Json) -> list[Row]:
     return events_of(client.post("/ag-ui", json={**common, **empty, **body}))
 
 
-def test_a_question_of_a_running_call_is_an_interrupt_of_ag_ui(client: httpx2.Client) -> None:
+def asked_run(client: httpx2.Client) -> list[Row]:
+    """The events of the first run, which ends when its first call asks."""
     message: Json = {"id": "m1", "role": "user", "content": "Go!"}
-    runs = [run_agent(client, 1, messages=[message])]
-    status = client.get(STATUS.format("thread")).json()
+    return run_agent(client, 1, messages=[message])
+
+
+def answered_runs(client: httpx2.Client, asked: list[Row]) -> list[list[Row]]:
+    """The first run, and those that its answers continue, to the end of the turn."""
+    runs = [asked]
     for number in range(QUESTIONS):
         [interrupt] = interrupts(runs[-1][-1])
         assert (interrupt["reason"], interrupt["toolCallId"]) == (
@@ -75,12 +92,19 @@ def test_a_question_of_a_running_call_is_an_interrupt_of_ag_ui(client: httpx2.Cl
             f"c{number + 1}",
         )
         assert "kind" in json.dumps(interrupt["responseSchema"])
-        answer: Json = {
-            "interruptId": interrupt["id"],
-            "status": "resolved",
-            "payload": {"kind": "green"},
-        }
-        runs.append(run_agent(client, number + 2, resume=[answer]))
+        runs.append(run_agent(client, number + 2, resume=[answer_to(interrupt)]))
+    return runs
+
+
+def answer_to(interrupt: Row) -> Row:
+    """The answer to an interrupt."""
+    return {"interruptId": interrupt["id"], "status": "resolved", "payload": {"kind": "green"}}
+
+
+def test_a_question_of_a_running_call_is_an_interrupt_of_ag_ui(client: httpx2.Client) -> None:
+    first = asked_run(client)
+    status = client.get(STATUS.format("thread")).json()
+    runs = answered_runs(client, first)
     [asked] = status["meta"]["questions"]
     assert (status["state"], asked["call_id"], asked["stays_open"]) == ("in_progress", "c1", True)
     assert [run[0]["type"] for run in runs] == ["RUN_STARTED"] * 3
@@ -121,13 +145,58 @@ def test_a_question_of_a_running_call_is_answered_by_a_chat_of_the_ai_sdk(
     assert types(streams[-1])[-1] == "finish"
 
 
-def test_an_answer_that_comes_too_late_is_refused(client: httpx2.Client) -> None:
-    answer: Json = {"interruptId": "c1", "status": "resolved", "payload": {"kind": "green"}}
-    body: Row = {"threadId": "thread", "runId": "r", "state": {}, "tools": [], "messages": []}
-    late = client.post(
-        "/ag-ui", json={**body, "context": [], "forwardedProps": {}, "resume": [answer]}
-    )
-    assert late.status_code in (400, 409, 422)
+def test_a_chat_completion_during_a_question_of_a_running_call_waits_for_its_turn(
+    tmp_path: Path,
+) -> None:
+    body: Row = {
+        "stream": True,
+        "messages": [{"role": "user", "content": "And tea?"}],
+        "metadata": {"conversation_id": "thread"},
+    }
+    with asking(tmp_path, Say("Tea.")) as client:
+        first = asked_run(client)
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            assert response.status_code == 200
+            runs = answered_runs(client, first)
+            text = response.read().decode()
+    assert runs[-1][-1]["result"] == {"answer": "Done.", "exitReason": "complete"}
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta["content"] for delta in deltas if delta.get("content")) == "Tea."
+
+
+class CountingLog(ForwardingLog):
+    """Counts how often a conversation is opened."""
+
+    opened = 0
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Return the blocks after `after` that match."""
+        self.opened += not types
+        return await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+
+
+async def test_what_waits_for_the_user_is_read_at_once() -> None:
+    log, model = CountingLog(MemoryLog()), ScriptedModel([Say("Done.")])
+    async with Harness.open(Bundle(id="served"), store=log, model=model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!")
+        for waiting in (waiting_calls, paused_calls, waiting_approvals):
+            log.opened = 0
+            assert not await waiting(log, talk)
+            assert log.opened == 1
 
 
 @pytest.mark.parametrize("name", ["ag-ui", "vercel"])

@@ -167,7 +167,7 @@ async def _values(
     """Return the answers by call; a cancelled one declines."""
     if not answers:
         return {}
-    kinds = await waiting_calls(host, talk)
+    kinds = await waiting_calls(host.log, talk)
     values = dict[str, Json]()
     for answer in answers:
         is_call = answer.interrupt_id in kinds

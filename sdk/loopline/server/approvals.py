@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from loopline.clock import Clock
-from loopline.conversations import Conversation
+from loopline.conversations import Conversation, questions_of
 from loopline.events import question_digest
 from loopline.models import Json, JsonObject
 from loopline.server.problems import RequestProblem
@@ -112,8 +112,6 @@ async def waiting_approvals(
     log: TimelineLog, talk: Conversation[Any]
 ) -> dict[str, WaitingApproval]:
     """Return the calls of a conversation that wait for approval, in order: paused ones, and those that stay open."""
-    if await log.find(talk.conversation) is None:
-        return {}
     timeline = await open_timeline(log, talk.conversation)
     approvals = [
         WaitingApproval(
@@ -131,7 +129,7 @@ async def waiting_approvals(
         WaitingApproval(
             call_id=question.call_id, question=question.question, digest=question_digest(question)
         )
-        for question in await talk.interrupts.questions()
+        for _, question in questions_of(timeline)
         if question.kind == "approval"
     ]
     return {approval.call_id: approval for approval in approvals}

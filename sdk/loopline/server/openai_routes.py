@@ -43,7 +43,7 @@ from loopline.server.problems import (
     faults_text,
     problem_of,
 )
-from loopline.server.run_streams import waiting_calls
+from loopline.server.run_streams import paused_calls
 from loopline.timeline import turn_number
 
 CONVERSATION = "Loopline-Conversation"
@@ -204,10 +204,14 @@ async def _submit(
     *,
     is_named: bool,
 ) -> Submission:
-    """Send the message; if a call waits for the user, the message is its answer."""
+    """Send the message; if the turn is paused for the user, the message is the answer to its first call.
+
+    A call that asks while its turn runs takes its answer from elsewhere: the message waits for the end of the turn.
+    """
     text = body.text(with_transcript=not is_named)
-    call_id = next(iter(await waiting_calls(host, talk)), "") if is_named else ""
-    if call_id:
+    paused = await paused_calls(host.log, talk) if is_named else []
+    if paused:
+        call_id = paused[0]
         await host.check_approvals(talk, {call_id: text})
         return await talk.submit_resume({call_id: text})
     return await talk.submit(text, attachments=body.attachments(), key=idempotency_key)

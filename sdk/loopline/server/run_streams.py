@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from loopline.conversations import Conversation
+from loopline.conversations import Conversation, questions_of
 from loopline.events import Event, RunDialect, sse
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import dialect_frames, start_position
 from loopline.server.open_calls import AnsweredCalls
-from loopline.timeline import open_timeline
+from loopline.timeline import Timeline, TimelineLog, open_timeline
+
+CallKind = Literal["question", "approval"]
+"""What a call waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,6 @@ class NewestTurn:
 
 async def newest_turn(host: BundleHost, talk: Conversation[Any]) -> NewestTurn | None:
     """Return the newest turn that a runner started; None if there is none."""
-    if await host.log.find(talk.conversation) is None:
-        return None
     timeline = await open_timeline(host.log, talk.conversation)
     started = [turn for turn in timeline.turns.values() if turn.header is not None]
     if not started:
@@ -42,21 +43,27 @@ async def newest_turn(host: BundleHost, talk: Conversation[Any]) -> NewestTurn |
     )
 
 
-async def waiting_calls(
-    host: BundleHost, talk: Conversation[Any]
-) -> Mapping[str, Literal["question", "approval"]]:
+async def waiting_calls(log: TimelineLog, talk: Conversation[Any]) -> Mapping[str, CallKind]:
     """Return the calls that wait for the user, of a paused turn or open, in order, and for what each waits."""
-    if await host.log.find(talk.conversation) is None:
-        return {}
-    timeline = await open_timeline(host.log, talk.conversation)
-    kinds: dict[str, Literal["question", "approval"]] = {
-        call_id: pending.kind
-        for turn in timeline.resumable
-        for call_id, pending in turn.unanswered.items()
-    }
-    for question in await talk.interrupts.questions():
+    timeline = await open_timeline(log, talk.conversation)
+    kinds: dict[str, CallKind] = dict(_paused(timeline))
+    for _, question in questions_of(timeline):
         kinds[question.call_id] = question.kind
     return kinds
+
+
+async def paused_calls(log: TimelineLog, talk: Conversation[Any]) -> list[str]:
+    """Return the calls of paused turns that wait for the user, in order."""
+    timeline = await open_timeline(log, talk.conversation)
+    return [call_id for call_id, _ in _paused(timeline)]
+
+
+def _paused(timeline: Timeline) -> list[tuple[str, CallKind]]:
+    return [
+        (call_id, pending.kind)
+        for turn in timeline.resumable
+        for call_id, pending in turn.unanswered.items()
+    ]
 
 
 def answered_frames(

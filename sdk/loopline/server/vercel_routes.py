@@ -187,7 +187,7 @@ async def _answers(
     Raises:
         LooplineError: no call waits for it.
     """
-    answers = message.answers(await waiting_calls(host, talk))
+    answers = message.answers(await waiting_calls(host.log, talk))
     if not answers:
         raise LooplineError("no call of this chat waits for what the message answers")
     await host.check_approvals(talk, answers, message.approvals())
