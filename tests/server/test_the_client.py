@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from msgspec.json import decode
 
 from loopline import Attachment, ConflictError, LooplineError
 from loopline.client import RemoteServer, ServerProblem, ServerUnreachable, connect
+from loopline.client.answers import PrincipalDocument
 from loopline.client.connection import ServerConnection, ServerRequest
 from loopline.client.turn_stream import TurnStream
 from loopline.clock import SystemClock
@@ -249,3 +253,25 @@ async def test_an_answer_of_another_version_is_refused_by_the_field_that_it_lack
     with pytest.raises(ServerProblem, match=f"[`']{missing}[`']") as refused:
         await ask()
     assert refused.value.action_by == "operator"
+
+
+async def test_an_answer_is_decoded_no_more_often_for_more_fields_that_must_be_there() -> None:
+    fields = ["tenant", "project", "user", "roles", "bundles"]
+    whole: JsonObject = {"tenant": "t", "project": "p", "user": "u", "roles": [], "bundles": ["b"]}
+    connection = ServerConnection(OtherVersion({"/me": whole}), SystemClock())
+    decodings = 0
+
+    def count(frame: FrameType, event: str, function: object) -> None:
+        nonlocal decodings
+        decodings += event == "c_call" and function is decode
+
+    counts = list[int]()
+    for names in (fields[:1], fields):
+        decodings = 0
+        sys.setprofile(count)
+        try:
+            await connection.read(ServerRequest(method="GET", path="/me"), PrincipalDocument, names)
+        finally:
+            sys.setprofile(None)
+        counts.append(decodings)
+    assert counts == [2, 2]

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
 
-from msgspec import DecodeError, Struct
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.harness import ServerExchange, ServerSession
-from loopline.models import JsonObject, one_line
+from loopline.models import one_line
 
 RETRY_SECONDS = 60.0
 """How long a request is repeated while the server cannot be reached."""
@@ -154,7 +154,8 @@ class ServerConnection:
         body = await self.send(request)
         try:
             value = decode(body, type=kind)
-            if missing := [name for name in whole if name not in decode(body, type=JsonObject)]:
+            fields = decode(body, type=dict[str, Raw]) if whole else {}
+            if missing := [name for name in whole if name not in fields]:
                 raise ServerProblem(
                     f"{request.path}: the answer has no {missing[0]!r}: the server has another version",
                     status=HTTPStatus.BAD_GATEWAY,
