@@ -24,6 +24,7 @@ from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion
 from loopline.timeline.forwarding_log import ForwardingLog
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
+from tests.server.test_sockets import Page
 from tests.support.live_server import serving
 
 STATUS = "/conversations/default/default/{}/status"
@@ -33,10 +34,10 @@ QUESTIONS = 2
 
 
 @contextmanager
-def asking(folder: Path, *later: Entry) -> Generator[httpx2.Client]:
-    """The client of a server whose first turn asks twice."""
+def asking(folder: Path, *later: Entry, questions: int = QUESTIONS) -> Generator[httpx2.Client]:
+    """The client of a server whose first turn asks so often."""
     Served(folder).declare({"calc": sdk()})
-    turn: Sequence[Entry] = [*(Call("mcp.calc.choose") for _ in range(QUESTIONS)), Say("Done.")]
+    turn: Sequence[Entry] = [*(Call("mcp.calc.choose") for _ in range(questions)), Say("Done.")]
     properties: Mapping[str, Json] = {
         "mcp.file": str(folder / ".mcp.json"),
         "react.select_tools": False,
@@ -145,6 +146,33 @@ def test_a_question_of_a_running_call_is_answered_by_a_chat_of_the_ai_sdk(
     assert types(streams[-1])[-1] == "finish"
 
 
+def test_an_answer_that_comes_too_late_is_a_conflict_in_a_run_of_ag_ui(
+    client: httpx2.Client,
+) -> None:
+    first = asked_run(client)
+    [interrupt] = interrupts(first[-1])
+    answered_runs(client, first)
+    body: Row = {"threadId": "thread", "runId": "late", "state": {}, "tools": [], "messages": []}
+    more: Row = {"context": [], "forwardedProps": {}, "resume": [answer_to(interrupt)]}
+    late = client.post("/ag-ui", json={**body, **more})
+    assert (late.status_code, "c1 has been answered" in late.json()["detail"]) == (409, True)
+
+
+def test_an_answer_that_comes_too_late_is_a_conflict_in_a_chat_of_the_ai_sdk(
+    client: httpx2.Client,
+) -> None:
+    answered_runs(client, asked_run(client))
+    part: Json = {
+        "type": "dynamic-tool",
+        "state": "output-available",
+        "toolCallId": "c1",
+        "output": {"kind": "green"},
+    }
+    reply: Json = {"id": "turn_1", "role": "assistant", "parts": [part]}
+    late = client.post("/api/chat", json={"id": "thread", "messages": [reply]})
+    assert (late.status_code, "c1 has been answered" in late.json()["detail"]) == (409, True)
+
+
 def test_a_chat_completion_during_a_question_of_a_running_call_waits_for_its_turn(
     tmp_path: Path,
 ) -> None:
@@ -163,6 +191,23 @@ def test_a_chat_completion_during_a_question_of_a_running_call_waits_for_its_tur
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     assert "".join(delta["content"] for delta in deltas if delta.get("content")) == "Tea."
+
+
+async def test_a_question_of_a_running_call_is_answered_by_a_page_with_a_socket(
+    tmp_path: Path,
+) -> None:
+    body: Json = {"conversation_id": "thread", "values": {"c1": {"kind": "green"}}}
+    with asking(tmp_path, questions=1) as client:
+        asked_run(client)
+        page = Page()
+        await page.socket.connect(str(client.base_url), auth={"user_session_id": "s1"})
+        answered = await page.call("chat_answer", body)
+        assert (answered["ok"], answered["turn_id"]) == (True, "turn_1")
+        events = await page.until("chat_complete")
+        late = await page.call("chat_answer", body)
+        await page.socket.disconnect()
+    assert any("accept: green" in str(envelope) for _, envelope in events)
+    assert (late["ok"], late["status"]) == (False, 409)
 
 
 class CountingLog(ForwardingLog):

@@ -20,7 +20,7 @@ from loopline.server.approvals import approved_call
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import counted_stream, dialect_frames, start_position
-from loopline.server.open_calls import answer_open_calls
+from loopline.server.open_calls import answer_open_calls, submit_answers
 from loopline.server.run_streams import answered_frames, joined_frames, newest_turn, waiting_calls
 from loopline.timeline import turn_number
 
@@ -66,7 +66,7 @@ async def _send(
     message_key = _key(message) if message is not None and not answers else ""
     async with host.turn_slot(key, message_key):
         if answers:
-            submission = await talk.submit_resume(values)
+            submission = await submit_answers(host.log, talk, values)
         else:
             assert message is not None
             submission = await talk.submit(_text(message), key=message_key)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -14,10 +13,10 @@ from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from loopline.conversations import Conversation, Receipt, Submission
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import BundleError
 from loopline.events import DialectName
 from loopline.files import Attachment
-from loopline.models import Json, dumps, one_line, well_formed
+from loopline.models import well_formed
 from loopline.react import TurnResult
 from loopline.server.access import HostDep, OwnKeyDep, ReadKeyDep
 from loopline.server.approvals import waiting_approvals
@@ -40,13 +39,11 @@ from loopline.server.bodies import (
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import MEDIA_TYPE, counted_stream, event_stream, start_position
-from loopline.server.open_calls import answer_open_calls
-from loopline.server.problems import RequestProblem, not_found
+from loopline.server.open_calls import answer_open_calls, check_unanswered, submit_answers
+from loopline.server.problems import not_found
 from loopline.server.uploads import FORM, read_form
 from loopline.timeline import (
-    BodyUnion,
     ConversationKey,
-    UserAnswer,
     open_timeline,
     reaching,
     turn_number,
@@ -55,7 +52,6 @@ from loopline.timeline import (
 router: APIRouter = APIRouter(
     prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"]
 )
-_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
 DialectHeader = Annotated[OwnDialect | None, Header(alias="Loopline-Dialect")]
 KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
@@ -160,19 +156,15 @@ async def answer_calls(
     if answered is not None:
         host.audit("answer", key, calls=",".join(body.values))
         if not answered.first:
-            await _check_unanswered(host, key, body.values)
+            await check_unanswered(host.log, key, body.values)
         return JSONResponse(DoneAnswer(done=answered.first).model_dump(), 202)
-    await _check_unanswered(host, key, body.values)
+    await check_unanswered(host.log, key, body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
     async with AsyncExitStack() as stack:
         listening = await _early_events(stack, host, talk, request)
         async with host.turn_slot(key):
-            try:
-                submission = await talk.submit_resume(body.values or None, **body.limits.options())
-            except LooplineError:  # another answer may have come meanwhile
-                await _check_unanswered(host, key, body.values)
-                raise
+            submission = await submit_answers(host.log, talk, body.values, **body.limits.options())
             host.watch(key, submission)
         host.audit("answer", key, calls=",".join(body.values))
         return await _respond(host, talk, submission, name, listening)
@@ -194,25 +186,6 @@ async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
             for call in waiting.values()
         ]
     )
-
-
-async def _check_unanswered(
-    host: BundleHost, key: ConversationKey, values: Mapping[str, Json]
-) -> None:
-    """Check that no call of these has got an answer; the problem says which.
-
-    Raises:
-        RequestProblem: one has.
-    """
-    if not values:
-        return
-    blocks = await host.log.read(key, types=["user.answer"])
-    for _, answer in reversed(list(_ANSWERS.among(blocks))):
-        if answer.call_id in values:
-            given = one_line(dumps(answer.value))
-            raise RequestProblem(
-                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {given}"
-            )
 
 
 @router.post("/stop")

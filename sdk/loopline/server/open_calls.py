@@ -1,15 +1,20 @@
-"""Calls that stay open for an answer of their user, while their turn runs."""
+"""Answers to open calls: to those that stay open while their turn runs, and to those of a paused turn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Unpack
 
-from loopline.conversations import Conversation
-from loopline.models import Json, well_formed
+from loopline.conversations import Conversation, Submission
+from loopline.errors import LooplineError
+from loopline.models import Json, dumps, one_line, well_formed
+from loopline.react import Limits
 from loopline.server.problems import RequestProblem
+from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
+
+_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +52,40 @@ async def answer_open_calls(
     return AnsweredCalls(
         turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), first=all(counts)
     )
+
+
+async def submit_answers(
+    log: TimelineLog,
+    talk: Conversation[Any],
+    values: Mapping[str, Json],
+    **limits: Unpack[Limits],
+) -> Submission:
+    """Continue the paused turn with answers to its calls; without values continue one that was cut off.
+
+    Raises:
+        LooplineError: no such call waits for such an answer; a RequestProblem if it has been answered already.
+    """
+    try:
+        return await talk.submit_resume(values or None, **limits)
+    except LooplineError:
+        await check_unanswered(log, talk.conversation, values)
+        raise
+
+
+async def check_unanswered(
+    log: TimelineLog, key: ConversationKey, values: Mapping[str, Json]
+) -> None:
+    """Check that no call of these has got an answer; the problem says which.
+
+    Raises:
+        RequestProblem: one has.
+    """
+    if not values:
+        return
+    blocks = await log.read(key, types=["user.answer"])
+    for _, answer in reversed(list(_ANSWERS.among(blocks))):
+        if answer.call_id in values:
+            given = one_line(dumps(answer.value))
+            raise RequestProblem(
+                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {given}"
+            )

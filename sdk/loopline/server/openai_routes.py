@@ -34,6 +34,7 @@ from loopline.server.event_streams import (
     start_position,
     with_done,
 )
+from loopline.server.open_calls import submit_answers
 from loopline.server.openai_bodies import CompletionBody
 from loopline.server.principals import Principal
 from loopline.server.problems import (
@@ -213,7 +214,7 @@ async def _submit(
     if paused:
         call_id = paused[0]
         await host.check_approvals(talk, {call_id: text})
-        return await talk.submit_resume({call_id: text})
+        return await submit_answers(host.log, talk, {call_id: text})
     return await talk.submit(text, attachments=body.attachments(), key=idempotency_key)
 
 

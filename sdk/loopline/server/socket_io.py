@@ -24,10 +24,11 @@ from loopline.server.conversation_views import state_of
 from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import conversation_events, start_position
 from loopline.server.listeners import ListenerPlace
+from loopline.server.open_calls import answer_open_calls, submit_answers
 from loopline.server.principals import Principal
 from loopline.server.problems import problem_of
 from loopline.server.socket_messages import STATES, approvals_of, read_message, text_of
-from loopline.timeline import ConversationKey, iso_time, open_timeline
+from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
 
 PATH = "/socket.io"
 QUEUED_PACKETS = 100
@@ -250,11 +251,16 @@ class SocketHost:
             raise LooplineError("values are the answers by call id")
         await self._host.check_approvals(talk, values, approvals_of(data))
         await self._follow(sid, talk, after=None)
-        async with self._host.turn_slot(talk.conversation):
-            submission = await talk.submit_resume(values)
-            self._host.watch(talk.conversation, submission)
+        answered = await answer_open_calls(talk, values)
+        if answered is not None:
+            turn = turn_id(answered.turn)
+        else:
+            async with self._host.turn_slot(talk.conversation):
+                submission = await submit_answers(self._host.log, talk, values)
+                self._host.watch(talk.conversation, submission)
+            turn = submission.receipt.turn_id
         self._host.audit("answer", talk.conversation, calls=",".join(values))
-        return {"ok": True, "turn_id": submission.receipt.turn_id}
+        return {"ok": True, "turn_id": turn}
 
     async def _stop(self, sid: str, principal: Principal, data: Json) -> Json:
         del sid

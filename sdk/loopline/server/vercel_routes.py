@@ -27,9 +27,9 @@ from loopline.server.event_streams import (
     start_position,
     with_done,
 )
-from loopline.server.open_calls import answer_open_calls
+from loopline.server.open_calls import answer_open_calls, check_unanswered, submit_answers
 from loopline.server.run_streams import answered_frames, joined_frames, newest_turn, waiting_calls
-from loopline.timeline import turn_number
+from loopline.timeline import TimelineLog, turn_number
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -60,8 +60,8 @@ class UiMessage(BaseModel):
             raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
         return files
 
-    def answers(self, waiting: Mapping[str, str]) -> dict[str, Json]:
-        """Return the approvals and outputs of calls that wait."""
+    def answers(self) -> dict[str, Json]:
+        """Return the approvals and outputs of calls."""
         answers = dict[str, Json]()
         for part in self.parts:
             match part:
@@ -75,7 +75,7 @@ class UiMessage(BaseModel):
                     answers[call_id] = output
                 case _:
                     pass
-        return {call_id: value for call_id, value in answers.items() if call_id in waiting}
+        return answers
 
     def approvals(self) -> dict[str, str]:
         """Return the signed approvals that the message brings, by call."""
@@ -132,7 +132,7 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
                     host, talk.conversation, with_done(frames), HEADERS, listening=listening
                 )
         async with host.turn_slot(talk.conversation, body.key):
-            submission, after = await _submit(talk, body, answers)
+            submission, after = await _submit(host.log, talk, body, answers)
             host.watch(talk.conversation, submission)
         receipt = submission.receipt
         host.audit("message", talk.conversation, seq=receipt.seq)
@@ -185,17 +185,20 @@ async def _answers(
     """Return what a message answers, by call.
 
     Raises:
-        LooplineError: no call waits for it.
+        LooplineError: no call waits for it; a RequestProblem if it has been answered already.
     """
-    answers = message.answers(await waiting_calls(host.log, talk))
+    waiting = await waiting_calls(host.log, talk)
+    results = message.answers()
+    answers = {call_id: value for call_id, value in results.items() if call_id in waiting}
     if not answers:
+        await check_unanswered(host.log, talk.conversation, results)
         raise LooplineError("no call of this chat waits for what the message answers")
     await host.check_approvals(talk, answers, message.approvals())
     return answers
 
 
 async def _submit(
-    talk: Conversation[Any], body: ChatBody, answers: Mapping[str, Json]
+    log: TimelineLog, talk: Conversation[Any], body: ChatBody, answers: Mapping[str, Json]
 ) -> tuple[Submission, int]:
     """Send the answers or what the last message says; return also the seq behind which the stream begins.
 
@@ -204,7 +207,7 @@ async def _submit(
     """
     last = body.messages[-1]
     if answers:
-        submission = await talk.submit_resume(answers)
+        submission = await submit_answers(log, talk, answers)
         return submission, submission.receipt.seq
     text = last.text()
     if not text:
