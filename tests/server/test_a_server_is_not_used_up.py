@@ -92,6 +92,28 @@ async def test_a_client_that_goes_while_it_does_not_read_leaves_nothing_behind(
     assert (host.listeners.count, host.broadcasts.open_count) == (0, 0)
 
 
+async def test_a_connection_that_is_lost_says_so_before_more_is_written(served: FastAPI) -> None:
+    """A transport says in the next step of the event loop that its connection is lost."""
+    host, is_gone, is_lost = bundle_host(served), asyncio.Event(), False
+    written = list[Message]()
+
+    async def receive() -> Message:
+        await is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        nonlocal is_lost
+        if is_lost and not is_gone.is_set():
+            written.append(message)
+        if message["type"] == "http.response.body" and b"retry" not in message["body"]:
+            is_lost = True
+            asyncio.get_running_loop().call_soon(is_gone.set)
+
+    await host.harnesses[0].conversation("c1").say("tea " * 100_000)
+    await served({**SCOPE, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send)
+    assert (is_lost, written) == (True, [])
+
+
 def test_a_user_has_a_share_of_the_places_for_listeners() -> None:
     listeners = Listeners(4, 2)
     ann, bob = structs.replace(KEY, user="ann"), structs.replace(KEY, user="bob")

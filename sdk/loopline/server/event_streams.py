@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from loopline.conversations import Conversation, Submission
 from loopline.errors import LooplineError
@@ -100,8 +100,13 @@ class _CountedStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
+
+        async def send_and_yield(message: Message) -> None:
+            await send(message)
+            await asyncio.sleep(0)  # a lost connection says so before the next piece is written
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_and_yield)
         finally:
             self._place.release()
             frames = self._frames
