@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import cycle
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline import Harness
 from loopline.clock import SystemClock
-from loopline.models import Capabilities, Price, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.models import (
+    Capabilities,
+    ModelRegistry,
+    Price,
+    Prompt,
+    Reply,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
 from loopline.server import DailyQuotas
+from loopline.server.problems import RequestProblem
 from loopline.server.quotas import QuotaGate
-from loopline.timeline import ConversationKey, Decision, TimelineLog
+from loopline.timeline import (
+    NEW_TURN,
+    ConversationKey,
+    Decision,
+    Entry,
+    MemoryLog,
+    TimelineLog,
+    UserPrompt,
+)
 from tests.support.playground import bundle as playground
 
 KEY = ConversationKey(name="c0")
@@ -67,6 +93,14 @@ def opened(gate: QuotaGate, model: GreedyModel, log: TimelineLog | str) -> Harne
     return Harness.open(playground, store=log, model=model, metering=gate.metered)
 
 
+async def left(gate: QuotaGate, key: ConversationKey = KEY) -> float:
+    """What is left of a quota of which nobody can reserve so many turns."""
+    with pytest.raises(RequestProblem) as refused:
+        await gate.check(key, {key: 10**9})
+    [amount] = re.findall(r"today: \$?([\d,.]+)", str(refused.value))
+    return float(amount.replace(",", ""))
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     talks=st.integers(2, 12),
@@ -93,11 +127,10 @@ async def test_conversations_at_once_never_use_more_than_the_quota_together(
             )
         )
         key = ConversationKey(name="c0", user="u0" if of_tenant else "u")
-        [left] = (await gate.remaining(harness.log, key)).values()
-        again = QuotaGate(quotas, SystemClock(), lambda: logs[0])
-        assert await again.remaining(harness.log, key) == await gate.remaining(harness.log, key)
+        unused = await left(gate, key)
+        assert await left(QuotaGate(quotas, SystemClock(), lambda: logs[0]), key) == unused
     assert model.used <= most
-    assert left == most - model.used
+    assert unused == most - model.used
     assert {result.exit_reason for result in results} <= {"complete", "budget"}
 
 
@@ -109,7 +142,7 @@ async def test_dollars_are_summed_to_the_last_of_them() -> None:
         logs.append(harness.log)
         talks = [harness.conversation(f"c{n}") for n in range(8)]
         await asyncio.gather(*(talk.say("tea") for talk in talks))
-        left = await gate.remaining(harness.log, KEY)
+        unused = await left(gate)
         costs = [
             block.body.cost or 0.0
             for talk in talks
@@ -118,7 +151,7 @@ async def test_dollars_are_summed_to_the_last_of_them() -> None:
         ]
     assert model.most_in_flight > 1
     assert sum(costs) <= 5_000
-    assert left == {"user_cost": 5_000 - sum(costs)}
+    assert unused == 5_000 - sum(costs)
 
 
 async def test_what_was_used_before_a_restart_counts_behind_it(tmp_path: Path) -> None:
@@ -136,12 +169,11 @@ async def test_what_was_used_before_a_restart_counts_behind_it(tmp_path: Path) -
     gate, model = QuotaGate(quotas, SystemClock(), lambda: logs[-1]), GreedyModel(1.0)
     async with opened(gate, model, store) as harness:
         logs.append(harness.log)
-        first = await gate.remaining(harness.log, KEY)
+        first = await left(gate)
         await asyncio.gather(*(harness.conversation(f"d{n}").say("tea") for n in range(5)))
-        left = await gate.remaining(harness.log, KEY)
-    assert 0 <= 9_000 - before - first["user_tokens"] < 1_000
-    assert first["user_tokens"] - left["user_tokens"] == model.used
-    assert left["user_tokens"] >= 0
+        last = await left(gate)
+    assert 0 <= 9_000 - before - first < 1_000
+    assert first - last == model.used
 
 
 async def test_a_request_waits_for_what_others_reserve_and_gets_what_they_give_back() -> None:
@@ -201,8 +233,50 @@ async def test_a_run_that_ended_before_midnight_does_not_count_behind_it() -> No
         await model.begun.wait()
         before = model.used
         clock.days = 1
-        assert await gate.remaining(harness.log, KEY) == {"user_tokens": 9_000}
+        assert await left(gate) == 9_000
         model.hold.set()
         await over_midnight
-        left = await gate.remaining(harness.log, KEY)
-        assert left == {"user_tokens": 9_000 - model.used + before}
+        assert await left(gate) == 9_000 - model.used + before
+
+
+@contextmanager
+def counted_steps(steps: Counter[str]) -> Generator[None]:
+    """Count the instructions of Python that the gate executes."""
+
+    file = QuotaGate.check.__code__.co_filename
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        del argument
+        if frame.f_code.co_filename != file:
+            return None
+        frame.f_trace_opcodes = True
+        steps[event] += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+async def steps_of_a_check(talks: int) -> int:
+    """The instructions of a check in a tenant of so many conversations, of which every other one runs."""
+    log, steps = MemoryLog(), Counter[str]()
+    gate = QuotaGate(DailyQuotas(user_tokens=9_000, turn_tokens=1), SystemClock(), lambda: log)
+    keys = [ConversationKey(name=f"c{n}") for n in range(talks)]
+    models = ModelRegistry({"general": (GreedyModel(0.5),)})
+    async with AsyncExitStack() as running, AsyncExitStack() as ending:
+        for stack, key in zip(cycle((running, ending)), keys, strict=False):
+            await stack.enter_async_context(gate.metered(key, models))
+            await log.append(key, [Entry(body=UserPrompt(text="tea"), turn=NEW_TURN)], seen=0)
+        await ending.aclose()
+        with counted_steps(steps):
+            await gate.check(KEY, {})
+    return steps["opcode"]
+
+
+async def test_what_a_check_costs_grows_no_faster_than_the_conversations() -> None:
+    few, many = await steps_of_a_check(20), await steps_of_a_check(80)
+    assert 0 < many <= 4 * few

@@ -364,7 +364,7 @@ class BundleHost:
         """
         async with self._admission:
             if self._quotas.limits and not await self._is_known(key, message_key):
-                await self._quotas.check(self.log, key, self._running + self._sending)
+                await self._quotas.check(key, self._running + self._sending)
             self._check_room()
             self._sending[key] += 1
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -176,28 +177,24 @@ class QuotaGate:
     new are read. One that was deleted still counts in this process.
     """
 
-    def __init__(
-        self, quotas: DailyQuotas, clock: Clock, log: Callable[[], TimelineLog] | None = None
-    ) -> None:
+    def __init__(self, quotas: DailyQuotas, clock: Clock, log: Callable[[], TimelineLog]) -> None:
         self.limits: list[DailyLimit] = quotas.limits
         self._clock = clock
         self._log = log
         self._day: date = date.min
         self._bills = dict[str, _Bill]()
-        self._runs = list[_MeteredRun]()
+        self._runs = defaultdict[ConversationKey, set[_MeteredRun]](set)
         self._updated = dict[str, float]()
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def check(
-        self, log: TimelineLog, key: ConversationKey, turns: Mapping[ConversationKey, int]
-    ) -> None:
+    async def check(self, key: ConversationKey, turns: Mapping[ConversationKey, int]) -> None:
         """Let a turn begin beside the `turns` that run, by conversation.
 
         Raises:
             RequestProblem: too little of a quota is left.
         """
-        await self._update(log, key.tenant)
+        await self._update(key.tenant)
         for limit in self.limits:
             self._check(limit, key, turns)
 
@@ -206,12 +203,12 @@ class QuotaGate:
         self, key: ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
         """Give a run of a conversation models of which each request reserves from its user's and tenant's quotas."""
-        if not self.limits or self._log is None:
+        if not self.limits:
             yield models
             return
-        await self._update(self._log(), key.tenant)
+        await self._update(key.tenant)
         run = _MeteredRun(key)
-        self._runs.append(run)
+        self._runs[key].add(run)
         try:
             yield ModelRegistry(
                 {
@@ -255,13 +252,8 @@ class QuotaGate:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def remaining(self, log: TimelineLog, key: ConversationKey) -> Mapping[str, float]:
-        """Return what is left of each limit for a conversation, without what requests reserve."""
-        await self._update(log, key.tenant)
-        return {limit.name: limit.most - self._used(limit, key) for limit in self.limits}
-
     def _remaining(self, limit: DailyLimit, key: ConversationKey) -> Remaining:
-        runs = [run for run in self._runs if limit.covers(key, run.key)]
+        runs = self._runs_of(limit, key)
         reserved = [amount for run in runs for amount in run.reserved.values()]
         if limit.is_money:
             unused = limit.most - self._used(limit, key)
@@ -271,12 +263,18 @@ class QuotaGate:
 
     def _is_reserved_from(self, limit: DailyLimit, key: ConversationKey) -> bool:
         """Return whether requests that are not answered yet hold a part of the limit, and may give some of it back."""
-        return any(run.reserved for run in self._runs if limit.covers(key, run.key))
+        return any(run.reserved for run in self._runs_of(limit, key))
+
+    def _runs_of(self, limit: DailyLimit, key: ConversationKey) -> list[_MeteredRun]:
+        """Return the runs that count for a conversation."""
+        return [
+            run for other, runs in self._runs.items() if limit.covers(key, other) for run in runs
+        ]
 
     def _used(self, limit: DailyLimit, key: ConversationKey) -> float:
         """Return what was used of a limit, requests that are not answered yet not counted."""
         bills = [bill for bill in self._bills.values() if limit.covers(key, bill.key)]
-        runs = [run for run in self._runs if limit.covers(key, run.key)]
+        runs = self._runs_of(limit, key)
         if limit.is_money:
             return math.fsum([*(bill.cost for bill in bills), *(run.settled.cost for run in runs)])
         return sum(bill.tokens for bill in bills) + sum(run.settled.tokens for run in runs)
@@ -304,37 +302,45 @@ class QuotaGate:
     async def _refresh(self, tenant: str) -> None:
         """Take what other processes have used since, from time to time."""
         age = self._clock.elapsed() - self._updated.get(tenant, -_REFRESH_SECONDS)
-        if age >= _REFRESH_SECONDS and self._log is not None:
-            await self._update(self._log(), tenant)
+        if age >= _REFRESH_SECONDS:
+            await self._update(tenant)
 
     def _begin_day(self, day: date) -> None:
         """Forget what was used before; a run that goes on keeps what its requests reserve."""
         self._day, self._bills = day, {}
-        self._runs = [run for run in self._runs if not run.is_over]
-        for run in self._runs:
-            run.settled = Amount()
+        for key, runs in list(self._runs.items()):
+            self._forget(key, {run for run in runs if run.is_over})
+            for run in runs:
+                run.settled = Amount()
 
-    async def _update(self, log: TimelineLog, tenant: str) -> None:
+    def _forget(self, key: ConversationKey, runs: set[_MeteredRun]) -> None:
+        """Forget runs of a conversation."""
+        others = self._runs.pop(key) - runs
+        if others:
+            self._runs[key] = others
+
+    async def _update(self, tenant: str) -> None:
         """Bring the bills of a tenant's conversations up to date, but for those of which a run has not ended."""
+        log = self._log()
         async with self._updating:
             self._updated[tenant] = self._clock.elapsed()
             today = self._clock.now().date()
             if today != self._day:
                 self._begin_day(today)
-            ended = [run for run in self._runs if run.is_over]
+            ended = {run for runs in self._runs.values() for run in runs if run.is_over}
             since = datetime.combine(today, time(), UTC)
             after = since - timedelta(seconds=1)
             for summary in await log.conversations(tenant=tenant, after=after):
                 key = summary.conversation
                 bill = self._bills.setdefault(summary.uid, _Bill(key))
-                finished = [run for run in ended if run.key == key]
-                if any(run.key == key for run in self._runs if run not in finished):
+                runs = self._runs[key] - ended
+                if runs:
                     continue  # its requests are counted as they are answered
                 if bill.head < summary.head:
                     blocks = await log.read(key, after=bill.head, types=_TYPES)
                     bill.add((block for block in blocks if block.seq <= summary.head), since)
                     bill.head = summary.head
-                self._runs = [run for run in self._runs if run not in finished]
+                self._forget(key, ended)
 
 
 @dataclass(frozen=True, slots=True)
