@@ -19,6 +19,7 @@ from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.server.broadcasts import BEHIND_BYTES, LAST_RECORD, PIECE_BYTES, Broadcasts
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.dialects.decoded_stream import NAMES
+from tests.dialects.sample_conversation import BLOCKS
 
 START = (0, 0)
 HALF = "x" * 40_000
@@ -176,6 +177,65 @@ async def test_who_comes_back_gets_what_came_behind_the_last_id() -> None:
             await until_records(got, len(expected))
             assert [frame.partition(b"\n")[0] for frame in with_ids(got)] == expected
         assert len(with_ids(first)) == len(blocks)
+
+
+@pytest.mark.parametrize("newest", range(len(BLOCKS) + 1))
+async def test_who_comes_back_alone_gets_what_all_others_get(newest: int) -> None:
+    log, stored = MemoryLog(), BLOCKS[:newest]
+    key = ConversationKey(name="c")
+    if stored:
+        await log.restore(key, stored)
+    records = list(replayed("plain", key, stored))
+    async with broadcasting(store=log) as channel:
+        for number in range(len(records) + 1):
+            after = records[number - 1].id if number else ""
+            got = await channel.listen("plain", sse.position(after))
+            await until_records(got, len(records) - number)
+            channel.tasks.pop().cancel()
+            await until(lambda: channel.broadcasts.open_count == 0)
+            assert b"".join(got[1:]) == b"".join(map(sse.encode, records[number:]))
+
+
+@dataclass
+class CountingLog(MemoryLog):
+    """A log that counts the blocks that are read of any type."""
+
+    blocks_read: int = 0
+
+    def __post_init__(self) -> None:
+        """Make the log."""
+        super().__init__()
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Return the blocks."""
+        blocks = await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+        self.blocks_read += 0 if types else len(blocks)
+        return blocks
+
+
+async def test_who_comes_back_alone_has_only_the_last_turn_read_again() -> None:
+    log = CountingLog()
+    async with broadcasting(store=log) as channel:
+        channel.model.go_on.set()
+        for _ in range(10):
+            await channel.talk.say("more")
+        blocks = await channel.talk.blocks()
+        log.blocks_read = 0
+        got = await channel.listen("plain", (blocks[-2].seq, LAST_RECORD))
+        await until_records(got, 1)
+        assert log.blocks_read <= len(blocks) // 5
 
 
 async def test_a_listener_that_never_reads_ends_and_loses_nothing() -> None:

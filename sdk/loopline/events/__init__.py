@@ -13,6 +13,7 @@ from loopline.events.dialects.client_run import ClientRun as ClientRun
 from loopline.events.dialects.client_run import RunDialect as RunDialect
 from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record
+from loopline.events.dialects.encoder import SharedDialect as SharedDialect
 from loopline.events.dialects.openai_chunks import ChatCompletion as ChatCompletion
 from loopline.events.dialects.openai_chunks import TurnOutcome as TurnOutcome
 from loopline.events.dialects.openai_chunks import completion_dialect as completion_dialect

@@ -16,15 +16,15 @@ from loopline.conversations import PAGE, Conversation
 from loopline.events import (
     HELD_SIZE,
     Delta,
-    Dialect,
     DialectName,
     Event,
     Mailbox,
     Record,
+    SharedDialect,
     dialect,
     sse,
 )
-from loopline.timeline import Block, ConversationKey, Exit, TimelineLog
+from loopline.timeline import Block, BodyUnion, ConversationKey, Exit, TimelineLog, TurnHeader
 
 RECENT_BYTES = 64 * 1024
 """The frames that a channel keeps for those who come back."""
@@ -38,6 +38,8 @@ CATCH_UP_PAGE = 50
 """So many blocks are encoded at a time for a listener that catches up: others get their events in between."""
 LAST_RECORD = 10**17
 """More records than a block has in any dialect."""
+_BOUNDS = BodyUnion[TurnHeader | Exit](TurnHeader | Exit)
+_BOUND_TYPES = ["turn.header", "react.exit"]
 Position = tuple[int, int]
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -65,8 +67,7 @@ class DialectChannel:
     would encode the next event the same: until text is streamed, and again when the turn has ended.
     """
 
-    encoder: Dialect
-    is_stateless: bool
+    encoder: SharedDialect
     since: Position
     frames: deque[Frame] = field(default_factory=deque[Frame])
     first: int = 0
@@ -84,7 +85,7 @@ class DialectChannel:
     def take(self, event: Event) -> int:
         """Encode an event for all listeners, and return how many bytes it is."""
         if isinstance(event, Delta):
-            self.is_settled = self.is_stateless
+            self.is_settled = self.encoder.is_stateless
         elif isinstance(event.body, Exit):
             self.is_settled = True
         added = list(encoded(self.encoder.take(event)))
@@ -178,10 +179,11 @@ class ConversationBroadcast:
         """
         await self._update()
         channel = self._shared.get(name)
-        if channel is not None and channel.is_stateless and after >= channel.since:
+        if channel is not None and channel.encoder.is_stateless and after >= channel.since:
             cursor = ListenerCursor(channel.index_behind(after))
         else:
-            encoder, seq, limit = dialect(name, self._talk.conversation), 0, FIRST_PAGE
+            encoder, limit = dialect(name, self._talk.conversation), FIRST_PAGE
+            seq = await self._turns_begin(after[0] - 1) if encoder.is_stateless else 0
             while seq < self._order.newest:
                 skipped = min(after[0] - seq, CATCH_UP_PAGE)
                 page = await self._talk.blocks(after=seq, limit=skipped if skipped > 0 else limit)
@@ -216,7 +218,21 @@ class ConversationBroadcast:
             if len(page) < PAGE:
                 return
 
-    def _channel(self, name: DialectName, encoder: Dialect) -> DialectChannel:
+    async def _turns_begin(self, seq: int) -> int:
+        """Return a seq before the turns that were open at another one, and before the last one that had ended there."""
+        seq, begun = min(seq, self._order.newest), dict[int, int]()
+        last = seq + 1
+        for block, body in _BOUNDS.among(await self._talk.blocks(types=_BOUND_TYPES)):
+            if block.seq > seq:
+                break
+            match body:
+                case TurnHeader():
+                    begun.setdefault(block.turn, block.seq)
+                case Exit():
+                    last = begun.pop(block.turn, block.seq)
+        return max(min([last, *begun.values()]) - 1, 0)
+
+    def _channel(self, name: DialectName, encoder: SharedDialect) -> DialectChannel:
         """Return the channel of an encoder that has taken every block up to the newest, and no delta.
 
         While text is streamed, of which a listener has no beginning, it gets a channel of its own.
@@ -224,7 +240,7 @@ class ConversationBroadcast:
         shared = self._shared.get(name)
         if shared is not None and shared.is_settled:
             return shared
-        channel = DialectChannel(encoder, name == "plain", (self._order.newest, LAST_RECORD))
+        channel = DialectChannel(encoder, (self._order.newest, LAST_RECORD))
         self._channels.append(channel)
         if shared is None:
             self._shared[name] = channel

@@ -9,7 +9,7 @@ from loopline.events.dialects.ag_ui import AgUi
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
 from loopline.events.dialects.client_run import ClientRun, RunDialect
-from loopline.events.dialects.encoder import Dialect, DialectEncoder, Plain, Record, position
+from loopline.events.dialects.encoder import DialectEncoder, Plain, Record, SharedDialect, position
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
@@ -31,7 +31,7 @@ DIALECTS: Mapping[DialectName, str] = {
 """Each dialect in a line."""
 
 
-def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
+def dialect(name: DialectName, conversation: ConversationKey) -> SharedDialect:
     """Return a dialect at the beginning of a conversation.
 
     A later turn may need earlier blocks, such as the sources that it cites: let the dialect take those first.

@@ -57,6 +57,15 @@ class Dialect(Protocol):
         ...
 
 
+class SharedDialect(Dialect, Protocol):
+    """A dialect whose records are for any number of listeners."""
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether records follow from the blocks of their turn alone, whatever deltas and other turns came before."""
+        ...
+
+
 def position(record_id: str) -> tuple[int, int]:
     """Return the seq and the k of a record's id, which sort like the records; of an empty id, `START`.
 
@@ -98,6 +107,8 @@ class Vocabulary(Protocol):
 
 class DialectEncoder:
     """A dialect: the turn events of a conversation as drafts of a vocabulary, and the drafts as numbered records."""
+
+    is_stateless = False
 
     def __init__(self, vocabulary: Vocabulary, *, named: bool = True) -> None:
         self._vocabulary = vocabulary
@@ -146,6 +157,8 @@ def compaction_data(event: RangeSummary) -> JsonObject:
 
 class Plain:
     """A record for every block and every delta, and `paused` after the block that pauses the turn."""
+
+    is_stateless = True
 
     def __init__(self) -> None:
         self._fold = TurnEventFold()
