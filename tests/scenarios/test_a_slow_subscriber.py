@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from loopline import Block, Harness
+from loopline import Block, Bundle, Harness, Output, OutputFile, tool
 from loopline.conversations import Conversation
-from loopline.events import HELD_EVENTS, Delta, Event
+from loopline.events import HELD_EVENTS, LARGEST_HELD_SIZE, Delta, Event, event_size
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, Exit, MemoryLog
 from tests.support.playground import bundle as playground
 from tests.support.scripted_conversation import talking
@@ -51,6 +52,41 @@ async def test_a_turn_ends_while_nobody_takes_what_it_tells() -> None:
     assert len(blocks) > HELD_EVENTS
     assert unheard == list(blocks[missed.after : missed.through])
     assert [event for event in quick if isinstance(event, Block)] == list(blocks)
+
+
+@tool(effect="write", key="drawing")
+async def draw(name: str) -> Output:
+    """Make a large file."""
+    return Output("drew", files=[OutputFile(f"{name}.bin", b"\xff" * FILE_BYTES)])
+
+
+FILE_BYTES = 10_000_000
+FILES = 6
+"""So many files are larger than what a listener is held, and no more than a conversation may have."""
+
+
+async def test_who_takes_nothing_is_held_no_more_than_so_many_bytes() -> None:
+    script: list[Entry] = [*(Call("artist.draw", name=f"f{n}") for n in range(FILES)), Say("Done.")]
+    bundle, model = Bundle(id="artist", tools=[draw]), ScriptedModel(script)
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk, quick = harness.conversation("c1"), list[Event]()
+        listening = asyncio.ensure_future(listened(talk, quick))
+        await asyncio.sleep(0)
+        sleeping = talk.stream("go")
+        first = await anext(sleeping)
+        await listening
+        late = [first, *[event async for event in sleeping]]
+        blocks = await talk.blocks()
+
+    [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
+    heard_blocks = [event for event in late if isinstance(event, Block)]
+    assert [block for block in quick if isinstance(block, Block)] == list(blocks)
+    assert sum(map(event_size, blocks)) > LARGEST_HELD_SIZE
+    assert sum(map(event_size, late)) <= LARGEST_HELD_SIZE
+    assert [block for block in blocks if block not in heard_blocks] == list(
+        blocks[missed.after : missed.through]
+    )
+    assert late[-1] == blocks[-1]
 
 
 async def test_what_was_missed_is_what_is_read_after_it() -> None:

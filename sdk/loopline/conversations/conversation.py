@@ -221,7 +221,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
         subscriber would miss.
         """
-        mailbox = Mailbox(limit=None if after is None else HELD_SIZE)
+        mailbox = Mailbox() if after is None else Mailbox(limit=HELD_SIZE)
         with self.subscribed(mailbox.put):
             order = None if after is None else self.event_order(after)
             events = mailbox if order is None else ordered_events(mailbox, order, self.blocks)

@@ -21,8 +21,12 @@ HELD_EVENTS = 1_000
 """The largest number of events that wait for a subscriber."""
 HELD_SIZE = 1024 * 1024
 """The largest size of events that wait for a subscriber who gets blocks from the log too: their text may be some more."""
+LARGEST_HELD_SIZE = 64 * 1024 * 1024
+"""The same for a subscriber who gets no blocks from the log: a message with all its files, which come at once, has room."""
 VALUE_SIZE = 32
 """What every value of an event counts, beside its characters."""
+_SCALARS = frozenset({int, float, bool, type(None)})
+"""The types of most values, which hold nothing more; that they are asked first makes the size cost a third."""
 MINIMUM_ROOM = 2
 """Room for what was missed, and the newest event."""
 FREED_SHARE = 10
@@ -83,11 +87,11 @@ class Mailbox:
     oldest blocks go: one `missed` before everything else names them. The newest block stays. Without another block the
     oldest event goes, which takes more channels at once than there is room for. A cancelled wait loses no event.
 
-    Where the size has a limit, the oldest blocks go too while there is more, and without another block what is no text.
+    While the size is above its limit, the oldest blocks go too, and without another block what is no text.
     """
 
-    def __init__(self, room: int = HELD_EVENTS, *, limit: int | None = None) -> None:
-        """Create a mailbox for so many events, whose size may have a limit.
+    def __init__(self, room: int = HELD_EVENTS, *, limit: int = LARGEST_HELD_SIZE) -> None:
+        """Create a mailbox for so many events, and for a limit of their size.
 
         Raises:
             LooplineError: there is no room for what was missed and one more event.
@@ -111,7 +115,7 @@ class Mailbox:
 
     def put(self, event: Event) -> None:
         """Add an event after all that wait; this never waits itself."""
-        kind, size = _kind(event), 0 if self._limit is None else event_size(event)
+        kind, size = _kind(event), event_size(event)
         self._size += size
         match event:
             case Delta(type="delta", text=text) if self._events and self._events[-1].kind == kind:
@@ -119,7 +123,7 @@ class Mailbox:
             case _:
                 self._events.append(_PendingEvent(event, kind, size))
                 self._has_replaceable = self._has_replaceable or kind is not None
-        if len(self) > self._room or (self._limit is not None and self._size > self._limit):
+        if len(self) > self._room or self._size > self._limit:
             self._make_room()
         self._changed.set()
 
@@ -155,8 +159,6 @@ class Mailbox:
             self._has_replaceable = any(item.is_replaceable for item in self._events)
         while len(self) > self._room - self._room // FREED_SHARE:
             self._drop(self._replaceable_block() or self._events[0])
-        if self._limit is None:
-            return
         while self._size > self._limit - self._limit // FREED_SHARE:
             others = (item for item in self._events if item.kind and not item.is_text)
             oldest = self._replaceable_block() or next(others, None)
@@ -187,23 +189,26 @@ class Mailbox:
 
 def event_size(event: Event) -> int:
     """Return roughly how many bytes an event holds."""
-    size, rest = 0, list[object]([event.body if isinstance(event, Block) else event.data])
-    if isinstance(event, Delta):
-        rest.append(event.text)
+    size, rest = 0, list[object]()
+    rest += [event.body] if isinstance(event, Block) else [event.data, event.text]
     while rest:
-        size, value = size + VALUE_SIZE, rest.pop()
-        match value:
-            case str() | bytes():
-                size += len(value)
-            case dict():
-                items = cast("dict[str, object]", value)
-                rest += [*items, *items.values()]
-            case list() | tuple():
-                rest += cast("Sequence[object]", value)
-            case Struct():
-                rest += [getattr(value, name) for name in value.__struct_fields__]
-            case _:
-                pass
+        values, rest = rest, list[object]()
+        size += len(values) * VALUE_SIZE
+        for value in values:
+            if type(value) in _SCALARS:
+                continue
+            match value:
+                case str() | bytes():
+                    size += len(value)
+                case dict():
+                    items = cast("dict[str, object]", value)
+                    rest += [*items, *items.values()]
+                case list() | tuple():
+                    rest += cast("Sequence[object]", value)
+                case Struct():
+                    rest += [getattr(value, name) for name in value.__struct_fields__]
+                case _:
+                    pass
     return size
 
 
