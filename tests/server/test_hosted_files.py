@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import ExitStack
+from hashlib import sha256
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -13,9 +15,11 @@ import httpx2
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
+from loopline.harness.hosted_files import HostedFolder
 from loopline.models import Json, dumps
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
 from loopline.testing import ScriptedModel
+from loopline.timeline import ConversationKey, FileAdded, hosted_name
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
 
@@ -52,6 +56,31 @@ async def test_without_a_server_the_url_is_that_of_a_copy_which_goes_with_the_ha
         check_copy(copy)
     assert not is_there(copy)
     assert name == NAME.format("default", "default")
+
+
+def test_a_copy_that_could_not_be_written_is_made_again() -> None:
+    text = "tea" * 999
+    file = FileAdded(
+        area="outputs",
+        path="tea.txt",
+        version=1,
+        mime="text/plain",
+        size=len(text),
+        sha256=sha256(text.encode()).hexdigest(),
+        text=text,
+    )
+    name, folder = hosted_name(ConversationKey(name="c1"), "turn_1", file), HostedFolder()
+    soft, hard = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.host_file(name, file)
+    finally:
+        setrlimit(RLIMIT_FSIZE, (soft, hard))
+    try:
+        assert copy_at(folder.host_file(name, file)).read_text() == text
+    finally:
+        folder.close()
 
 
 @pytest.mark.parametrize(

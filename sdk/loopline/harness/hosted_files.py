@@ -18,14 +18,19 @@ class HostedFolder:
         self._folder: Path | None = None
 
     def host_file(self, name: HostedRef, file: FileAdded) -> str:
-        """Return the URL of a copy of the file, which is valid until the folder is closed."""
+        """Return the URL of a copy of the file, which is valid until the folder is closed.
+
+        The copy is made before this returns, by the caller's thread: a file is as large as a conversation may have one.
+        """
         if self._folder is None:
             self._folder = Path(mkdtemp(prefix="loopline-files-"))
         digest = sha256(str(name).encode(errors="surrogatepass")).hexdigest()
         path = self._folder / digest[:32] / PurePosixPath(file.path).name
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(workspace.file_bytes(file))
+            part = self._folder / "part"  # what could not be written to its end is no copy
+            part.write_bytes(workspace.file_bytes(file))
+            part.replace(path)
         return path.as_uri()
 
     def close(self) -> None:
