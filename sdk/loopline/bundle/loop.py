@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, cast
+
+from msgspec import Struct, structs
 
 from loopline.bundle.agents_page import AgentsPage
 from loopline.bundle.prepared_run import PreparedRun, Services
@@ -30,8 +32,7 @@ from loopline.tools import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSpec:
+class LoopSpec(Struct, frozen=True, kw_only=True):
     """The arguments of `build_react` together with the configuration.
 
     A tool is offered if every list of `allowed` patterns allows it; `child_tools` and `child_skills` are the patterns of a
@@ -74,7 +75,7 @@ class LoopSpec:
             ModelError: its task wants a model by a string that names no role.
         """
         task = child.task
-        return replace(
+        return structs.replace(
             self,
             instructions=self.instructions if task.instructions is None else task.instructions,
             models=self.models if task.model is None else models.chain(task.model),
@@ -91,7 +92,7 @@ class LoopSpec:
     def led_by(self, agent: Agent, effort: Effort | None, models: ModelRegistry) -> LoopSpec:
         """Return the specification with an agent that leads the conversation."""
         base = self.base or self
-        return replace(
+        return structs.replace(
             base,
             instructions=agent.instructions or base.instructions,
             models=models.chain(agent.model) if agent.model else base.models,

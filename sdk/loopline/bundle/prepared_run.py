@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from loopline.bundle.hosting_service import HostFile, no_hosting
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
@@ -64,8 +66,7 @@ class SpawnRun(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class McpTools:
+class McpTools(Struct, frozen=True):
     """The tools of MCP servers that a run may use, and what is wrong with servers that give none."""
 
     tools: tuple[Tool, ...] = ()
@@ -141,8 +142,7 @@ class Services:
     host_file: HostFile = no_hosting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRun:
+class PreparedRun(Struct, frozen=True, kw_only=True):
     """A turn that is ready to run, and what its workflow works with.
 
     `limits` are those asked for this turn. `conversation` is the turn's own as a reader finds it; `lookup` finds the

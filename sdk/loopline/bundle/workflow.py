@@ -137,7 +137,7 @@ class BaseWorkflow(Generic[Deps]):
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run
-        self._told = set[str]()
+        self._told: set[str] = set()
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:

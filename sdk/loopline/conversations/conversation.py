@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
@@ -440,7 +439,9 @@ class Conversation(ConversationReader, Generic[T_co]):
             if message.when_busy == "reject" or wait:
                 raise
             joined = await self._join(message)
-            late = replace(message, when_busy="queue", key=message.key and message.key + QUEUED)
+            late = structs.replace(
+                message, when_busy="queue", key=message.key and message.key + QUEUED
+            )
             return joined or await self._say(late)
         except StoppedInQueue:
             for receipt in receipts:

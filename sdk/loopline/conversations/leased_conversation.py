@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.clock import Clock
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
@@ -50,8 +49,7 @@ async def finish(step: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedConversation:
+class LeasedConversation(Struct, frozen=True, kw_only=True):
     """A conversation, its timeline as it stands, and the term of the lease that is held here."""
 
     log: TimelineLog
@@ -146,7 +144,7 @@ class LeasedConversation:
         reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
         async with self.log.lease(conversation, wait=False) as term:
             timeline = await open_timeline(self.log, conversation)
-            lease = replace(
+            lease = structs.replace(
                 self,
                 conversation=conversation,
                 summary=await self.log.find(conversation),

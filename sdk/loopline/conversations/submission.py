@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from loopline.conversations.interrupts import Receipt
 from loopline.conversations.turn_checks import turn_to_resume
 from loopline.errors import LooplineError
@@ -20,8 +22,7 @@ QUEUED = "~queued"
 """The end of the key under which a followup that came too late is stored as a prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message as it is sent: `on_receipt` is called once it is stored, `sink` receives the turn's events."""
 
     text: str

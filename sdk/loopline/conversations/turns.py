@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
@@ -75,8 +75,7 @@ _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildRun:
+class ChildRun(Struct, frozen=True, kw_only=True):
     """What a child run gets from its parent: the chain of models, the first model, and the loop."""
 
     models: ModelRegistry
@@ -84,8 +83,7 @@ class ChildRun:
     loop: RunLoop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request to run a turn; with `wait` False it does not queue behind another one.
 
     `sink` receives the turn's events. A turn is `adopted` by who did not ask for it. `output` is the type of the answer,
@@ -95,7 +93,7 @@ class Request:
     conversation: ConversationKey
     choose: Choose
     sink: EventSink | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = {}
     child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
@@ -375,7 +373,7 @@ class Turns:
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         if not request.wait and queue.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
-        notices = list[asyncio.Task[None]]()
+        notices: list[asyncio.Task[None]] = []
 
         def notify() -> None:
             telling = tell_busy(self._log, conversation, request.sink)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from operator import is_
+
+from msgspec import Struct, structs
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, EventSink
@@ -29,8 +30,7 @@ KEPT_TEXTS = 64
 _DEFERRED = f"tools of MCP servers are requested, with {REQUEST_TOOLS}, if there are more than {SELECT_ABOVE} tools"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOffering:
+class ToolOffering(Struct, frozen=True, kw_only=True):
     """Tools, and the parts of a prompt that go with them; `fixed` is what these cost, in tokens.
 
     The digests are sha256 in hexadecimal. `specs` travel beside the text, where the protocol has them so.
@@ -76,11 +76,12 @@ class ToolOffering:
     def of_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
         """Return the offering of a request that shows the trace of a turn: no tools."""
         offering = cls.of(ToolSet(), TRACE_SYSTEM, protocol(NATIVE), answer)
-        return replace(offering, fixed=offering.fixed - estimate(offering.tools_text))  # not sent
+        return structs.replace(
+            offering, fixed=offering.fixed - estimate(offering.tools_text)
+        )  # not sent
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTools:
+class OfferedTools(Struct, frozen=True):
     """The offers of a turn: everything, or what was selected and asked for since."""
 
     recorder: Recorder
@@ -88,9 +89,7 @@ class OfferedTools:
     instructions: str
     protocol: DecisionProtocol
     answer: TypedAnswer | None
-    cache: dict[tuple[str, ...] | None, ToolOffering] = field(
-        default_factory=dict[tuple[str, ...] | None, ToolOffering]
-    )
+    cache: dict[tuple[str, ...] | None, ToolOffering] = {}
 
     @property
     def current(self) -> ToolOffering:

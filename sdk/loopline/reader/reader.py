@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.models import Json, dumps, well_formed
@@ -79,8 +79,7 @@ BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationView:
+class ConversationView(Struct, frozen=True):
     """A conversation to read from; with a `history` the timeline may begin with a checkpoint."""
 
     timeline: Timeline
@@ -124,8 +123,7 @@ def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> Conv
     return find
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """Reads what a ref names from the log, from skills, or from the knowledge space."""
 
     conversation: ConversationView
@@ -266,7 +264,7 @@ class Reader:
         view = await self.lookup(ref.conversation) if self.lookup and is_stored else None
         if view is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
-        item = await replace(self, conversation=view)._read(ref.ref, requested, room)
+        item = await structs.replace(self, conversation=view)._read(ref.ref, requested, room)
         if not item.readable:
             return item
         qualified = partial(ConversationRef, conversation=ref.conversation)

@@ -84,7 +84,8 @@ class Skills:
 
     def gallery(self, offered: Container[str] | None = None) -> str:
         """Return a line for each skill: its ref, its name, its description, when to use it, and which of its tools are offered."""
-        lines, room, unnamed = list[str](), GALLERY_CHARACTERS, 0
+        lines: list[str] = []
+        room, unnamed = GALLERY_CHARACTERS, 0
         for skill in self.skills:
             line = f"{skill}{_tools(skill, offered)}"
             line = line if len(line) <= room else f"sk:{skill.full_id}"

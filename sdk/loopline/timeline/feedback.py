@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
+
+from msgspec import Struct
 
 from loopline.timeline.blocks import Block, Feedback, Reaction
 
@@ -51,19 +53,16 @@ class Satisfaction:
         return self.ok / self.judged if self.judged else None
 
 
-@dataclass(slots=True)
-class Reactions:
+class Reactions(Struct):
     """The reactions to each turn, by its number.
 
     Of the user's feedback the newest of a turn is in force, and None withdraws it. A machine's feedback adds to
     the others: it replaces nothing, and nothing replaces it. `newest_seq` is the seq of the last feedback.
     """
 
-    _entries: list[FeedbackEntry] = field(default_factory=list[FeedbackEntry])
-    _users: dict[int, list[FeedbackEntry]] = field(default_factory=dict[int, list[FeedbackEntry]])
-    _machines: dict[int, list[FeedbackEntry]] = field(
-        default_factory=dict[int, list[FeedbackEntry]]
-    )
+    _entries: list[FeedbackEntry] = []
+    _users: dict[int, list[FeedbackEntry]] = {}
+    _machines: dict[int, list[FeedbackEntry]] = {}
     newest_seq: int = 0
 
     def take(self, block: Block) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -131,17 +130,16 @@ class Moment(Struct, frozen=True):
     turn_id: str
 
 
-@dataclass(slots=True)
-class Plans:
+class Plans(Struct):
     """The newest snapshots of the plans changed last, in the order of that change.
 
     `latest` keeps the last `OPEN_LIMIT` open plans and the last `ENDED_LIMIT` closed ones, so that it does not
     grow with the conversation; `started` counts all plans.
     """
 
-    latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
+    latest: dict[str, PlanSnapshot] = {}
     started: int = 0
-    _ended_ids: dict[str, None] = field(default_factory=dict[str, None])
+    _ended_ids: dict[str, None] = {}
 
     def take(self, snapshot: PlanSnapshot) -> None:
         """Fold one more snapshot."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 from urllib.parse import unquote
 
@@ -60,15 +59,14 @@ class SourceAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["source.added"]] = "source.added"
 
 
-@dataclass(slots=True)
-class SourcePool:
+class SourcePool(Struct):
     """The sources of a conversation by number.
 
     The first one stays: adding a source again, or another one under a number that is taken, changes nothing.
     """
 
-    sources: dict[int, Source] = field(default_factory=dict[int, Source])
-    _sids: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
+    sources: dict[int, Source] = {}
+    _sids: dict[tuple[str, ...], int] = {}
     _newest: int = 0
 
     def take(self, added: SourceAdded) -> None:

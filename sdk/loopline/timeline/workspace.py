@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -83,23 +82,20 @@ B = TypeVar("B", bound=FileBlock)
 """The blocks that a tree holds."""
 
 
-@dataclass(slots=True)
-class FileTree(Generic[B]):
+class FileTree(Struct, Generic[B]):
     """The newest versions by path, the last changed last: the project as the last turn left it, the outputs of each turn.
 
     `versions` are the numbers of the newest versions, by turn, area and path. `pulled` are the refs of older files that
     stand beside those of a turn.
     """
 
-    files: dict[str, B] = field(default_factory=dict[str, B])
-    outputs: dict[int, dict[str, B]] = field(default_factory=dict[int, dict[str, B]])
-    versions: dict[tuple[int, WorkspaceArea, str], int] = field(
-        default_factory=dict[tuple[int, WorkspaceArea, str], int]
-    )
+    files: dict[str, B] = {}
+    outputs: dict[int, dict[str, B]] = {}
+    versions: dict[tuple[int, WorkspaceArea, str], int] = {}
 
-    pulled: dict[int, dict[str, None]] = field(default_factory=dict[int, dict[str, None]])
-    _sizes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
-    _totals: dict[int, int] = field(default_factory=dict[int, int])
+    pulled: dict[int, dict[str, None]] = {}
+    _sizes: dict[tuple[int, str], int] = {}
+    _totals: dict[int, int] = {}
 
     def take(self, block: B, body: FileBody) -> None:
         """Fold one more block."""
