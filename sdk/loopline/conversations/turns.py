@@ -522,10 +522,11 @@ class Turns:
         await finish(lease.end(recorder, done.exit_reason, done.error))
         if child is None and self.on_turn_end is not None:
             self.on_turn_end(request.conversation)
-        turn = recorder.turn  # a child that ended with it has told what it used
-        return replace(
-            done, usage=turn.usage, cost=turn.cost, late_input=late_input(recorder.timeline)
-        )
+        turn, late = recorder.turn, late_input(recorder.timeline)
+        if (turn.usage, turn.cost, late) == (done.usage, done.cost, done.late_input):
+            return done
+        # a child that ended with it has told what it used
+        return replace(done, usage=turn.usage, cost=turn.cost, late_input=late)
 
 
 def _begin_to_stop(pending: _PendingRequest) -> None:

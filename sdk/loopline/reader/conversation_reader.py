@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import lru_cache
 
 from msgspec import structs
 
@@ -31,6 +32,8 @@ from loopline.timeline import (
 )
 from loopline.timeline.chain import START, digests
 
+KEPT_NAMES = 256
+"""Names that were checked last: most conversations have the same tenant, project and user."""
 _PAGE_BLOCKS = 1_000
 _CHILDREN = BodyUnion[RunChild](RunChild)
 
@@ -133,6 +136,7 @@ class ConversationReader:
         yield "]}"
 
 
+@lru_cache(KEPT_NAMES)
 def check_name(kind: str, name: str) -> None:
     """Check that something can be stored under this name.
 
