@@ -69,7 +69,7 @@ HEARD = ALONE | {
     "ticks of the event loop": 5,
     "events": 6,
     "deltas made": 1,
-    "calls of the package's functions": 556,
+    "calls of the package's functions": 553,
 }
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 

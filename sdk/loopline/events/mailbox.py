@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Self, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
@@ -138,7 +138,7 @@ class Mailbox:
 
     async def __anext__(self) -> Event:
         """Wait for the next event and return it."""
-        while not len(self):
+        while not self._events and self._missed is None:
             if self._closed:
                 raise StopAsyncIteration
             self._changed.clear()
@@ -206,7 +206,7 @@ def event_size(event: Event) -> int:
                 case list() | tuple():
                     rest += cast("Sequence[object]", value)
                 case Struct():
-                    rest += [getattr(value, name) for name in value.__struct_fields__]
+                    rest += structs.astuple(value)
                 case _:
                     pass
     return size
