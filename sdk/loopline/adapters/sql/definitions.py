@@ -29,6 +29,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     null,
     or_,
     select,
@@ -234,8 +235,11 @@ UPDATE_TERM = _update_conversation(term=bindparam("term"))
 
 # Appends.
 
+_block_values: dict[str, ColumnElement[Any]] = {
+    column.name: bindparam(column.name) for column in blocks.c if column is not blocks.c.id
+}
 INSERT_BLOCK = blocks.insert().values(
-    {column.name: bindparam(column.name) for column in blocks.c if column is not blocks.c.id}
+    {**_block_values, "blob": func.nullif(bindparam("blob"), literal_column("''"))}
 )
 INSERT_APPEND = appends.insert()
 SELECT_APPEND = select(appends.c.last_seq).where(

@@ -40,7 +40,7 @@ class _PendingWrite(Generic[T]):
     work: Callable[[Connection], T]
     survives_power_loss: bool
     quick: bool
-    results: list[T] = field(default_factory=list[T])
+    results: list[T] = field(default_factory=list)
     refusal: LooplineError | None = None
     outcome: asyncio.Future[T] | None = None
     finished: bool = False
@@ -122,7 +122,8 @@ class GroupCommit:
         It is `quick` if it has little to read and waits for no file.
         """
         pending = _PendingWrite(work, survives_power_loss, quick)
-        if self._is_alone(conversation) and self._commit_at_once([pending]):
+        is_alone = self._is_alone(conversation)
+        if quick and is_alone and self._commit_at_once([pending]):
             if survives_power_loss and pending.refusal is None:
                 await finish(self.sync.begin())
             return pending.result()
@@ -160,17 +161,13 @@ class GroupCommit:
         return is_alone and self._busy is None and not self._queue
 
     def _commit_at_once(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
-        """Commit the writes if all are quick and nothing is in the way; return whether they were.
+        """Commit the writes, all of which are quick, if nothing is in the way; return whether they were.
 
         Raises:
             StoreError: the transaction failed; nothing was kept.
         """
-        if not (all(pending.quick for pending in batch) and self.thread.is_idle):
-            return False
-        return bool(self.thread.at_once(partial(self._write, batch)))
-
-    def _write(self, batch: Sequence[_PendingWrite[Any]], connection: Connection) -> None:
-        self.writer.write(connection, [pending.attempt for pending in batch])
+        work = partial(self.writer.write, batch=batch)
+        return self.thread.is_idle and bool(self.thread.at_once(work))
 
     def _commit_next(self) -> None:
         self._next = None
@@ -179,7 +176,7 @@ class GroupCommit:
         batch = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
         loop, commit = asyncio.get_running_loop(), JobOutcome[bool]()
         with commit as committed:
-            committed.append(self._commit_at_once(batch))
+            committed.append(_is_quick(batch) and self._commit_at_once(batch))
         if committed != [False]:
             self._patient_until = 0.0
             self._tell(batch, commit.error)
@@ -190,12 +187,12 @@ class GroupCommit:
             self._next = loop.call_later(RETRY_SECONDS, self._commit_next)
         else:
             self._busy = loop.create_future()
-            by_thread = partial(self.thread.transact, partial(self._write, batch))
+            by_thread = partial(self.thread.transact, partial(self.writer.write, batch=batch))
             self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
 
     def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
         """Return whether the event loop tries again soon, because another process is writing just now."""
-        if not (all(pending.quick for pending in batch) and self.thread.is_idle):
+        if not (_is_quick(batch) and self.thread.is_idle):
             return False
         now = time.monotonic()
         self._patient_until = self._patient_until or now + PATIENCE_SECONDS
@@ -223,6 +220,10 @@ class GroupCommit:
                 pending.finish(failure)
         if synced:
             self.sync.begin().add_done_callback(partial(_tell_synced, synced))
+
+
+def _is_quick(batch: Sequence[_PendingWrite[Any]]) -> bool:
+    return all(pending.quick for pending in batch)
 
 
 def _tell_synced(batch: Sequence[_PendingWrite[Any]], disk: asyncio.Future[None]) -> None:

@@ -37,7 +37,6 @@ from loopline.timeline.chain import (
     Head,
     Link,
     audit,
-    milliseconds_of,
     position_bytes,
     row_digest,
 )
@@ -74,7 +73,7 @@ _Part = tuple[int, int, int]
 
 
 class EncodedBody(Struct, frozen=True):
-    """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name.
+    """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name, else empty.
 
     `size` and `sha256` are those of the JSON text.
     """
@@ -84,7 +83,7 @@ class EncodedBody(Struct, frozen=True):
     text: str
     size: int
     sha256: bytes
-    blob: str | None = None
+    blob: str = ""
     large: bytes = b""
 
     @classmethod
@@ -135,7 +134,13 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
             UnicodeEncodeError: a database cannot hold a name or the key.
         """
         "".join((*structs.astuple(conversation), key)).encode()
-        bodies = [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
+        bodies: list[EncodedBody] = []
+        large: list[bytes] = []
+        for entry in entries:
+            body = EncodedBody.encode(entry.body, has_blobs=has_blobs)
+            bodies.append(body)
+            if body.blob:
+                large.append(body.large)
         return cls(
             conversation=conversation,
             entries=tuple(entries),
@@ -145,7 +150,7 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
             key=key,
             now=now,
             at_head=at_head,
-            large=[body.large for body in bodies if body.blob is not None],
+            large=large,
         )
 
     @property
@@ -169,14 +174,14 @@ class ChainPoint(Struct, frozen=True):
     bytes: int = 0
 
 
-BlockRow = dict[str, int | str | bytes | None]
+BlockRow = tuple[int | str | bytearray, ...]
+"""The values of `INSERT_BLOCK`, in its order."""
 
 
 def encode_block(
-    conversation: int, block: Block, body: EncodedBody, previous: ChainPoint
+    conversation: int, ts: int, block: Block, body: EncodedBody, previous: ChainPoint
 ) -> tuple[BlockRow, ChainPoint]:
-    """Return the block as a row of the conversation, and the chain up to it."""
-    ts = milliseconds_of(block.ts)
+    """Return the block as a row of the conversation, and the chain up to it; `ts` is the block's, in milliseconds."""
     digest = row_digest(
         previous.digest,
         body.sha256,
@@ -190,21 +195,21 @@ def encode_block(
         body.kind,
     )
     point = ChainPoint(digest, previous.bytes + body.size)
-    row: BlockRow = {
-        "conversation": conversation,
-        "seq": block.seq,
-        "turn": block.turn,
-        "round": block.round,
-        "n": block.n,
-        "ts": ts,
-        "term": block.term,
-        "type": body.kind,
-        "version": body.version,
-        "body": body.text,
-        "blob": body.blob,
-        "digest": point.digest,
-        "bytes": point.bytes,
-    }
+    row = (
+        conversation,
+        block.seq,
+        block.turn,
+        block.round,
+        block.n,
+        ts,
+        block.term,
+        body.kind,
+        body.version,
+        body.text,
+        body.blob,
+        bytearray(digest),  # for bytes, and for None, the driver looks for an adapter each time
+        point.bytes,
+    )
     return row, point
 
 

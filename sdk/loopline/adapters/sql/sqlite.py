@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,23 +64,22 @@ def execute_many(connection: Connection, statement: str, rows: Iterable[Mapping[
 
 
 @lru_cache(maxsize=256)
-def _insertion(statement: str, rows: int) -> tuple[str, Sequence[str]]:
-    """Return the text that inserts so many rows, and the names of a row's parameters in its order."""
+def _insertion(statement: str, rows: int) -> str:
+    """Return the statement that inserts so many rows, whose parameters have no names."""
     columns, values = statement.rsplit(" VALUES ", 1)
     row = _PARAMETER.sub("?", values)
-    return f"{columns} VALUES {', '.join([row] * rows)}", _PARAMETER.findall(values)
+    return f"{columns} VALUES {', '.join([row] * rows)}"
 
 
-def insert(connection: Connection, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows by as few statements as may be.
+def insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert the rows, each the values of the statement in its order, by as few statements as may be.
 
     The driver lets go of the interpreter's lock for each statement and each row of `executemany`, and a busy event
     loop keeps it for 5 ms, while other processes wait for the store.
     """
     for start in range(0, len(rows), MOST_ROWS):
         part = rows[start : start + MOST_ROWS]
-        text, names = _insertion(statement, len(part))
-        connection.execute(text, [row[name] for row in part for name in names])
+        connection.execute(_insertion(statement, len(part)), [*chain.from_iterable(part)])
 
 
 def set_patience(connection: Connection, seconds: float) -> float:

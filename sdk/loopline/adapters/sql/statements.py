@@ -39,7 +39,7 @@ UPDATE_TURNS = """UPDATE conversations SET turns=:turns WHERE conversations.id =
 UPDATE_TERM = """UPDATE conversations SET term=:term WHERE conversations.id = :row"""
 INSERT_BLOCK = """INSERT INTO blocks (conversation, seq, turn, round, n, ts, term, type, version, body,
 blob, digest, bytes) VALUES (:conversation, :seq, :turn, :round, :n, :ts, :term, :type,
-:version, :body, :blob, :digest, :bytes)"""
+:version, :body, nullif(:blob, ''), :digest, :bytes)"""
 INSERT_APPEND = """INSERT INTO appends (conversation, "key", last_seq) VALUES (:conversation, :key,
 :last_seq)"""
 SELECT_APPEND = """SELECT appends.last_seq FROM appends WHERE appends.conversation = :conversation AND

@@ -358,13 +358,13 @@ class WriterThread(JobThread):
 
     def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         result = work(connection)
+        self._check_file()  # a write to a deleted file would be lost
         start = time.monotonic()
         connection.execute("COMMIT")
         end = time.monotonic()
         if end - start > SLOW_SECONDS:
             self._paused_until = end + PAUSE * (end - start)
         self._is_log_long = connection.total_changes - self._rows_in_file > LOG_ROWS
-        self._check_file()  # before anybody is told that it is kept
         return result
 
     def _undo(self, error: BaseException) -> None:
@@ -390,9 +390,9 @@ class WriterThread(JobThread):
             raise store_error(self._path, error) from error
 
     def _connect(self, *, survives_power_loss: bool) -> Connection:
-        self._check_file()
         connection = self._connection
         if connection is None:
+            self._check_file()  # which SQLite would create
             connection = self._connection = self._pool.take()
             self._patience = set_patience(connection, 0.0)  # `transact` itself waits
             self._synchronous, self._rows_in_file, self._is_log_long = "", 0, False
@@ -403,7 +403,11 @@ class WriterThread(JobThread):
         return connection
 
     def _check_file(self) -> None:
-        """Check that the path still names the open file: writes to a deleted file are lost."""
+        """Check that the path still names the file that was opened.
+
+        Raises:
+            StoreError: it does not.
+        """
         if file_id(self._path) != self._file:
             raise StoreError(
                 f"{self._path} was replaced while it was open, so nothing was kept: "

@@ -7,11 +7,11 @@ lock. An append is refused before it writes anything, so that several appends ca
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.read_statements import SCHEMA_VERSION, BlockFilter
@@ -41,7 +41,6 @@ from loopline.timeline import (
     as_entry,
     check_append,
     parent_name,
-    stored_type,
     title_of,
 )
 from loopline.timeline.blob_store import BlobStore
@@ -67,6 +66,8 @@ LITTLE, LITTLE_BYTES = 64, 128 * 1024
 
 _COLLECTED_AT = "collected_at"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
+
+_Parameters = dict[str, int | str]
 
 TypeCounts = dict[int, Counter[str]]
 """How many blocks of each type a turn has, by turn."""
@@ -97,9 +98,9 @@ class _PendingRows:
     """Rows that are decided upon and not yet written."""
 
     blocks: list[BlockRow] = field(default_factory=list[BlockRow])
-    starts: list[BlockRow] = field(default_factory=list[BlockRow])
-    turns: list[BlockRow] = field(default_factory=list[BlockRow])
-    appends: list[BlockRow] = field(default_factory=list[BlockRow])
+    starts: list[_Parameters] = field(default_factory=list[_Parameters])
+    turns: list[_Parameters] = field(default_factory=list[_Parameters])
+    appends: list[_Parameters] = field(default_factory=list[_Parameters])
 
     def write(self, connection: Connection) -> None:
         if self.blocks:
@@ -123,22 +124,22 @@ class _Ordinals:
         default_factory=OrderedDict[int, tuple[int, TypeCounts]]
     )
 
-    def has(self, row: int, state: _State, turns: set[int]) -> bool:
-        """Return whether the counts of these turns are known without reading."""
-        cached_head, counts = self._cached.get(row, (0, TypeCounts()))
-        return not state.head or (cached_head == state.head and turns <= counts.keys())
+    def known(self, row: int, state: _State, turns: set[int]) -> TypeCounts | None:
+        """Return the counts of these turns up to the head, and perhaps of others; None if some must be read."""
+        if not state.head:
+            return {turn: Counter() for turn in turns}
+        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
+        return cached if cached_head == state.head and turns <= cached.keys() else None
 
-    def counts(
-        self, connection: Connection, row: int, state: _State, turns: set[int]
-    ) -> TypeCounts:
+    def read(self, connection: Connection, row: int, state: _State, turns: set[int]) -> TypeCounts:
         """Return the counts of these turns up to the head; only what is not cached is read."""
-        cached_head, cached = self._cached.get(row, (0, TypeCounts()))
+        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
         counts = {turn: cached[turn] for turn in turns & cached.keys()}
-        uncached = {turn: Counter[str]() for turn in turns - counts.keys()}
+        uncached: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
         if counts and cached_head < state.head:
             parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
             _add(counts, execute(connection, statements.COUNT_TYPES_SINCE, parameters))
-        if uncached and state.head:
+        if uncached:
             parameters = {"conversation": row, "turns": dumps([*uncached])}
             _add(uncached, execute(connection, statements.COUNT_TYPES, parameters))
             if state.base:
@@ -153,6 +154,9 @@ class _Ordinals:
 
     def clear(self) -> None:
         self._cached.clear()
+
+
+_NOTHING_CACHED: tuple[int, TypeCounts] = (0, {})
 
 
 def _add(counts: TypeCounts, rows: Iterable[Sequence[Any]]) -> None:
@@ -181,6 +185,14 @@ class LeaseClaim:
             is_next = self.generation == owner.generation + 1
             return is_next and owner.is_silent(self.boot, self.now)
         return self.generation == owner.generation
+
+
+class Write(Protocol):
+    """One of the writes of a transaction."""
+
+    def attempt(self, connection: Connection) -> None:
+        """Do it, and note its result or why it was refused."""
+        ...
 
 
 class StoreWriter:
@@ -229,18 +241,17 @@ class StoreWriter:
         is_head = state is not None and state.head == seq
         return is_head and data_version(connection) == self._data_version
 
-    def write(self, connection: Connection, batch: Iterable[Callable[[Connection], None]]) -> None:
+    def write(self, connection: Connection, batch: Iterable[Write]) -> None:
         """Do these writes in the transaction, each of which notes itself what it is refused for."""
         self._refresh(connection)
-        for attempt in batch:
-            attempt(connection)
+        for write in batch:
+            write.attempt(connection)
         self._pending.write(connection)
 
     def take_term(
         self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
     ) -> int | LeaseOwner:
-        """Begin and return the conversation's next term; return the owner instead if it prevails."""
-        self._refresh(connection)
+        """Begin and return the conversation's next term, or return the owner if it prevails; only within `write`."""
         state = self._state(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
@@ -361,12 +372,12 @@ class StoreWriter:
         warn_if_nearly_full(conversation, ConversationSize(), size, self._limits)
         if self._blobs is not None:
             for _, body in blocks:
-                if body.blob is not None:
+                if body.blob:
                     self._blobs.put(body.large)
         row = self._row(connection, conversation, state)
         rows, point = list[BlockRow](), ChainPoint()
         for block, body in blocks:
-            encoded, point = encode_block(row, block, body, point)
+            encoded, point = encode_block(row, milliseconds_of(block.ts), block, body, point)
             rows.append(encoded)
         insert(connection, statements.INSERT_BLOCK, rows)
         turns = max(block.turn for block, _ in blocks)
@@ -395,20 +406,24 @@ class StoreWriter:
         check_not_forgotten(request.conversation, state.forgotten)
         if request.at_head:
             check_head(seen=request.seen, head=state.head)
-        if self._blobs is not None:
+        if self._blobs is not None and request.large:
             # Put again: with the write lock, nobody can remove a blob before its row names it.
             request.put_large(self._blobs)
         repeated = self._is_repeated(connection, state, request.key)
-        unseen = list[Block]()
+        unseen: list[Block] = []
         if repeated or request.seen < state.head:
             self._pending.write(connection)
             unread = BlockFilter(after=request.seen)
             unseen = self._reader.blocks(connection, request.conversation, unread)
         if repeated:
             return unseen
-        check_room(request.conversation, request.entries, state.size, self._limits)
+        size = state.size
+        check_room(request.conversation, request.entries, size, self._limits)
         appended = self._write(connection, state, request)
-        return [*unseen, *(block for block in appended if block.seq > request.seen)]
+        warn_if_nearly_full(request.conversation, size, state.size, self._limits)
+        if request.seen > size.blocks:
+            return [block for block in appended if block.seq > request.seen]
+        return unseen + appended
 
     def _is_repeated(self, connection: Connection, state: _State, key: str) -> bool:
         if not key or state.id is None:
@@ -440,42 +455,45 @@ class StoreWriter:
     def _write(self, connection: Connection, state: _State, request: AppendRequest) -> list[Block]:
         """Give the entries their seqs and queue their rows; return them as blocks."""
         row = self._row(connection, request.conversation, state)
-        turns = state.turns + any(entry.turn == NEW_TURN for entry in request.entries)
-        written_to = {entry.turn or turns for entry in request.entries}
-        if not self._ordinals.has(row, state, written_to):
+        written_to = {entry.turn for entry in request.entries}
+        turns = state.turns
+        if NEW_TURN in written_to:
+            turns += 1
+            written_to = written_to - {NEW_TURN} | {turns}
+        counts = self._ordinals.known(row, state, written_to)
+        if counts is None:
             self._pending.write(connection)
-        counts = self._ordinals.counts(connection, row, state, written_to)
-        now = request.now
-        blocks, tip = list[Block](), state.tip
+            counts = self._ordinals.read(connection, row, state, written_to)
+        now, ts, term = request.now, milliseconds_of(request.now), request.term or 0
+        blocks: list[Block] = []
+        head, tip = state.head, state.tip
         for entry, body in zip(request.entries, request.bodies, strict=True):
-            turn, kind = entry.turn or turns, stored_type(entry.body)
+            head += 1
+            turn, kind = entry.turn or turns, body.kind
             counts[turn][kind] += 1
             block = Block(
-                seq=state.head + len(blocks) + 1,
+                seq=head,
                 turn=turn,
                 round=entry.round,
                 n=counts[turn][kind],
                 ts=now,
-                term=request.term or 0,
+                term=term,
                 body=entry.body,
             )
-            encoded, tip = encode_block(row, block, body, tip)
+            encoded, tip = encode_block(row, ts, block, body, tip)
             blocks.append(block)
             self._pending.blocks.append(encoded)
-        head = blocks[-1].seq
         self._ordinals.cache(row, head, counts)
         if not state.head:
             title = title_of(request.entries)
-            self._pending.starts.append(_start(row, turns, title, milliseconds_of(now)))
+            self._pending.starts.append(_start(row, turns, title, ts))
         elif turns > state.turns:
             self._pending.turns.append({"row": row, "turns": turns})
         if request.key:
             self._pending.appends.append(
                 {"conversation": row, "key": request.key, "last_seq": head}
             )
-        size_before = state.size
         state.turns, state.head, state.tip = turns, head, tip
-        warn_if_nearly_full(request.conversation, size_before, state.size, self._limits)
         return blocks
 
 
@@ -511,7 +529,7 @@ def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
     execute(connection, statements.UPDATE_START, start)
 
 
-def _start(row: int, turns: int, title: str, started: int) -> BlockRow:
+def _start(row: int, turns: int, title: str, started: int) -> _Parameters:
     """Return what the row of a conversation records when its first block is written."""
     return {"row": row, "turns": turns, "title": title, "started": started}
 
