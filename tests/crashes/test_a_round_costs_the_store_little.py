@@ -8,14 +8,22 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import Context
 from itertools import pairwise
 from pathlib import Path
+from threading import get_ident
 from typing import TypeVar, TypeVarTuple
 
 import pytest
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.group_commit import PATIENCE_SECONDS
+from loopline.adapters.sql.store_writer import LITTLE, LITTLE_BYTES
 from loopline.models import Prompt, Reply, TextDelta
-from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, UserFollowup, UserPrompt
+from loopline.timeline import (
+    NEW_TURN,
+    ConversationKey,
+    Entry,
+    Notes,
+    UserFollowup,
+    UserPrompt,
+)
 from tests.bench.workload import Instant, opened
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection
@@ -25,6 +33,8 @@ Ts = TypeVarTuple("Ts")
 
 COUNTED = 25
 """So many rounds, and so many turns: a timer or a slow disk adds to some, so the cheapest is compared."""
+SLOW = 5
+"""So many of what takes longer, for the same reason."""
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -105,31 +115,99 @@ async def test_a_round_takes_less_than_2500_bytes_of_which_a_tool_gave_1000(tmp_
     assert (sizes[1] - sizes[0]) / (4 * COUNTED) <= 2_500
 
 
-@pytest.mark.parametrize("seconds", [0.0, 2 * PATIENCE_SECONDS], ids=["shortly", "for longer"])
+class HinderingProcess:
+    """Another process that has the write lock until a thread has asked for it so many times."""
+
+    def __init__(self, path: Path, attempts: int, *, by_loop: bool) -> None:
+        self._other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._attempts = attempts
+        self._by_loop = by_loop
+        self._loop_thread = get_ident()
+
+    def begin(self) -> None:
+        """Take the lock."""
+        self._other.execute("BEGIN IMMEDIATE")
+
+    def take(self, statement: str) -> None:
+        """Give the lock up just before the last attempt to take it."""
+        if statement == "BEGIN IMMEDIATE" and (get_ident() == self._loop_thread) == self._by_loop:
+            self._attempts -= 1
+            if not self._attempts:
+                self._other.close()
+
+
+@pytest.mark.parametrize("by_loop", [True, False], ids=["shortly", "for longer"])
 def test_a_commit_that_would_have_to_wait_leaves_the_loop_free(
-    tmp_path: Path, seconds: float
+    tmp_path: Path, by_loop: bool
 ) -> None:
+    async def appended(loop: CountingLoop, number: int) -> tuple[int, int]:
+        path = tmp_path / f"{number}.db"
+        others: list[HinderingProcess] = []
+
+        def take(statement: str) -> None:
+            for other in others:
+                other.take(statement)
+
+        with each_connection(lambda connection: connection.set_trace_callback(take)):
+            async with await SqlLog.open(url(path), lease_seconds=600) as log:
+                await log.append(HERE, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+                async with log.lease(HERE) as term:
+                    notes = [Entry(body=Notes(text="read"), turn=1)]
+                    await log.append(HERE, notes, seen=1, term=term)
+                    before = loop.hops
+                    await log.append(HERE, notes, seen=2, term=term)
+                    at_once = loop.hops - before
+                    other = HinderingProcess(path, 3 if by_loop else 1, by_loop=by_loop)
+                    other.begin()  # a loop that waited would wait for ever
+                    others.append(other)
+                    await log.append(HERE, notes, seen=3, term=term)
+                    return at_once, loop.hops - before - at_once
+
+    async def appends(loop: CountingLoop) -> list[tuple[int, int]]:
+        return [await appended(loop, number) for number in range(SLOW)]
+
+    hops = counted(appends)
+    assert min(at_once for at_once, _ in hops) == 0
+    assert min(waited for _, waited in hops) == (not by_loop)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "characters", "is_little"),
+    [
+        (LITTLE, 1, True),
+        (LITTLE + 1, 1, False),
+        (2, LITTLE_BYTES // 2 - 100, True),
+        (2, LITTLE_BYTES // 2 + 100, False),
+    ],
+)
+def test_the_loop_reads_what_is_little_in_blocks_and_in_bytes(
+    tmp_path: Path, blocks: int, characters: int, is_little: bool
+) -> None:
+    said = [Entry(body=UserFollowup(text="x" * characters), turn=1) for _ in range(blocks)]
     path = tmp_path / "talk.db"
 
-    async def appends(loop: CountingLoop) -> list[int]:
+    async def begin() -> None:
         async with await SqlLog.open(url(path)) as log:
-            await log.append(HERE, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
-            async with log.lease(HERE) as term:
-                notes = [Entry(body=Notes(text="read"), turn=1)]
-                await log.append(HERE, notes, seen=1, term=term)
-                hops = [loop.hops]
-                await log.append(HERE, notes, seen=2, term=term)
-                hops.append(loop.hops)
-                other = sqlite3.connect(path, isolation_level=None)
-                other.execute("BEGIN IMMEDIATE")
-                loop.call_later(seconds, other.close)  # a loop that waited would wait for ever
-                await log.append(HERE, notes, seen=3, term=term)
-                hops.append(loop.hops)
+            for number in range(COUNTED):
+                await log.append(ConversationKey(name=f"c{number}"), said, seen=0)
+
+    async def reads(loop: CountingLoop) -> list[tuple[int, int]]:
+        hops = list[tuple[int, int]]()
+        async with await SqlLog.open(url(path)) as log:
+            await log.append(HERE, said, seen=0)
+            for number in range(COUNTED):
+                key, before = ConversationKey(name=f"c{number}"), loop.hops
+                assert len(await log.append(key, said[:1], seen=0)) == blocks + 1
+                appended = loop.hops
+                assert len(await log.read(HERE)) == blocks
+                hops.append((appended - before, loop.hops - appended))
         return hops
 
-    before, at_once, waited = counted(appends)
-    assert at_once == before
-    assert waited <= at_once + (seconds > 0)
+    asyncio.run(begin())
+    hops = counted(reads)
+    assert min(read for _, read in hops) == (not is_little)
+    waits_for_disk = 1
+    assert min(appended for appended, _ in hops) == waits_for_disk + (not is_little)
 
 
 def test_writes_of_one_tick_share_a_transaction(tmp_path: Path) -> None:

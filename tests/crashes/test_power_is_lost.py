@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def noted() -> Generator[list[str]]:
     events = list[str]()
 
     def note(statement: str) -> None:
-        if statement in ("COMMIT", "PRAGMA synchronous = FULL"):
+        if statement == "COMMIT":
             events.append(statement)
 
     def note_disk(store: Path) -> None:
@@ -155,6 +156,90 @@ async def test_of_a_child_run_the_disk_has_all_but_its_task_and_its_result(
             acknowledged = list(events)
     is_waited_for = not isinstance(body, UserPrompt | Completion)
     assert acknowledged == ["COMMIT", *["the disk has talk.db"] * is_waited_for]
+
+
+FORK = structs.replace(HERE, name="fork")
+COPY = structs.replace(HERE, name="copy")
+
+
+async def fork(log: SqlLog) -> None:
+    await log.fork(HERE, FORK, 1)
+
+
+async def restore(log: SqlLog) -> None:
+    body, ts = UserPrompt(text="Green?"), datetime(2026, 3, 21, tzinfo=UTC)
+    await log.restore(COPY, [Block(seq=1, turn=1, round=0, n=1, ts=ts, term=0, body=body)])
+
+
+async def forget(log: SqlLog) -> None:
+    await log.forget(HERE)
+
+
+async def outcome(log: SqlLog) -> tuple[int, int, bool]:
+    """How many blocks a fork and a restored copy have, and whether the first was forgotten."""
+    forked, restored = await log.read(FORK), await log.read(COPY)
+    return len(forked), len(restored), await log.forgotten(HERE) is not None
+
+
+Operation = Callable[[SqlLog], Awaitable[None]]
+WHOLE: list[tuple[Operation, tuple[int, int, bool]]] = [
+    (fork, (1, 0, False)),
+    (restore, (0, 1, False)),
+    (forget, (0, 0, True)),
+]
+whole: pytest.MarkDecorator = pytest.mark.parametrize(
+    ("operation", "expected"), WHOLE, ids=lambda value: getattr(value, "__name__", "")
+)
+
+
+@whole
+async def test_a_fork_a_copy_and_a_tombstone_are_on_the_disk_before_they_are_acknowledged(
+    tmp_path: Path, operation: Operation, expected: tuple[int, int, bool]
+) -> None:
+    path, lost = tmp_path / "talk.db", tmp_path / "lost" / "talk.db"
+    lost.parent.mkdir()
+
+    def copy_what_the_disk_has(_: Path) -> None:
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copy(path.with_name(name), lost.with_name(name))
+
+    with noted() as events:
+        async with await SqlLog.open(url(path)) as log:
+            await log.append(HERE, [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)], seen=0)
+            events.clear()
+            on_sync.append(copy_what_the_disk_has)
+            try:
+                await operation(log)
+            finally:
+                on_sync.remove(copy_what_the_disk_has)
+    assert events == ["COMMIT", "the disk has talk.db"]
+    async with await SqlLog.open(url(lost)) as log:
+        assert await outcome(log) == expected
+
+
+@whole
+async def test_a_fork_a_copy_and_a_tombstone_are_stored_when_the_disk_fails_behind_their_commit(
+    tmp_path: Path, operation: Operation, expected: tuple[int, int, bool]
+) -> None:
+    path = tmp_path / "talk.db"
+    first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
+    async with await SqlLog.open(url(path)) as log:
+        await log.append(HERE, first, seen=0)
+        with unsynced(path), pytest.raises(StoreError, match="is in the store") as failure:
+            await operation(log)
+        with pytest.raises(StoreError, match=re.escape(str(failure.value))):
+            await log.append(structs.replace(HERE, name="later"), first, seen=0)
+    async with await SqlLog.open(url(path)) as log:
+        assert await outcome(log) == expected
+
+
+async def test_a_fork_is_acknowledged_by_a_log_that_is_closed_meanwhile(tmp_path: Path) -> None:
+    log = await SqlLog.open(url(tmp_path / "talk.db"))
+    await log.append(HERE, [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)], seen=0)
+    forking = asyncio.create_task(log.fork(HERE, FORK, 1))
+    await asyncio.sleep(0)
+    await log.close()
+    await forking
 
 
 async def test_an_append_says_that_it_is_stored_when_the_disk_fails_behind_its_commit(

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -40,7 +39,7 @@ class _PendingWrite(Generic[T]):
     work: Callable[[Connection], T]
     survives_power_loss: bool
     quick: bool
-    results: list[T] = field(default_factory=list)
+    results: list[T]
     refusal: LooplineError | None = None
     outcome: asyncio.Future[T] | None = None
     finished: bool = False
@@ -99,6 +98,7 @@ class GroupCommit:
     _next: asyncio.Handle | None = None
     _patient_until: float = 0.0
     _busy: asyncio.Future[None] | None = None
+    _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def append(self, request: AppendRequest) -> list[Block]:
         """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
@@ -106,7 +106,7 @@ class GroupCommit:
             request.conversation,
             partial(self.writer.append, request=request),
             survives_power_loss=request.survives_power_loss,
-            quick=not request.large and self.writer.knows(request),
+            quick=not request.large and self.has_little_after(request.conversation, request.seen),
         )
 
     async def write(
@@ -121,7 +121,7 @@ class GroupCommit:
 
         It is `quick` if it has little to read and waits for no file.
         """
-        pending = _PendingWrite(work, survives_power_loss, quick)
+        pending: _PendingWrite[T] = _PendingWrite(work, survives_power_loss, quick, [])
         is_alone = self._is_alone(conversation)
         if quick and is_alone and self._commit_at_once([pending]):
             if survives_power_loss and pending.refusal is None:
@@ -132,6 +132,35 @@ class GroupCommit:
             self._next = asyncio.get_running_loop().call_soon(self._commit_next)
         return await pending.outcome_known()
 
+    async def run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
+    ) -> None:
+        """Do a long write in a transaction of its own, on the thread, and return once the disk has it.
+
+        Behind that the thread does what comes `then`. A cancellation is raised once all is done.
+        """
+        run = asyncio.create_task(self._run(work, then))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        await finish(run)
+
+    async def _run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None
+    ) -> None:
+        await self.thread.run(work)
+        await self.sync.begin()
+        if then is not None:
+            await self.thread.do(then)
+
+    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether there probably is little to read after that seq, as far as that is known without waiting."""
+        has_little = self.writer.has_little_after(conversation, seq)
+        if has_little is not None:
+            return has_little
+        return self.thread.check_at_once(
+            partial(self.writer.finds_little_after, conversation=conversation, seq=seq)
+        )
+
     def has_nothing_after(self, conversation: ConversationKey, seq: int) -> bool:
         """Return whether the conversation ends at that seq, as far as that is known without waiting."""
         return self.thread.check_at_once(
@@ -141,13 +170,12 @@ class GroupCommit:
     async def drain(self) -> None:
         """Wait for the writes under way, and refuse those that do not start within `DRAIN_SECONDS`."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while self._queue or self._busy or self.sync.running:
-            under_way = self._busy or self.sync.running
-            if under_way is None:
-                await asyncio.sleep(RETRY_SECONDS)
+        while self._queue or self._busy or self._runs or self.sync.running:
+            under_way = [*self._runs, *filter(None, (self._busy, self.sync.running))]
+            if under_way:  # if they fail, those who wait for them are told
+                await asyncio.wait(under_way)
             else:
-                with suppress(StoreError):  # the disk failed, which those who wait for it are told
-                    await finish(under_way)
+                await asyncio.sleep(RETRY_SECONDS)
             if asyncio.get_running_loop().time() > deadline:
                 while self._queue:
                     error = StoreError("the log was closed before this could be kept")

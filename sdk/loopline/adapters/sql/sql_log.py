@@ -169,7 +169,7 @@ class SqlLog:
             return []
         selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
         work = partial(self._reader.blocks, conversation=conversation, selection=selection)
-        if group is not None and group.writer.has_little_after(conversation, after):
+        if group is not None and group.has_little_after(conversation, after):
             return await self._read_little(work)
         return await self._read(work)
 
@@ -221,7 +221,7 @@ class SqlLog:
             if cancelled.is_set():
                 raise StoreError(f"restoring {conversation.name!r} was cancelled: nothing was kept")
 
-        outcome = asyncio.ensure_future(group.thread.run(restore, survives_power_loss=True))
+        outcome = asyncio.ensure_future(group.run(restore))
         try:
             await asyncio.shield(outcome)
         finally:
@@ -233,20 +233,19 @@ class SqlLog:
         """Begin another conversation with the blocks up to `seq`."""
         group = self._group_commit()
         work = partial(group.writer.fork, conversation=conversation, fork=fork, seq=seq)
-        await group.thread.run(work, survives_power_loss=True)
+        await group.run(work)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good, and its traces in the files."""
         group = self._group_commit()
 
-        def remove() -> None:
-            forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
-            group.thread.transact(forget, survives_power_loss=True)
+        def remove_traces() -> None:
             if self._blobs is not None:
                 group.thread.transact(partial(purge, blobs=self._blobs))
             group.thread.truncate_log()
 
-        await group.thread.do(remove)
+        forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
+        await group.run(forget, then=remove_traces)
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""

@@ -300,7 +300,7 @@ def sync_log(path: Path) -> None:
         _sync_file(path.with_name(f"{path.name}-wal"), store=path)
     except OSError as error:
         raise StoreError(
-            f"{path}: its disk failed to write the log ({error}): what was just appended is in the store, and may be "
+            f"{path}: its disk failed to write the log ({error}): what was just written is in the store, and may be "
             "lost with the power: check that the disk works, then open the store again"
         ) from error
     for observe in on_sync:

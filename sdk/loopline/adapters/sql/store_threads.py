@@ -272,13 +272,12 @@ class WriterThread(JobThread):
         self._is_log_long = False
         self._paused_until = 0.0
         self._connection: Connection | None = None
-        self._synchronous = ""
         self._patience = 0.0
         self._file = file
 
-    async def run(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
+    async def run(self, work: Callable[[Connection], T]) -> T:
         """Run the work in one transaction and return its result; a cancellation waits for it to end."""
-        return await self.do(partial(self.transact, work, survives_power_loss=survives_power_loss))
+        return await self.do(partial(self.transact, work))
 
     def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
         outcome = JobOutcome[T]()
@@ -300,7 +299,7 @@ class WriterThread(JobThread):
         if not self._in_use.acquire(blocking=False):
             return []
         try:
-            connection = self._connect(survives_power_loss=False)
+            connection = self._connect()
             if self._closed or not begin_at_once(connection):
                 return []
             return [self._commit(connection, work)]
@@ -336,10 +335,10 @@ class WriterThread(JobThread):
 
         return results if self.check_at_once(read) else []
 
-    def transact(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
+    def transact(self, work: Callable[[Connection], T]) -> T:
         """Return the result of work in one transaction with the write lock; only inside a job of the thread."""
         try:
-            connection = self._connect(survives_power_loss=survives_power_loss)
+            connection = self._connect()
             retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
             result = self._commit(connection, work)
         except BaseException as error:
@@ -381,7 +380,7 @@ class WriterThread(JobThread):
     def truncate_log(self) -> None:
         """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
         try:
-            connection = self._connect(survives_power_loss=True)
+            connection = self._connect()
             set_patience(connection, self._patience)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             set_patience(connection, 0.0)
@@ -389,17 +388,13 @@ class WriterThread(JobThread):
             self._disconnect()
             raise store_error(self._path, error) from error
 
-    def _connect(self, *, survives_power_loss: bool) -> Connection:
+    def _connect(self) -> Connection:
         connection = self._connection
         if connection is None:
             self._check_file()  # which SQLite would create
             connection = self._connection = self._pool.take()
             self._patience = set_patience(connection, 0.0)  # `transact` itself waits
-            self._synchronous, self._rows_in_file, self._is_log_long = "", 0, False
-        synchronous = "FULL" if survives_power_loss else "NORMAL"
-        if synchronous != self._synchronous:
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            self._synchronous = synchronous
+            self._rows_in_file, self._is_log_long = 0, False
         return connection
 
     def _check_file(self) -> None:

@@ -92,6 +92,11 @@ class _State:
     def size(self) -> ConversationSize:
         return ConversationSize(blocks=self.head, bytes=self.tip.bytes)
 
+    def has_little_after(self, seq: int) -> bool:
+        """Return whether there is little to read after that seq."""
+        unread = self.head - seq
+        return unread <= 0 or (unread <= LITTLE and self.tip.bytes <= LITTLE_BYTES)
+
 
 @dataclass(slots=True)
 class _PendingRows:
@@ -225,15 +230,18 @@ class StoreWriter:
         self._pending = _PendingRows()
         self._data_version = None
 
-    def knows(self, request: AppendRequest) -> bool:
-        """Return whether the append probably has nothing to read; any thread may ask."""
-        state = self._states.get(request.conversation)
-        return not request.seen if state is None else state.head == request.seen
-
-    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
-        """Return whether there probably is little to read after that seq; any thread may ask."""
+    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool | None:
+        """Return whether there probably is little to read after that seq, None if unknown; any thread may ask."""
         state = self._states.get(conversation)
-        return state is not None and state.head - seq <= LITTLE and state.size.bytes <= LITTLE_BYTES
+        return None if state is None else state.has_little_after(seq)
+
+    def finds_little_after(
+        self, connection: Connection, conversation: ConversationKey, seq: int
+    ) -> bool:
+        """Read whether there is little to read after that seq; outside of a transaction too."""
+        if data_version(connection) == self._data_version:  # which a later write of others changes
+            return self._state(connection, conversation).has_little_after(seq)
+        return _read_state(connection, conversation).has_little_after(seq)
 
     def is_head(self, connection: Connection, conversation: ConversationKey, seq: int) -> bool:
         """Return whether the conversation is known to end there; outside of a transaction too."""
