@@ -22,7 +22,9 @@ from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
 from loopline.react.context import Context
 from loopline.refs import call_ref
-from loopline.timeline import MemoryLog, decode, encode, encode_checked
+from loopline.timeline import MemoryLog, encode, encode_checked
+from loopline.timeline.codec import body_types
+from loopline.timeline.short_starts import ShortStart
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 from tests.bench.workload import Instant, opened
@@ -33,7 +35,6 @@ PACKAGE = str(Path(loopline.__file__).parent)
 COUNTED: dict[CodeType, str] = {
     encode_checked.__code__: "bodies encoded and checked",
     encode.__code__: "bodies encoded again",
-    decode.__code__: "bodies decoded again",
     Turn.take.__code__: "blocks folded into the turn",
     Timeline.extend.__code__: "extensions of the timeline",
     RenderState.take.__code__: "blocks folded into the render state",
@@ -52,7 +53,7 @@ ALONE = {
     "ticks of the event loop": 2,
     "bodies encoded and checked": 5,
     "bodies encoded again": 0,
-    "bodies decoded again": 0,
+    "bodies decoded": 5,
     "appends": 3,
     "blocks folded into the turn": 5,
     "extensions of the timeline": 3,
@@ -61,7 +62,7 @@ ALONE = {
     "refs of calls written": 2,
     "prompts made": 1,
     "deltas made": 0,
-    "calls of the package's functions": 442,
+    "calls of the package's functions": 407,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
@@ -69,7 +70,7 @@ HEARD = ALONE | {
     "ticks of the event loop": 5,
     "events": 6,
     "deltas made": 1,
-    "calls of the package's functions": 553,
+    "calls of the package's functions": 518,
 }
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 
@@ -86,18 +87,29 @@ A_LATER_TURN = A_TURN | {"calls of the package's functions": 776}
 """The same of a turn that shows those before it."""
 
 
+STORED_FORMS: tuple[object, ...] = (*body_types().values(), ShortStart)
+
+
+def is_reader(function: object) -> bool:
+    """Whether the function is that of a decoder of bodies."""
+    decoder: object = getattr(function, "__self__", None)
+    return getattr(decoder, "type", None) in STORED_FORMS
+
+
 class Tally:
     """The counts of what is run within it."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def take_call(self, frame: FrameType, event: str, _: object) -> None:
+    def take_call(self, frame: FrameType, event: str, argument: object) -> None:
         """Count a call of one of the package's functions."""
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             self.counts["calls of the package's functions"] += 1
         if event == "call" and (name := COUNTED.get(frame.f_code)):
             self.counts[name] += 1
+        if event == "c_call" and is_reader(argument):
+            self.counts["bodies decoded"] += 1
 
     def begin_task(
         self,
@@ -178,3 +190,36 @@ async def test_a_turn_in_memory_costs_no_more_than_it_did(
             counted.append(tally.counts.copy())
     counts = {name: min(tally[name] for tally in counted) for name in limits}
     assert {name: count for name, count in counts.items() if count > limits[name]} == {}
+
+
+async def test_only_turns_that_are_asked_for_are_folded() -> None:
+    async with opened("memory:", lambda: Instant(1)) as harness:
+        for _ in range(3):
+            await harness.conversation("c").say("go")
+        blocks = await harness.conversation("c").blocks()
+    tally = Tally()
+    with tally.counting():
+        timeline = Timeline(blocks)
+        assert timeline.unfinished == []
+        assert tally.counts["blocks folded into the turn"] == 0
+        second = timeline.turn(2)
+    of_the_second = [block for block in blocks if block.turn == 2]
+    assert tally.counts["blocks folded into the turn"] == len(of_the_second)
+    folded = Turn(2)
+    for block in of_the_second:
+        folded.take(block)
+    assert second == folded
+    assert list(timeline.turns) == [1, 2, 3]
+
+
+async def test_a_turn_is_the_same_whenever_it_is_asked_for() -> None:
+    async with opened("memory:", lambda: Instant(2)) as harness:
+        for _ in range(3):
+            await harness.conversation("c").say("go")
+        blocks = await harness.conversation("c").blocks()
+    early, late = Timeline(), Timeline(blocks)
+    for block in blocks:
+        early.extend([block])
+        assert early.turns[block.turn].latest_block in (block, None)
+    assert early.turns == late.turns
+    assert [turn.rounds for turn in late.turns.values()] == [3, 3, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from loopline.timeline import (
     BackgroundResult,
@@ -13,6 +14,7 @@ from loopline.timeline import (
     CachePoint,
     Decision,
     Feedback,
+    Fold,
     Hide,
     InboxBody,
     PlanHistory,
@@ -88,10 +90,16 @@ class RenderState:
 
     def take(self, block: Block) -> None:
         """Fold in one more block."""
-        body = block.body
-        if not _RENDER_STATE.has(body):
-            return
+        fold = self._folds.get(type(block.body))
+        if fold is not None:
+            fold(self, block, block.body)
+
+    def _take(self, block: Block, body: RenderStateBody) -> None:
         match body:
+            case RoundStart() as start:
+                self._begin(block, start)
+            case Decision(usage=usage):
+                self._learn(usage.input_tokens)
             case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.inputs[block.seq] = block
             case UserAttachment() as file:
@@ -99,14 +107,12 @@ class RenderState:
             case UserRecalled(said=said):
                 if said not in self.taken_at:
                     self._recalled.add(said)
-            case RoundStart() as start:
-                self._begin(block, start)
-            case Decision(usage=usage):
-                self._learn(usage.input_tokens)
             case ToolStarted(call_id=call_id):
                 self.started.add(call_id)
             case Hide() | RangeSummary() | PlanHistory() | Feedback():
                 self._take_view(block, body)
+
+    _folds: ClassVar[Mapping[object, Fold[RenderState]]] = _RENDER_STATE.table(_take)
 
     def _take_view(self, block: Block, body: Hide | RangeSummary | PlanHistory | Feedback) -> None:
         match body:

@@ -31,6 +31,7 @@ from loopline.timeline.blocks import FileAdded as FileAdded
 from loopline.timeline.blocks import FileBody as FileBody
 from loopline.timeline.blocks import FileRemoved as FileRemoved
 from loopline.timeline.blocks import FilesPulled as FilesPulled
+from loopline.timeline.blocks import Fold as Fold
 from loopline.timeline.blocks import Imported as Imported
 from loopline.timeline.blocks import InboxBody as InboxBody
 from loopline.timeline.blocks import KnowledgeCommit as KnowledgeCommit

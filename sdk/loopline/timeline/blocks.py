@@ -6,9 +6,9 @@ a recorded body with its position in the conversation. Neither ever changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from msgspec import Struct
 from typing_extensions import TypeIs
@@ -456,6 +456,8 @@ Body = (
 """Every body type. A new one joins one of the unions above."""
 
 B = TypeVar("B", bound=Body)
+S = TypeVar("S")
+Fold = Callable[[S, "Block", Any], None]
 
 NEW_TURN = 0
 """The turn of an entry that opens the conversation's next turn."""
@@ -546,8 +548,7 @@ def _file_ref(turn: str, file: UserAttachment | FileAdded) -> FileRef:
 class BodyUnion(Generic[B]):
     """The body types that a fold reads: `CALLS = BodyUnion[CallBody](CallBody)`.
 
-    What it lets through is matched type by type, without a default. A type that is new to `Body` is none
-    of them, so that it concerns no fold that does not ask for it.
+    What it lets through is matched type by type, without a default. A type that is new to `Body` concerns no fold.
     """
 
     def __init__(self, union: object) -> None:
@@ -562,6 +563,10 @@ class BodyUnion(Generic[B]):
         for block in blocks:
             if self.has(body := block.body):
                 yield block, body
+
+    def table(self, fold: Callable[[S, Block, B], None]) -> dict[object, Fold[S]]:
+        """Return the fold by type, so that one look-up finds what takes a block."""
+        return dict.fromkeys(self.types, fold)
 
 
 NamedBody = (

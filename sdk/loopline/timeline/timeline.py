@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import structs
 
@@ -27,6 +27,7 @@ from loopline.timeline.blocks import (
     FileBody,
     FileRemoved,
     FilesPulled,
+    Fold,
     Imported,
     InboxBody,
     KnowledgeCommit,
@@ -120,7 +121,6 @@ class Timeline:
         self.checkpoint: Checkpoint = self.base
         self.blocks: list[Block] = []
         self.seq: int = self.base.covers
-        self.turns: dict[int, Turn] = {}
         self.pending: dict[int, Block] = {}
         self.recalled: set[int] = set()
         self.plans: Plans = Plans()
@@ -139,15 +139,19 @@ class Timeline:
         self.knowledge: list[KnowledgeCommit] = []
         self.windows: dict[str, int] = {}
         self.last_request: Block | None = None
-        self._started: dict[int, Turn] = {}
-        self._folds: dict[str, object] = {}
+        self._turns: dict[int, Turn] = {}
+        self._waiting: dict[int, list[Block]] = {}  # blocks of turns that nobody has asked for
+        self._started: dict[int, None] = {}
+        self._kept_folds: dict[str, object] = {}
         self._names = _Names()
         block_list = list(blocks)
         for block in block_list[: _count(block_list, self.base.covers)]:
             self.blocks.append(block)
             if _RESTORED.has(block.body):  # its turn is not in this timeline
                 self.turn(block.turn).take(block)
-            self._fold(block)
+            fold = self._folds.get(type(block.body))
+            if fold is not None:
+                fold(self, block, block.body)
         self.plans.started = started_plans(self.base.plans, self.blocks)
         self.extend(block_list)
 
@@ -175,16 +179,27 @@ class Timeline:
 
     def fold(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
         """Return the fold stored under that name, made if it is missing; the caller extends it."""
-        existing = self._folds.get(name)
+        existing = self._kept_folds.get(name)
         fold = existing if isinstance(existing, kind) else make()
-        self._folds[name] = fold
+        self._kept_folds[name] = fold
         return fold
 
     def turn(self, number: int) -> Turn:
         """Return the turn of that number, started or not."""
-        if number not in self.turns:
-            self.turns[number] = Turn(number)
-        return self.turns[number]
+        turn = self._turns.get(number)
+        if turn is None:
+            turn = self._turns[number] = Turn(number)
+        if self._waiting:
+            for block in self._waiting.pop(number, ()):
+                turn.take(block)
+        return turn
+
+    @property
+    def turns(self) -> dict[int, Turn]:
+        """Return all turns by number, in the order in which they were opened."""
+        for number in [*self._waiting]:
+            self.turn(number)
+        return self._turns
 
     @property
     def resumable(self) -> list[Turn]:
@@ -194,7 +209,7 @@ class Timeline:
     @property
     def unfinished(self) -> list[Turn]:
         """Return the turns that a runner started and that have no exit, oldest first."""
-        return [turn for turn in self._started.values() if not turn.exit]
+        return [turn for turn in map(self.turn, self._started) if not turn.exit]
 
     @property
     def queued(self) -> list[Turn]:
@@ -274,13 +289,13 @@ class Timeline:
         if ref.version is not None:
             return names.blocks.get(str(ref))
         block = names.files.get(str(ref))
-        if block is not None or ref.area == "outputs" or number not in self.turns:
+        if block is not None or ref.area == "outputs" or number not in self._turns:
             return block
         return self.files_at(number).files.get(ref.path)
 
     def files_at(self, number: int) -> FileTree[Block]:
         """Return the files as that turn left them."""
-        if number >= max(self.turns, default=0):
+        if number >= max(self._turns, default=0):
             return self.files
         tree = FileTree[Block]()
         for block in self.blocks:
@@ -290,22 +305,22 @@ class Timeline:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
-        turns = self.turns
+        turns, waiting, folds = self._turns, self._waiting, self._folds
         for block in blocks:
-            if block.seq > self.seq:
-                self.seq = block.seq
-                self.blocks.append(block)
-                (turns.get(block.turn) or self.turn(block.turn)).take(block)
-                self._fold(block)
-
-    def _fold(self, block: Block) -> None:
-        body = block.body
-        if _HELD.has(body):
-            self._fold_held(block, body)
-        elif _COURSE.has(body):
-            self._fold_course(block, body)
-        elif _TAKEN.has(body):
-            self._fold_input(block, body)
+            if block.seq <= self.seq:
+                continue
+            self.seq = block.seq
+            self.blocks.append(block)
+            number, body = block.turn, block.body
+            if number in waiting:
+                waiting[number].append(block)
+            elif number in turns:
+                turns[number].take(block)
+            else:
+                turns[number], waiting[number] = Turn(number), [block]
+            fold = folds.get(type(body))
+            if fold is not None:
+                fold(self, block, body)
 
     def _fold_course(self, block: Block, body: CourseBody) -> None:
         match body:
@@ -320,8 +335,8 @@ class Timeline:
             case TurnHeader():
                 take_file(self.files, block)
                 self._keep_commits(body.knowledge_commits)
-                if self.turn(block.turn).header is not None:
-                    self._started[block.turn] = self.turn(block.turn)
+                if block.seq > self.base.covers:  # else its turn is not in this timeline
+                    self._started[block.turn] = None
             case Exit():
                 self._started.pop(block.turn, None)
 
@@ -344,21 +359,22 @@ class Timeline:
 
     def _fold_input(self, block: Block, body: TakenBody) -> None:
         match body:
-            case UserRecalled(said=said):
-                if self.pending.pop(said, None) is not None:
-                    self.recalled.add(said)
             case RoundStart():
                 if body.takes:
                     self._fold_taken(block, body.takes)
                 if body.model:
                     self._fold_round(block, body)
+            case UserRecalled(said=said):
+                if self.pending.pop(said, None) is not None:
+                    self.recalled.add(said)
             case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.pending[block.seq] = block
 
     def _fold_taken(self, block: Block, takes: Sequence[int]) -> None:
         inputs = [self.pending.pop(seq, None) for seq in takes]
         if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
-            self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
+            turn = self.turn(block.turn)
+            turn.steered_at_round = turn.rounds
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
         self.last_request = block
@@ -392,6 +408,12 @@ class Timeline:
                 self.files.take(block, body)
             case Unknown():
                 self.unknown = self.unknown or block
+
+    _folds: ClassVar[Mapping[object, Fold[Timeline]]] = {
+        **_HELD.table(_fold_held),
+        **_COURSE.table(_fold_course),
+        **_TAKEN.table(_fold_input),
+    }
 
 
 TreeBody = FileBody | TurnHeader

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from json import dumps
-from typing import Generic
+from typing import ClassVar, Generic
 
 from msgspec import Struct
 from typing_extensions import TypeVar
@@ -23,6 +23,7 @@ from loopline.timeline.blocks import (
     Draft,
     Exit,
     ExitReason,
+    Fold,
     Notice,
     ProxiedBody,
     ProxiedCall,
@@ -115,47 +116,41 @@ class Turn:
     inert: bool = False
 
     def take(self, block: Block) -> None:
-        """Fold one more block of the turn."""
-        self._take_time(block)
+        """Fold one more block of the turn.
+
+        Between two blocks of the same run time passes, and none between two runs.
+        """
         body = block.body
-        if _ACT.has(body):
-            self._take_act(body)
-        elif _COURSE.has(body):
-            self._take_course(block, body)
-        elif _PROXIED.has(body):
-            self._take_proxied(body)
-        elif _SPENT.has(body):
-            self._take_spent(body)
-        elif _END.has(body):
-            self._take_end(body)
+        if block.term:  # whoever runs nothing takes no time
+            latest, self.latest_block = self.latest_block, block
+            if latest is not None and block.ts > latest.ts and latest.term == block.term:
+                self.elapsed_seconds += (block.ts - latest.ts).total_seconds()
+        fold = self._folds.get(type(body))
+        if fold is not None:
+            fold(self, block, body)
 
     def _take_course(self, block: Block, body: CourseBody) -> None:
         match body:
+            case RoundStart():
+                self.open_round, self.overflowed = body, False
+                self.tool_answers.clear()
+                self._set_time(block, body)
+            case Decision():
+                self._decide(body)
             case UserPrompt():
                 self.prompt = block
             case TurnHeader(began=began):
                 self.header, self.started_at = body, self.started_at or began or block.ts
-            case RoundStart():
-                self.open_round, self.overflowed = body, False
-                self.tool_answers.clear()
             case ModelOverflowed():
                 self.overflowed = True
-            case Decision():
-                self._decide(body)
             case Notice(code=code):
                 self.notice_codes.append(code)
                 self.notice_counts[code] += 1
 
-    def _take_time(self, block: Block) -> None:
-        """Add the time since the last block of the same run; no time passes between two runs."""
-        if not block.term:  # whoever runs nothing takes no time
-            return
-        body, latest = block.body, self.latest_block
-        self.latest_block = block
-        if isinstance(body, (RoundStart, ToolPending)) and body.elapsed_ms:
+    def _set_time(self, block: Block, body: RoundStart | ToolPending) -> None:
+        """Take the time that the runner measured instead of the time between blocks."""
+        if block.term and body.elapsed_ms:
             self.elapsed_seconds = body.elapsed_ms / 1000
-        elif latest is not None and block.ts > latest.ts and latest.term == block.term:
-            self.elapsed_seconds += (block.ts - latest.ts).total_seconds()
 
     def _decide(self, decision: Decision) -> None:
         self.open_round = None
@@ -168,7 +163,7 @@ class Turn:
             self.decisions.append(decision)
             self.batches.append(Batch())
 
-    def _take_spent(self, body: SpentBody) -> None:
+    def _take_spent(self, _: Block, body: SpentBody) -> None:
         match body:
             case ToolsSelected(usage=usage, cost=cost):
                 self.selected = body
@@ -189,7 +184,7 @@ class Turn:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
-    def _take_act(self, body: ActBody) -> None:
+    def _take_act(self, block: Block, body: ActBody) -> None:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
@@ -202,6 +197,7 @@ class Turn:
                 pending = {**self.pending, call_id: body}
                 self.pending = {key: pending[key] for key in self.open_calls if key in pending}
                 self.answers.pop(call_id, None)  # given to what it asked before
+                self._set_time(block, body)
             case UserAnswer():
                 self._take_answer(body)
             case ToolResult(call_id=call_id, status=status, answer=answer):
@@ -219,7 +215,7 @@ class Turn:
         if body.call_id in self.pending:  # else the call runs, and has the answer to what it asked
             self.answers.setdefault(body.call_id, body)
 
-    def _take_proxied(self, body: ProxiedBody) -> None:
+    def _take_proxied(self, _: Block, body: ProxiedBody) -> None:
         match body:
             case ProxiedCall(call_id=call_id):
                 self.proxied[call_id] = self.open_proxied[call_id] = body
@@ -229,7 +225,7 @@ class Turn:
                 if call is not None and status == "error":
                     self.failure_counts[_digest(call)] += 1
 
-    def _take_end(self, body: EndBody) -> None:
+    def _take_end(self, _: Block, body: EndBody) -> None:
         self.tool_answers.clear()
         match body:
             case Draft():
@@ -240,6 +236,14 @@ class Turn:
                 self.exit = body
             case UserStop():
                 self.stopped = True
+
+    _folds: ClassVar[Mapping[object, Fold[Turn]]] = {
+        **_ACT.table(_take_act),
+        **_COURSE.table(_take_course),
+        **_PROXIED.table(_take_proxied),
+        **_SPENT.table(_take_spent),
+        **_END.table(_take_end),
+    }
 
     @property
     def completion(self) -> Completion | None:
