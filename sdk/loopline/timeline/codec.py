@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -74,8 +73,10 @@ def is_known_version(stored_type: str, version: int) -> bool:
 def _stored(body: Struct, plan: _Plan) -> bytes:
     """Return the JSON of a body of a known type."""
     stored = _write(_with_own_defaults(body) if plan.defaults or plan.nested else body)
-    if plan.loose and _has_large_float(list(map(partial(getattr, body), plan.loose))):
-        return _with_signs(stored.decode()).encode()
+    for name in plan.loose:
+        value = getattr(body, name)
+        if type(value) not in _NO_FLOATS and _has_large_float([value]):
+            return _with_signs(stored.decode()).encode()
     return stored
 
 
@@ -194,14 +195,14 @@ class _Plan(Struct, frozen=True):
     """What to look at in the values of a type before they are encoded.
 
     A field is left out if it holds the very object that is its default. `defaults` are those that another object can
-    be equal to, `nested` the fields with values that have such defaults. `loose` are the fields that may hold a float.
-    With a `free` field it may hold any JSON, however deep.
+    be equal to, `nested` the fields with values that have such defaults. `loose` are the fields that may hold a float,
+    `free` those that may hold any JSON, however deep.
     """
 
     defaults: tuple[tuple[str, object], ...]
     nested: tuple[str, ...]
     loose: tuple[str, ...]
-    free: bool
+    free: tuple[str, ...]
 
 
 @cache
@@ -221,9 +222,10 @@ def _plan(kind: type[Struct]) -> _Plan:
             for name in inner
             if _mentions(hints[name], float, Any) or any(_plan(item).loose for item in inner[name])
         ),
-        free=any(
-            _mentions(hints[name], Any) or any(_plan(item).free for item in inner[name])
+        free=tuple(
+            name
             for name in inner
+            if _mentions(hints[name], Any) or any(_plan(item).free for item in inner[name])
         ),
     )
 
@@ -246,7 +248,8 @@ def _mentions(hint: object, *types: object) -> bool:
 
 def _with_own_defaults(value: S) -> S:
     """Return the value with the very object that is the default wherever a field is equal to it."""
-    plan, changes = _plan(type(value)), dict[str, object]()
+    plan = _plan(type(value))
+    changes: dict[str, object] = {}
     for name, default in plan.defaults:
         field = getattr(value, name)
         if field is not default and field == default:
@@ -291,19 +294,22 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
     if again != body:
         raise UnsoundBody(f"{kind}: {_changed_fields(body, again)}")
     text = stored.decode()
-    if plan.free and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise UnsoundBody(f"{kind}: its JSON is nested deeper than {MAX_DEPTH}")
+    for name in plan.free:
+        if getattr(body, name) and _is_deep(text):
+            raise UnsoundBody(f"{kind}: its JSON is nested deeper than {MAX_DEPTH}")
     return kind, VERSION, text
 
 
 def _encode_short(body: RoundStart) -> tuple[str, int, str]:
     again = None
-    with suppress(ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
+    try:
         stored = _stored(ShortStart.of(body), _plan(ShortStart))
         again = _short_reader()(stored)
         if again == body:
             return body.type, SHORT, stored.decode()
-    encode_checked(structs.replace(body, version=VERSION))  # which names the field
+    except (ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
+        pass  # what follows names the field
+    encode_checked(structs.replace(body, version=VERSION))
     raise UnsoundBody(f"{body.type}: it would be read back as {again!r}")
 
 
@@ -316,7 +322,7 @@ def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
         raise UnsoundBody(f"{body.type}: {_unsound_field(body)}{error}") from error
     if again != body:
         raise UnsoundBody(f"{body.type}: {_changed_fields(body, again)}")
-    if _depth(stored) > MAX_DEPTH:
+    if _is_deep(stored):
         raise UnsoundBody(f"{body.type}: its JSON is nested deeper than {MAX_DEPTH}")
     return encoded
 
@@ -339,7 +345,10 @@ def _changed_fields(body: Body, again: Body) -> str:
     return f"its JSON would decode {fields}"
 
 
-def _depth(stored: str) -> int:
+def _is_deep(stored: str) -> bool:
+    """Return whether the JSON is nested deeper than `MAX_DEPTH`."""
+    if len(stored) <= 2 * MAX_DEPTH or stored.count("[") + stored.count("{") <= MAX_DEPTH:
+        return False
     depth = deepest = 0
     for token in _BRACKET.finditer(stored):
         if token[1]:
@@ -347,7 +356,7 @@ def _depth(stored: str) -> int:
             deepest = max(depth, deepest)
         elif not token[0].startswith('"'):
             depth -= 1
-    return deepest
+    return deepest > MAX_DEPTH
 
 
 def warm_codec() -> None:
