@@ -38,7 +38,6 @@ from loopline.timeline import (
 
 _SETTLING = BodyUnion[UserRecalled | RoundStart](UserRecalled | RoundStart)
 _FILES = BodyUnion[UserAttachment](UserAttachment)
-_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +301,6 @@ def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
     if question is None or not isinstance(question.body, ToolPending):
         return None
     call_id = question.body.call_id
-    answers = _ANSWERS.among(timeline.after(question.seq))
-    if any(given.call_id == call_id for _, given in answers):
+    if open_questions.first_answer(timeline.after(question.seq), call_id) is not None:
         return None
     return UserAnswer(call_id=call_id, value=well_formed_json(answer.value))

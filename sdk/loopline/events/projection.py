@@ -120,7 +120,7 @@ class TurnProjection:
     @property
     def unanswered(self) -> tuple[str, ...]:
         """Return the calls that wait for the user and have no answer yet."""
-        return tuple(call_id for call_id in self.turn.pending if call_id not in self.turn.answers)
+        return tuple(self.turn.unanswered)
 
     @property
     def is_paused(self) -> bool:

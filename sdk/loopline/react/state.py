@@ -114,11 +114,7 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
 
 def pending_calls(turn: Turn) -> list[PendingCall]:
     """Return the calls that wait for the user, in order."""
-    calls = [
-        (turn.open_calls[call_id], pending)
-        for call_id, pending in turn.pending.items()
-        if call_id not in turn.answers and call_id in turn.open_calls
-    ]
+    calls = [(turn.open_calls[call_id], pending) for call_id, pending in turn.unanswered.items()]
     return [
         PendingCall(
             call_id=call.call_id,

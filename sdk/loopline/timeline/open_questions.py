@@ -85,3 +85,9 @@ def unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]
             case ProxiedResult(call_id=call_id):
                 questions.pop(call_id, None)
     return questions
+
+
+def first_answer(blocks: Iterable[Block], call_id: str) -> UserAnswer | None:
+    """Return the first answer to the call among the blocks, None if there is none."""
+    answers = (answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id)
+    return next(answers, None)

@@ -25,7 +25,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
-from loopline.timeline.open_questions import OpenQuestions
+from loopline.timeline.open_questions import OpenQuestions, first_answer
 from loopline.timeline.prompt_blocks import turn_id
 from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
@@ -199,18 +199,10 @@ class Recorder:
             self.questions.take(self.timeline.after(block.seq))
             value = await waiting.answer
         answer = UserAnswer(call_id=question.call_id, value=value)
-        while (first := self._answer_after(block.seq, question.call_id)) is None:
+        while (first := first_answer(self.timeline.after(block.seq), question.call_id)) is None:
             if await self.record_at_head(answer):
                 return value
         return first.value
-
-    def _answer_after(self, seq: int, call_id: str) -> UserAnswer | None:
-        """Return the first answer to the call after that seq, None if there is none yet."""
-        answers = (block.body for block in self.timeline.after(seq))
-        return next(
-            (body for body in answers if isinstance(body, UserAnswer) and body.call_id == call_id),
-            None,
-        )
 
     def notify_steer(self) -> None:
         """Tell the turn that the user has just steered it in this process."""
