@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from loopline.adapters.fts import FtsIndexes
 from loopline.errors import KnowledgeError
 from loopline.knowledge import IndexedFile, IndexKey, IndexStore
-from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, search
+from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.indexes import stored_index
 
 Make = Callable[[Sequence[Chunk]], Index]
@@ -89,6 +89,18 @@ def test_scores_fall_along_the_list(index_of: Make) -> None:
     scores = [hit.score for hit in search("cache", index_of(many), limit=10)]
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 10
+
+
+@given(
+    st.sets(st.tuples(*[st.sampled_from(["Cache", "Http", "Middleware", "Ber"])] * 3)),
+    st.sampled_from([" ", "_", ".", "(", "é", "\ud800", "\n", "\u3000", "\x1c"]),
+)
+def test_the_parts_of_each_compound_name_are_found_once_whatever_stands_around_it(
+    names: set[tuple[str, ...]], between: str
+) -> None:
+    words = [*("".join(name) for name in names), "plain", "Title", "UPPER", "9"] * 2
+    parts = name_parts(between.join(words)).split()
+    assert sorted(parts) == sorted(part for name in names for part in name)
 
 
 def test_words_that_say_nothing_find_nothing_unless_there_are_no_others(index_of: Make) -> None:

@@ -155,10 +155,10 @@ def _problem(
 
 
 def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[DocumentLink]:
-    for ref in _REF.findall(line):
+    for ref in _REF.findall(line) if "ks:" in line else ():
         text = ref.rstrip(".,;:!?")
         yield DocumentLink(number, "ref", text, wrong=_wrong_ref(text))
-    for quoted in _QUOTED_PATH.findall(line):
+    for quoted in _QUOTED_PATH.findall(line) if "`" in line else ():
         yield DocumentLink(number, "path", quoted)
     if not markdown:
         return

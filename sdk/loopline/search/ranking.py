@@ -24,9 +24,12 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 # carry marks stay whole.
 _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
 _QUOTED_WORD = re.compile(r"[^\s\x00-\x26\x28-\x2f:-@\[-`{-\x7f]+")
-_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_NAME = re.compile(r"[A-Za-z0-9]+")
-_JOINT = re.compile(r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]")
+_PART_PATTERN = r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+"
+_JOINT_PATTERN = r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]"
+_PART, _PART_OF_BYTES = re.compile(_PART_PATTERN), re.compile(_PART_PATTERN.encode())
+_JOINT, _JOINT_OF_BYTES = re.compile(_JOINT_PATTERN), re.compile(_JOINT_PATTERN.encode())
+_ONLY_NAMES = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
+"""Leaves ASCII letters and digits as they are, and makes a space of every other byte."""
 LONGEST_QUERY = 24
 KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
 HISTORY = re.compile(
@@ -53,10 +56,10 @@ def tokens(text: str) -> list[str]:
 
 def name_parts(text: str) -> str:
     """Return the parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
+    words = set(text.encode("ascii", "replace").translate(_ONLY_NAMES).split())
     # Most words have no capital, and leaving them out is cheaper than searching them.
-    capital = " ".join([token for token in set(text.split()) if not token.islower()])
-    names = {name for name in _NAME.findall(capital) if _JOINT.search(name)}
-    return " ".join([" ".join(_PART.findall(name)) for name in names])
+    names = [word for word in words if not word.islower() and _JOINT_OF_BYTES.search(word)]
+    return b" ".join(_PART_OF_BYTES.findall(b" ".join(names))).decode()
 
 
 def query_terms(query: str) -> tuple[str, ...]:
