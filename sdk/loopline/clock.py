@@ -38,9 +38,14 @@ class Clock(Protocol):
         ...
 
 
+def in_ms(seconds: float) -> float:
+    """Return the milliseconds, to three decimals."""
+    return round(seconds * 1_000_000) / 1000
+
+
 def elapsed_ms(clock: Clock, since: float) -> float:
     """Return the milliseconds since `elapsed` was `since`."""
-    return round((clock.elapsed() - since) * 1000, 3)
+    return in_ms(clock.elapsed() - since)
 
 
 class Alarm(Protocol):

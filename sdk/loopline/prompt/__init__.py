@@ -40,6 +40,7 @@ from loopline.prompt.protocols.decision import DecodedReply as DecodedReply
 from loopline.prompt.protocols.decision import Malformed as Malformed
 from loopline.prompt.protocols.decision import Native as Native
 from loopline.prompt.protocols.decision import Piece as Piece
+from loopline.prompt.protocols.decision import Splitter as Splitter
 from loopline.prompt.protocols.json_action import JsonAction as JsonAction
 from loopline.prompt.protocols.tags import ChannelSplitter as ChannelSplitter
 from loopline.prompt.range_summary import HISTORY_SHARE as HISTORY_SHARE

@@ -406,7 +406,8 @@ class Context:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs, room = timeline.inputs_for(number), self._room
         factor = self.view.state.factor_of(self.model.name)
-        tail_room, additions = tail_limit(room / factor), dict[Rendering, _Additions]()
+        tail_room = tail_limit(room / factor)
+        additions: dict[Rendering, _Additions] = {}
 
         def added(now: Rendering) -> _Additions:
             if now not in additions:

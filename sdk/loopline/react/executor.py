@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -23,7 +24,7 @@ from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.proxied_calls import ProxiedCalls
+from loopline.react.proxied_calls import ProgramHost, ProxiedCalls
 from loopline.react.replies import answer_text
 from loopline.react.result_text import (
     artifact_bodies,
@@ -105,6 +106,7 @@ class ToolExecutor:
         self._interrupter = interrupter
         self._checker = CallChecker(runtime, lambda: context.tools)
         self._running: dict[str, _RunningCall] = {}
+        self._programs = ProgramHost(runtime, self._checker, self._invoke_proxied)
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._pulled: dict[str, Block] = {}
 
@@ -348,27 +350,13 @@ class ToolExecutor:
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
-        proxied = self._proxied_calls(parsed, effect, children)
+        proxied = ProxiedCalls(self._programs, call, effect, self._context.tools, children.outbox)
         invocation = self._tool_call(parsed, effect, children, beside, proxied)
-        step = _closing(proxied, self._timed(tool, copied_arguments(arguments), invocation))
-        outcome = await children.run(step)
+        step = self._timed(tool, copied_arguments(arguments), invocation)
+        outcome = await children.run(_closing(proxied, step))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
-
-    def _proxied_calls(
-        self, parsed: CheckedCall, effect: Effect, children: Children
-    ) -> ProxiedCalls:
-        """Return what runs the calls of a program, if this call runs one."""
-        return ProxiedCalls(
-            parsed.call,
-            effect,
-            runtime=self._runtime,
-            checker=self._checker,
-            tools=self._context.tools,
-            invoke=self._invoke_proxied,
-            on_progress=children.outbox.progress,
-        )
 
     async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> Outcome:
         """Run the tool of a program's call; nothing counts as shown to the program."""
@@ -384,11 +372,17 @@ class ToolExecutor:
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
         return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
 
-    async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+    def _timed(
+        self, tool: Tool, arguments: JsonObject, call: ToolInvocation
+    ) -> Coroutine[Any, Any, Outcome]:
         """Run the tool within the time that a call has."""
-        seconds = self._runtime.options.tool_timeout_seconds
-        if seconds is None:
-            return await tool.run(arguments, call)
+        seconds, step = self._runtime.options.tool_timeout_seconds, tool.run(arguments, call)
+        return step if seconds is None else self._within(seconds, step, tool.effect)
+
+    async def _within(
+        self, seconds: float, step: Coroutine[Any, Any, Outcome], effect: Effect
+    ) -> Outcome:
+        """Return the outcome of a tool that has so many seconds."""
         task = asyncio.current_task()
         rung = False
 
@@ -400,10 +394,10 @@ class ToolExecutor:
 
         alarm = self._clock.alarm(seconds, ring)
         try:
-            return await tool.run(arguments, call)
+            return await step
         except asyncio.CancelledError:
             if rung and task is not None and not task.uncancel():
-                unknown = "" if tool.effect == "read" else ": whether it took effect is unknown"
+                unknown = "" if effect == "read" else ": whether it took effect is unknown"
                 raise LooplineError(f"it was cut off after {seconds:g} s{unknown}") from None
             raise
         finally:

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from loopline.clock import elapsed_ms
+from msgspec import Struct
+
+from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed
@@ -23,12 +25,13 @@ from loopline.react.result_text import (
     source_spans,
     truncate_outcome,
 )
-from loopline.react.tool_runtime import Children, ToolRuntime
+from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
 from loopline.timeline import (
     Body,
     Effect,
     ProxiedCall,
     ProxiedResult,
+    Recorder,
     ResultStatus,
     Timeline,
     ToolCalled,
@@ -52,6 +55,14 @@ class _ProxiedTask:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class ProgramHost(Struct, frozen=True):
+    """What the calls of all programs of a run work with."""
+
+    runtime: ToolRuntime
+    checker: CallChecker
+    invoke: Invoke
+
+
 class ProxiedCalls:
     """The calls of one program. None runs, nor is any begun, once this is closed.
 
@@ -60,32 +71,28 @@ class ProxiedCalls:
     """
 
     def __init__(
-        self,
-        parent: ToolCalled,
-        effect: Effect,
-        *,
-        runtime: ToolRuntime,
-        checker: CallChecker,
-        tools: ToolSet,
-        invoke: Invoke,
-        on_progress: Callable[[str], None],
+        self, host: ProgramHost, parent: ToolCalled, effect: Effect, tools: ToolSet, outbox: Outbox
     ) -> None:
+        self._host = host
         self._parent = parent
-        self._runtime = runtime
-        self._recorder = runtime.recorder
-        self._clock = runtime.clock
-        self._checker = checker
-        self._invoke = invoke
-        self._on_progress = on_progress
+        self._effect = effect
+        self._tools = tools
+        self._outbox = outbox
         self._running: list[_ProxiedTask] = []
         self._count = 0
         self._closed = False
-        self._effect = effect
-        self._tools = tools
 
     @cached_property
     def _slots(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self._runtime.options.parallel_tools)
+        return asyncio.Semaphore(self._host.runtime.options.parallel_tools)
+
+    @property
+    def _recorder(self) -> Recorder:
+        return self._host.runtime.recorder
+
+    @property
+    def _clock(self) -> Clock:
+        return self._host.runtime.clock
 
     @property
     def names(self) -> Sequence[str]:
@@ -115,7 +122,7 @@ class ProxiedCalls:
         self._count += 1
         call_id = f"{self._parent.call_id}-{self._count}"
         called = ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
-        entry = _ProxiedTask(self._checker.parse(called))
+        entry = _ProxiedTask(self._host.checker.parse(called))
         before = [
             earlier.done
             for earlier in self._running
@@ -159,7 +166,7 @@ class ProxiedCalls:
         )
         try:
             # Guards count what the turn has called until now, this call among it.
-            return await self._run_recorded(self._checker.parse(call), approval_seconds)
+            return await self._run_recorded(self._host.checker.parse(call), approval_seconds)
         except asyncio.CancelledError:
             await self._record_end(parsed, CUT_OFF, "interrupted", start)
             raise
@@ -187,11 +194,11 @@ class ProxiedCalls:
             return await self._record_end(parsed, parsed.verdict.reason, "denied", start)
         if isinstance(parsed.tool, LooplineError):
             raise parsed.tool
-        self._on_progress(call.tool)
-        children = Children(call.call_id, self._runtime, spawn=None)
-        outcome = await self._invoke(parsed, children)
+        self._outbox.progress(call.tool)
+        children = Children(call.call_id, self._host.runtime, spawn=None)
+        outcome = await self._host.invoke(parsed, children)
         if parsed.guarded is not None:
-            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+            outcome = await self._host.checker.filter_result(parsed.guarded, outcome)
         return await self._record_outcome(parsed, outcome, start)
 
     @property
@@ -203,7 +210,7 @@ class ProxiedCalls:
         guarded = parsed.guarded
         if guarded is None:
             return parsed
-        judged = await self._checker.check(parsed, guarded)
+        judged = await self._host.checker.check(parsed, guarded)
         if not isinstance(judged.verdict, Ask):
             return judged
         question = judged.verdict.question
@@ -219,7 +226,7 @@ class ProxiedCalls:
                 guarded,
                 Deny("The user did not approve of this call."),
             )
-        return await self._checker.check(parsed, guarded, is_approved=True)
+        return await self._host.checker.check(parsed, guarded, is_approved=True)
 
     async def _answer_to(self, call_id: str, question: str, seconds: float) -> Json:
         """Return what the user answers while the program waits; None if nobody does in time."""
@@ -227,7 +234,7 @@ class ProxiedCalls:
         if not recorder.is_heard or seconds <= 0:
             return None
         body = tool_question(call_id, question, kind="approval")
-        announce = partial(self._runtime.listen, pending_event(body))
+        announce = partial(self._host.runtime.listen, pending_event(body))
         waiting = asyncio.ensure_future(recorder.ask(body, announce))
 
         def ring() -> None:
@@ -243,7 +250,7 @@ class ProxiedCalls:
 
     async def _record_failure(self, parsed: CheckedCall, text: str, start: float) -> ProxiedAnswer:
         if parsed.guarded is not None:
-            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
+            text = (await self._host.checker.filter_result(parsed.guarded, Outcome(text=text))).text
         return await self._record_end(parsed, text, "error", start)
 
     async def _record_end(
@@ -274,7 +281,7 @@ class ProxiedCalls:
         def bodies(timeline: Timeline) -> list[Body]:
             numbered = number_sources(given, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
-            limits = self._runtime.workspace_limits
+            limits = self._host.runtime.workspace_limits
             files = file_bodies(timeline, turn, given.files, call.call_id, limits=limits)
             lines = file_lines(files, turn)
             text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)

@@ -36,6 +36,7 @@ from loopline.prompt import (
     DecodedReply,
     Malformed,
     Piece,
+    Splitter,
 )
 from loopline.timeline import (
     Block,
@@ -298,7 +299,7 @@ EMPTY_REPLY = "(nothing)"
 
 def cut_off_text(turn: Turn) -> str:
     """Return what was written of a reply that was cut off, so far."""
-    texts = list[str]()
+    texts: list[str] = []
     for decision in reversed(turn.decisions):
         if decision.stop_reason != "length" or decision.raw in ("", EMPTY_REPLY):
             break
@@ -441,32 +442,46 @@ def recorded_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
     return texts
 
 
+class _StreamFilters(Struct, frozen=True, kw_only=True):
+    """What the text of one attempt passes, in order, made when its first piece arrives."""
+
+    splitter: Splitter
+    marks: MarkFilter
+    value: JsonText | None
+    citations: CitationFilter
+
+
 class ReplyStream:
     """A reply as subscribers receive it while it is written; each attempt is begun, opened and closed."""
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
         self._reading = reading
-        self._target: ChannelTexts = texts
-        self._renew(1)
+        self._attempt = 1
+        self._filters: _StreamFilters | None = None
+        self._target = texts
+        self._written: list[str] = []
 
     def __call__(self, piece: TextDelta) -> None:
         """Hear the next piece."""
+        filters = self._filters = self._filters or self._new_filters()
         if piece.channel == "thinking":
-            self._emit("thinking", piece.text)
+            self._emit(filters, "thinking", piece.text)
         else:
-            self._feed(self._splitter.feed(piece.text))
+            self._feed(filters, filters.splitter.feed(piece.text))
 
     def begin(self, attempt: int) -> None:
         """Read what was written before the reply; subscribers receive nothing of it yet."""
-        if attempt != self._attempt:
-            self._renew(attempt)
+        self._attempt, self._filters, self._written = attempt, None, []
         if self._reading.before:
-            self._feed(self._splitter.feed(self._reading.before))
+            self._target = ChannelTexts(lambda _: None)
+            filters = self._filters = self._new_filters()
+            self._feed(filters, filters.splitter.feed(self._reading.before))
 
     def open(self) -> None:
         """Send subscribers the text from before the reply, and from now on the text that arrives."""
-        self._texts.begin(self._target.texts, self._written, self._attempt)
+        texts = self._target.texts if self._reading.before else {}
+        self._texts.begin(texts, self._written, self._attempt)
         self._target = self._texts
 
     def retract(self, error: ModelUnavailable, seconds: float) -> None:
@@ -477,40 +492,43 @@ class ReplyStream:
 
     def close(self) -> None:
         """Emit what is held back, because the reply is complete."""
-        self._feed(self._splitter.close())
-        self._emit_all(self._marks.close())
-        self._resolved.close()
+        filters = self._filters
+        if filters is None:  # it came without any text
+            return
+        self._feed(filters, filters.splitter.close())
+        self._emit_all(filters, filters.marks.close())
+        filters.citations.close()
 
-    def _renew(self, attempt: int) -> None:
-        reading, self._attempt = self._reading, attempt
-        self._splitter = reading.protocol.splitter()
-        self._marks = MarkFilter(reading.steps)
-        self._value = reading.answer.splitter() if reading.answer else None
-        self._target = ChannelTexts(lambda _: None)
-        self._written: list[str] = []
-        self._resolved = CitationFilter(lambda event: self._target(event), reading.pool)
+    def _new_filters(self) -> _StreamFilters:
+        reading = self._reading
+        return _StreamFilters(
+            splitter=reading.protocol.splitter(),
+            marks=MarkFilter(reading.steps),
+            value=reading.answer.splitter() if reading.answer else None,
+            citations=CitationFilter(lambda event: self._target(event), reading.pool),
+        )
 
-    def _feed(self, pieces: Iterable[Piece]) -> None:
+    def _feed(self, filters: _StreamFilters, pieces: Iterable[Piece]) -> None:
         for channel, text in pieces:
             if channel == "answer":
-                self._emit_all(self._marks.feed(text))
+                self._emit_all(filters, filters.marks.feed(text))
             else:
-                self._emit(channel, text)
+                self._emit(filters, channel, text)
 
-    def _emit_all(self, pieces: Iterable[Piece]) -> None:
+    def _emit_all(self, filters: _StreamFilters, pieces: Iterable[Piece]) -> None:
         """Tell what the beginning of an answer comes to; its marks are a line of the notes."""
         for channel, text in pieces:
             joint = "\n" if channel == "notes" and "notes" in self._target else ""
-            self._emit(channel, joint + text)
+            self._emit(filters, channel, joint + text)
 
-    def _emit(self, channel: Channel, text: str) -> None:
-        if channel == "answer" and self._value is not None:
-            text = self._value.feed(text)
+    def _emit(self, filters: _StreamFilters, channel: Channel, text: str) -> None:
+        if channel == "answer" and filters.value is not None:
+            text = filters.value.feed(text)
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
         if name == "answer":
             self._written.append(text)
         if text:
-            self._resolved(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
+            filters.citations(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
 
 
 class MarkFilter:

@@ -37,7 +37,7 @@ def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
     The call has run, so a long result is cut and is not an error.
     """
     text, remaining_bytes = _truncate(outcome.text, limit_bytes)
-    sections = list[ResultSection]()
+    sections: list[ResultSection] = []
     for section in outcome.sections:
         shown, remaining_bytes = _truncate(section.text, remaining_bytes)
         sections.append(replace(section, text=shown))

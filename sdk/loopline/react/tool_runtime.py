@@ -188,9 +188,9 @@ class Children:
         self._options = runtime.options
         self._quota = runtime.quota
         self.outbox: Outbox = Outbox(call_id, runtime.recorder, runtime.listen)
-        self._tasks = list[asyncio.Task[TurnResult]]()
-        self._resting = dict[str, asyncio.Event]()
-        self._questions = dict[str, AskUser]()
+        self._tasks: list[asyncio.Task[TurnResult]] = []
+        self._resting: dict[str, asyncio.Event] = {}
+        self._questions: dict[str, AskUser] = {}
 
     @property
     def running(self) -> bool:

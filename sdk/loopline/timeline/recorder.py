@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from loopline.clock import Clock
+from loopline.clock import Clock, in_ms
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import Json, OutputType
 from loopline.timeline.blocks import (
@@ -99,7 +99,7 @@ class Recorder:
     @property
     def elapsed_ms(self) -> float:
         """Return the same in milliseconds, as it is recorded."""
-        return round(self.elapsed_seconds * 1000, 3)
+        return in_ms(self.elapsed_seconds)
 
     @property
     def quiet_seconds(self) -> float:

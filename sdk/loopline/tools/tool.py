@@ -291,19 +291,23 @@ class BoundTool:
 
     def _with_files(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
         """Return the outcome with what the function changed in its workspace."""
-        files = (*call.context.workspace.changes, *outcome.files)
-        if files and self.effect == "read":
+        changes = call.context.workspace.changes
+        if not changes and not outcome.files:
+            return outcome
+        if self.effect == "read":
             raise ToolError(
                 f"{self.name} wrote a file, which a tool with the effect 'read' may not: its author must change "
                 f"that at {self.function.location}"
             )
-        return replace(outcome, files=files) if files else outcome
+        return replace(outcome, files=(*changes, *outcome.files))
 
     def _validated(self, arguments: JsonObject) -> BaseModel:
         try:
-            return self.function.parameters.model.model_validate(arguments)
+            validator = self.function.parameters.model.__pydantic_validator__
+            validated: BaseModel = validator.validate_python(arguments)
         except Exception as error:
             raise self._refusal(error) from error
+        return validated
 
     def _refusal(self, error: Exception) -> ToolError:
         """Return the error for the model when its arguments are not taken."""
@@ -324,9 +328,11 @@ class BoundTool:
         values = {
             name: getattr(validated, field)
             for name, field in parameters.fields.items()
-            if field in validated.model_fields_set or name not in parameters.optional
+            if name not in parameters.optional or field in validated.model_fields_set
         }
-        return values | dict.fromkeys(parameters.contexts, call.context)
+        for name in parameters.contexts:
+            values[name] = call.context
+        return values
 
     def _failure(self, error: BaseException) -> ToolError:
         """Return the error for the model, with a note that names its file and line."""
