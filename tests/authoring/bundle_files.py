@@ -73,7 +73,7 @@ def a_call(properties: Mapping[str, Json] | None = None) -> ToolInvocation:
     timeline = Timeline()
     moment = Moment(ts=datetime(2026, 1, 1, tzinfo=UTC), turn_id="turn_1")
     return ToolInvocation(
-        context=a_context(properties),
+        make_context=lambda: a_context(properties),
         timeline=timeline,
         view=View(Native()),
         reader=Reader(conversation=ConversationView(timeline)),

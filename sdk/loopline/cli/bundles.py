@@ -476,7 +476,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocat
         on_emit=emit,
     )
     return ToolInvocation(
-        context=context,
+        make_context=lambda: context,
         timeline=timeline,
         view=View(Native()),
         reader=Reader(conversation=ConversationView(timeline)),

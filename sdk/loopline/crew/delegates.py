@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from msgspec import structs
+
 from loopline.clock import Clock
 from loopline.crew.agents import Agents
 from loopline.crew.child_logs import reflections_below
@@ -246,7 +248,7 @@ class DelegationTool(RerunnableTool):
         if len(results) == 1 and not results[0].answer and results[0].result is None:
             return Outcome(text=results[0].error, bodies=reflections, failed=True)
         outcome, merged = outcome_of(results), shared.merged
-        return replace(
+        return structs.replace(
             outcome,
             text="\n\n".join([outcome.text, *merged.conflicts]),
             bodies=reflections,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from loopline.clock import Clock
 from loopline.crew.agents import FilesMode
@@ -107,7 +109,11 @@ class GraphTool(RerunnableTool):
         outcome = await _GraphRun(
             goal=goal, call=call, options=self._options, clock=self._clock
         ).outcome()
-        return replace(outcome, bodies=await reflections_below(call)) if self._learns else outcome
+        return (
+            structs.replace(outcome, bodies=await reflections_below(call))
+            if self._learns
+            else outcome
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

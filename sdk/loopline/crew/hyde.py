@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from loopline.errors import ModelError
 from loopline.models import (
@@ -88,7 +90,7 @@ class ExpandedSearch(RerunnableTool):
         outcome = await self._tool.run(
             {**arguments, "query": " ".join([str(query), *keywords])}, call
         )
-        return replace(outcome, bodies=(*outcome.bodies, expanded))
+        return structs.replace(outcome, bodies=(*outcome.bodies, expanded))
 
     async def _imagined(self, query: str) -> Reply | None:
         """Return the reply with an imagined answer; None if there is none."""

@@ -81,6 +81,10 @@ class Attached:
         return self.text
 
 
+def _no_bytes() -> dict[str, bytes]:
+    return {}  # to call `dict[str, bytes]` costs several times as much
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
     """A message of the user or of the loop to the model, with its files.
@@ -92,9 +96,7 @@ class UserMessage:
     text: str
     passing: bool = field(default=False, repr=False)
     attachments: tuple[Attached, ...] = ()
-    wire: dict[str, bytes] = field(
-        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
-    )
+    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
 
     def __repr__(self) -> str:
         # The digest of a message without files stays the same as before messages had files.
@@ -131,9 +133,7 @@ class AssistantMessage:
     text: str
     calls: tuple[ToolCall, ...] = ()
     echo: ReasoningReplay | None = field(default=None, repr=False)
-    wire: dict[str, bytes] = field(
-        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
-    )
+    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
 
     def __repr__(self) -> str:
         # Digests are made of it, as of the calls.
@@ -155,9 +155,7 @@ class ToolMessage:
     attachments: tuple[Attached, ...] = ()
     provider_id: str = field(default="", repr=False)
     echoed_on: str = field(default="", repr=False)
-    wire: dict[str, bytes] = field(
-        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
-    )
+    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
 
     def __repr__(self) -> str:
         # The digest of a result without images stays the same as before results had images.

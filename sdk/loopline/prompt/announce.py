@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import islice
 
 from msgspec import Struct
@@ -77,7 +78,7 @@ def announce(
         f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
         if iteration
         else "ANNOUNCE",
-        f"[TIME] {_minute(now.astimezone(UTC))} UTC{_local_time(now)}  [TURN] {turn_id}",
+        f"[TIME] {_utc_minute(int(now.timestamp() // 60))} UTC{_local_time(now)}  [TURN] {turn_id}",
     ]
     if waiting:
         hidden = len(waiting) - WAITING_SHOWN
@@ -137,6 +138,12 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
 def _local_time(now: datetime) -> str:
     is_utc = now.tzinfo is UTC or str(now.tzinfo) == "UTC"
     return "" if is_utc else f", {_minute(now)} {now.tzinfo}"
+
+
+@lru_cache(8)
+def _utc_minute(minutes: int) -> str:
+    """Return the time that is so many minutes after 1970, in UTC."""
+    return _minute(datetime.fromtimestamp(60 * minutes, UTC))
 
 
 def _minute(moment: datetime) -> str:

@@ -1,8 +1,35 @@
-"""A message as digests and providers see it: its full content as text, and the number of its parts."""
+"""A message as digests and providers see it: its full content as text, its tokens, and the number of its parts."""
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from loopline.models import AssistantMessage, Message, ReasoningReplay, ToolMessage, UserMessage
+from loopline.models.tokens import cost_of_files, cost_of_text, estimate
+
+
+class MessageSize(Struct, frozen=True):
+    """The full content of a message, its tokens with those of its files, the latter alone, and its parts."""
+
+    content: str
+    tokens: int
+    file_tokens: int
+    parts: int
+
+
+def measure(message: Message) -> MessageSize:
+    """Return the size of a message."""
+    match message:
+        case ToolMessage(attachments=()):
+            content = repr(message)
+            return MessageSize(content, estimate(content), 0, 1)
+        case AssistantMessage(echo=None, text=text, calls=calls):
+            content = repr(message)
+            return MessageSize(content, estimate(content), 0, bool(text) + len(calls))
+        case _:
+            content, files = digest_text(message), cost_of_files(message)
+            tokens = cost_of_text(message, content) + files
+            return MessageSize(content, tokens, files, parts_of_message(message))
 
 
 def digest_text(message: Message) -> str:

@@ -171,7 +171,8 @@ class RenderState:
 
     def factor_of(self, model: str) -> float:
         """Return by how much that model counts more than is estimated: at least 1."""
-        return min(max(1.0, *self._ratios.get(model, (1.0,))), MAX_FACTOR)
+        ratios = self._ratios.get(model)
+        return min(max(1.0, *ratios), MAX_FACTOR) if ratios else 1.0
 
     def _begin(self, block: Block, start: RoundStart) -> None:
         for seq in start.takes:

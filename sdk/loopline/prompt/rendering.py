@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from msgspec import Struct, structs
@@ -25,9 +25,9 @@ from loopline.models import (
 )
 from loopline.models.base64_runs import without_base64
 from loopline.models.prompt import count_named_calls
-from loopline.models.tokens import cost, cost_of_files, cost_of_text
+from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
-from loopline.prompt.message_parts import digest_text, parts_of_message
+from loopline.prompt.message_parts import measure
 from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.truncation import escape_frame
@@ -114,16 +114,13 @@ class CutPoint(Struct, frozen=True, kw_only=True):
     opens_turn: bool
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """A decision with calls whose results are still coming in."""
 
     expected: int
     notes: str = ""
-    calls: list[tuple[Block, ToolCalled]] = field(default_factory=list[tuple[Block, ToolCalled]])
-    results: dict[str, tuple[Block, ToolResult]] = field(
-        default_factory=dict[str, tuple[Block, ToolResult]]
-    )
+    calls: list[tuple[Block, ToolCalled]] = []
+    results: dict[str, tuple[Block, ToolResult]] = {}
 
 
 class InputMessages(Struct, frozen=True, kw_only=True):
@@ -198,13 +195,14 @@ class Rendering:
     def take(self, block: Block) -> None:
         """Render one more block."""
         body = block.body
-        match body:
+        match body:  # a class that does not match costs as much as a call: frequent ones come first
+            case ToolCalled() | ToolResult() | Notes():
+                if self._round is not None:
+                    self._add_to_round(self._round, block, body)
             case RoundStart():
                 self._begin_round(block, body)
             case Decision():
                 self._begin_decision(block, body)
-            case Notes() | ToolCalled() | ToolResult():
-                self._add_to_round(block, body)
             case Completion() | Draft() | Notice() | SystemMessage():
                 self._add_text(block, body)
             case Exit(reason=reason):
@@ -393,34 +391,33 @@ class Rendering:
                         self.shown_texts[block.ref] = file.sha256
             self._add(message, parts[0].ref)
 
-    def _add_to_round(self, block: Block, body: Notes | ToolCalled | ToolResult) -> None:
-        current = self._round
-        if current is None:
-            return
+    def _add_to_round(
+        self, current: _Round, block: Block, body: Notes | ToolCalled | ToolResult
+    ) -> None:
         match body:
-            case Notes(text=text):
-                current.notes = self._notes_text(block, text)
             case ToolCalled():
                 current.calls.append((block, body))
             case ToolResult(call_id=call_id):
                 current.results[call_id] = (block, body)
+            case Notes(text=text):
+                current.notes = self._notes_text(block, text)
         if len(current.calls) == len(current.results) == current.expected:
             self._close_round(current)
 
     def _close_round(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
         refs = [block.ref for block, _ in current.calls]
-        calls = self._with_provider_ids(
-            [
-                ToolCall(
-                    name=call.tool,
-                    arguments=self._arguments(block, ref, call),
-                    call_id=call.call_id,
-                    provider_id=call.provider_id,
-                )
-                for ref, (block, call) in zip(refs, current.calls, strict=True)
-            ]
-        )
+        calls = [
+            ToolCall(
+                name=call.tool,
+                arguments=self._arguments(block, ref, call),
+                call_id=call.call_id,
+                provider_id=call.provider_id,
+            )
+            for ref, (block, call) in zip(refs, current.calls, strict=True)
+        ]
+        if self._echo is not None:
+            calls = self._with_provider_ids(self._echo, calls)
         for ref in refs:
             self._positions.setdefault(ref, len(self.messages))
         message = self._with_echo(self._protocol.render_calls(current.notes, calls))
@@ -457,15 +454,14 @@ class Rendering:
         self.has_images = True
         return tuple(shown)
 
-    def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
+    def _with_provider_ids(self, echo: ReasoningReplay, calls: list[ToolCall]) -> list[ToolCall]:
         """Return the calls, marked if they go back under the provider's ids.
 
         Plain thinking names no call and goes back beside our ids. An echo is dropped if it lacks a call, or if results could
         not be told apart.
         """
-        echo = self._echo
-        named = 0 if echo is None else count_named_calls(echo, calls)
-        if echo is None or (not named and not echo.bound):
+        named = count_named_calls(echo, calls)
+        if not named and not echo.bound:
             return calls
         ids = [call.provider_id for call in calls]
         fresh = {
@@ -574,19 +570,19 @@ class Rendering:
         if text == result.text and len(text) <= window.result_limit:
             self.shown_in_full.add(ref)
             self.shown_texts.update(result.shows)
+            return text
         return truncation.truncate_text(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
-        written = digest_text(message)
+        size = measure(message)
         self._positions.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
-        files = cost_of_files(message)
-        self.tokens += cost_of_text(message, written) + files
-        self.file_tokens += files
+        self.tokens += size.tokens
+        self.file_tokens += size.file_tokens
         self._costs.append(self.tokens)
-        self._parts.append(self._parts[-1] + parts_of_message(message))
-        self._digest.update(f"{written}\n".encode())
+        self._parts.append(self._parts[-1] + size.parts)
+        self._digest.update(f"{size.content}\n".encode())
 
 
 def _replaced(replacement: str, ref: str) -> str:

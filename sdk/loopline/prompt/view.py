@@ -48,21 +48,25 @@ class View:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks; skip those taken before."""
-        fresh = [block for block in blocks if block.seq > self.seq]
+        fresh = list(blocks)
+        if fresh and fresh[0].seq <= self.seq:
+            fresh = [block for block in fresh if block.seq > self.seq]
         if not fresh:
             return
-        start = 0
+        opener, start, take = None, 0, self.state.take
         for index, block in enumerate(fresh):
-            self.state.take(block)
-            if isinstance(block.body, RoundStart) and opens_epoch(block.body):
-                start = index
+            take(block)
+            if isinstance(body := block.body, RoundStart) and opens_epoch(body):
+                opener, start = body, index
         self.seq = fresh[-1].seq
-        if isinstance(opener := fresh[start].body, RoundStart) and opens_epoch(opener):
+        if opener is not None:
             self._blocks += fresh[:start]
             self._reopen(opener, fresh[:start])
-        for block in fresh[start:]:
-            self.rendering.take(block)
-        self._blocks += fresh[start:]
+            fresh = fresh[start:]
+        render = self.rendering.take
+        for block in fresh:
+            render(block)
+        self._blocks += fresh
         self._candidate = None
 
     def under(self, window: Projection) -> Rendering:

@@ -175,11 +175,11 @@ class Journal:
     texts: ChannelTexts
 
     async def record(self, *bodies: Body) -> None:
-        """Record bodies after subscribers have received their texts.
+        """Record bodies, a completion last, after subscribers have received their texts.
 
         A cancellation that arrives meanwhile is raised once they are recorded.
         """
-        size = sum([len(body.text) for body in bodies if isinstance(body, Completion)])
+        size = len(bodies[-1].text) if isinstance(bodies[-1], Completion) else 0
         if size >= LONG_TEXT:
             await finish(asyncio.ensure_future(self._settle(bodies, size)))
         else:

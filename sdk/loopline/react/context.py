@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from math import ceil
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -129,6 +129,7 @@ class Context:
         self._all_tools = tools
         self._instructions = system
         self._trace: Sequence[Message] | None = None
+        self._offered: tuple[object, object, object] = None, None, None
         self.tokens: int = 0
         self._cache_key = sha256(repr(runtime.recorder.conversation).encode()).hexdigest()[:32]
         self._select_model(model)
@@ -142,6 +143,7 @@ class Context:
         timeline = self._recorder.timeline
         self.model: Model = model
         self.protocol: DecisionProtocol = choose_protocol(self._options, model)
+        self._decision_options: Options | None = None
         if DELEGATE in self._all_tools:
             self.protocol = protocol(self.protocol.name, delegate=DELEGATE)
         self._typed_answer: TypedAnswer | None = None
@@ -299,7 +301,10 @@ class Context:
         """
         capabilities = self.model.capabilities
         assumed, output = capabilities.window, capabilities.output_limit
-        window = min(assumed, self._recorder.timeline.windows.get(self.model.name, assumed))
+        proven = self._recorder.timeline.windows.get(self.model.name)
+        if proven is None:
+            return assumed, output
+        window = min(assumed, proven)
         return window, max(min(output, window // 4), window - (assumed - output))
 
     @property
@@ -349,23 +354,32 @@ class Context:
         window, output = self._window_and_output()
         self._check_fits(window - output)
         longest = min(output << longer, max(window // 2, 1)) if longer else output
+        stable = self.view.rendering.messages
         return Prompt(
             system=self._offering.system,
             tools=self._offering.specs,
-            messages=tuple(self.view.messages if self._trace is None else self._trace),
+            messages=tuple(stable if self._trace is None else self._trace),
             tail=open_round.tail if open_round else "",
             tail_kind=open_round.tail_kind if open_round else "dropped",
             options=self._model_options(
                 calls=purpose == "decision", output_limit=max(longest, output)
             ),
             purpose=purpose,
-            cache_points=message_counts(
-                open_round.points if open_round else (), len(self.view.messages)
-            ),
+            cache_points=message_counts(open_round.points if open_round else (), len(stable)),
             cache_key=self._cache_key,
         )
 
     def _model_options(self, *, calls: bool, output_limit: int) -> Options:
+        """Return the options of the request; those of a decision stay for the next one with the same limit."""
+        if not calls or self._trace is not None:
+            return self._new_options(calls=calls, output_limit=output_limit)
+        options = self._decision_options
+        if options is None or options.output_limit != output_limit:
+            options = self._new_options(calls=True, output_limit=output_limit)
+            self._decision_options = options
+        return options
+
+    def _new_options(self, *, calls: bool, output_limit: int) -> Options:
         capabilities = self.model.capabilities
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._trace is None else NATIVE
@@ -432,8 +446,10 @@ class Context:
             offering=self._offering,
             answer=self._typed_answer,
         )
-        window, causes = self.view.window, list[str]()
-        if planner.is_due:
+        window = self.view.rendering.window
+        causes: list[str] = []
+        offered = timeline.last_round, self._offering, self.model.capabilities
+        if planner.is_due(is_alike=all(map(is_, offered, self._offered))):
             is_short = len(timeline.blocks) <= RENDERED_INLINE
             window, causes = planner.choose() if is_short else await compute(planner.choose)
         now = self.view.shown(window)
@@ -468,6 +484,8 @@ class Context:
         )
         checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
         is_opened = await self._recorder.record_at_head(start, *checkpoints)
+        if is_opened:
+            self._offered = timeline.last_round, offering, self.model.capabilities
         self._extend()
         return is_opened
 

@@ -207,6 +207,7 @@ class ToolExecutor:
             except Interrupted as interruption:  # none of them has started
                 await self.skip(calls, interruption.cause)
                 return
+        loop = asyncio.get_running_loop()
         for parsed in judged:
             before = [
                 running.task
@@ -214,7 +215,9 @@ class ToolExecutor:
                 if running.parsed.claim.conflicts(parsed.claim)
             ]
             children = Children(parsed.call.call_id, self._runtime, spawn=self._runtime.spawn)
-            task = asyncio.create_task(self._run_in_order(before, parsed, children))
+            work = self._run_in_order(before, parsed, children)
+            # A task without a name is given one, which costs more than the rest of its making.
+            task = loop.create_task(work, name=parsed.call.call_id)
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
         tasks = [running.task for running in self._running.values()]
         try:
@@ -529,27 +532,25 @@ class ToolExecutor:
             )
             return runtime.background.begin(later, work)
 
-        context = ToolContext(
-            call_id=call.call_id,
-            idempotency_key=f"{recorder.uid}:{call.call_id}",
-            conversation=recorder.conversation.name,
-            turn_id=turn_id,
-            user=recorder.conversation.user,
-            properties=runtime.properties,
-            scratchpad=runtime.scratchpad,
-            on_progress=children.outbox.progress,
-            on_spawn=spawn,
-            on_emit=children.outbox.emit,
-            workspace=Workspace(
-                recorder.timeline,
-                recorder.number,
-                beside=beside,
-                limits=runtime.workspace_limits,
-            ),
-            deps=runtime.deps,
-        )
+        def make_context() -> ToolContext[object]:
+            number, limits = recorder.number, runtime.workspace_limits
+            return ToolContext(
+                call_id=call.call_id,
+                idempotency_key=f"{recorder.uid}:{call.call_id}",
+                conversation=recorder.conversation.name,
+                turn_id=turn_id,
+                user=recorder.conversation.user,
+                properties=runtime.properties,
+                scratchpad=runtime.scratchpad,
+                on_progress=children.outbox.progress,
+                on_spawn=spawn,
+                on_emit=children.outbox.emit,
+                workspace=Workspace(recorder.timeline, number, beside=beside, limits=limits),
+                deps=runtime.deps,
+            )
+
         return ToolInvocation(
-            context=context,
+            make_context=make_context,
             timeline=recorder.timeline,
             view=self._context.view,
             reader=runtime.reader,

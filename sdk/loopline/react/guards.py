@@ -359,14 +359,14 @@ class CallChecker:
         guards = self._guards
         try:
             sections = [
-                replace(section, text=await guards.after(guarded, section.text))
+                structs.replace(section, text=await guards.after(guarded, section.text))
                 for section in outcome.sections
             ]
             text = await guards.after(guarded, outcome.text)
         except Exception:
             logger.exception("a guard broke over the result of %s", guarded.tool)
             return Outcome(text=GUARD_FAILED)
-        return replace(outcome, text=text, sections=tuple(sections))
+        return structs.replace(outcome, text=text, sections=tuple(sections))
 
 
 _YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})

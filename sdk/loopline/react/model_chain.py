@@ -120,7 +120,10 @@ class ModelChain:
         stream = ReplyStream(self._texts, reading)
 
         async def begin(attempt: int) -> None:
-            await compute(partial(stream.begin, attempt), characters=len(reading.before))
+            if reading.before:
+                await compute(partial(stream.begin, attempt), characters=len(reading.before))
+            else:
+                stream.begin(attempt)
             stream.open()
 
         async def retry(attempt: int, error: ModelUnavailable, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from types import AsyncGeneratorType
 from typing import Literal, Protocol
 
 from msgspec import Struct, structs
@@ -110,11 +111,12 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
     try:
         async for piece in pieces:
             match piece:
-                case TextDelta(text=text) if len(text) > LONG_TEXT:
+                case TextDelta(text=text):
+                    if len(text) <= LONG_TEXT:
+                        hear(piece)
+                        continue
                     async for part in text_parts(text):
                         hear(structs.replace(piece, text=part))
-                case TextDelta():
-                    hear(piece)
                 case Reply():
                     reply = piece
     except (CassetteError, ModelError, StoreError):
@@ -123,9 +125,8 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
         cause = f"{type(error).__name__}: {error}"
         raise ModelError(f"{model.name}: {cause}") from error
     finally:
-        if isinstance(
-            pieces, AsyncGenerator
-        ):  # one that is given up between two parts settles what it used
+        # One that is given up between two parts settles what it used. Most are of the first class.
+        if isinstance(pieces, (AsyncGeneratorType, AsyncGenerator)):
             await pieces.aclose()
     if reply is None:
         raise ModelError(f"{model.name}: the stream ended without a reply")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 
 from msgspec import Struct, structs
@@ -96,11 +95,15 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     offering: ToolOffering
     answer: TypedAnswer | None
 
-    @property
-    def is_due(self) -> bool:
-        """Return whether the next round may show something else than the one before."""
-        hides_more = self.view.state.last_hide > self.view.window.hides
-        return hides_more or self._cache_is_cold() or bool(self._change_causes())
+    def is_due(self, *, is_alike: bool) -> bool:
+        """Return whether the next round may show something else than the one before.
+
+        It `is_alike` if this run opened that round, for the same model with the same offering.
+        """
+        hides_more = self.view.state.last_hide > self.view.rendering.window.hides
+        if hides_more or self._cache_is_cold():
+            return True
+        return not is_alike and bool(self._change_causes())
 
     def choose(self) -> tuple[Projection, list[str]]:
         """Return the window of the round, and what opens an epoch with it, if anything does."""
@@ -190,7 +193,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             return False
         if isinstance(last.body, RoundStart) and last.body.cache_ttl:
             ttl = last.body.cache_ttl  # so long the provider keeps what it has, whatever comes next
-        return self.runtime.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
+        unused = self.runtime.clock.now() - last.ts
+        return unused.total_seconds() >= ttl - PRUNE_BUFFER_SECONDS
 
     def _is_worth_pruning(self, pruned: Projection) -> bool:
         """Return whether the window makes the prompt smaller, or moves feedback to its turn."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from msgspec import Struct, structs
@@ -36,14 +35,16 @@ def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
 
     The call has run, so a long result is cut and is not an error.
     """
+    if not outcome.sections and 4 * len(outcome.text) <= limit_bytes:  # the most that UTF-8 takes
+        return outcome
     text, remaining_bytes = _truncate(outcome.text, limit_bytes)
     sections: list[ResultSection] = []
     for section in outcome.sections:
         shown, remaining_bytes = _truncate(section.text, remaining_bytes)
-        sections.append(replace(section, text=shown))
+        sections.append(structs.replace(section, text=shown))
     if text is outcome.text and not sections:
         return outcome
-    return replace(outcome, text=text, sections=tuple(sections))
+    return structs.replace(outcome, text=text, sections=tuple(sections))
 
 
 def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
@@ -74,7 +75,7 @@ def with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) ->
         for file in files
         if isinstance(file, FileAdded) and file.area == "outputs" and file.visibility == "external"
     ]
-    return replace(outcome, sources=(*outcome.sources, *sources))
+    return structs.replace(outcome, sources=(*outcome.sources, *sources))
 
 
 def _file_ref(file: FileAdded, turn: int) -> FileRef:
@@ -98,13 +99,13 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
     for section in outcome.sections:
         by_number = {number: next(numbers) for number in section.cites}
         text = unbound_citations.bind(section.text, by_number)
-        sections.append(replace(section, text=text))
+        sections.append(structs.replace(section, text=text))
         shows += ((ref, sha256(text.encode()).hexdigest()) for ref in section.shown_as)
         if section.kept is not None:
             stored = unbound_citations.bind(section.kept.text, by_number)
             kept.append(structs.replace(section.kept, text=stored))
     return NumberedOutcome(
-        outcome=replace(outcome, sections=tuple(sections), sources=tuple(listed)),
+        outcome=structs.replace(outcome, sections=tuple(sections), sources=tuple(listed)),
         sids=sids,
         added=added,
         kept=kept,

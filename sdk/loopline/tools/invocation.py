@@ -15,6 +15,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, Literal, NoReturn, Protocol, cast
 
 from msgspec import Struct
@@ -288,15 +289,15 @@ class NoProxy:
 NO_PROXY = NoProxy()
 
 
-class ToolInvocation(Struct, frozen=True, kw_only=True):
-    """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
+class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
+    """One call as the loop hands it to a tool: the context for a function, made when first needed, and the loop's own state.
 
     `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
     runs, with the schema of the answer; it returns None if nobody is there to answer. `proxy` runs the calls of a
     program. `begin_later` has work go on behind the call for so many seconds at most, and returns the call's result.
     """
 
-    context: ToolContext[object]
+    make_context: Callable[[], ToolContext[object]]
     timeline: Timeline
     view: View
     reader: Reader
@@ -305,6 +306,11 @@ class ToolInvocation(Struct, frozen=True, kw_only=True):
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
     proxy: ToolProxy = NO_PROXY
     begin_later: Callable[[Callable[[], Awaitable[Outcome]], float], Outcome] = _no_background
+
+    @cached_property
+    def context(self) -> ToolContext[object]:
+        """Return the context of the call."""
+        return self.make_context()
 
 
 EVENT_BYTES = 2_000_000

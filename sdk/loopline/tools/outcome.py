@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
 
 from loopline.errors import LooplineError, ToolError
 from loopline.files import FileChange, OutputFile, WorkspaceLimits
@@ -15,8 +17,7 @@ from loopline.models import Json, well_formed, well_formed_json
 from loopline.timeline import Body, ShownImage, Source, TextKept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultSection:
+class ResultSection(Struct, frozen=True, kw_only=True):
     """A part of a result with its own heading; it can be cited if it has a source.
 
     `cites` are the sources that unbound citations of the text name, which get their numbers of the pool when the result
@@ -28,13 +29,12 @@ class ResultSection:
     text: str
     source: Source | None = None
     note: str = ""
-    cites: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    cites: Mapping[int, Source] = {}
     kept: TextKept | None = None
     shown_as: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The result of a call, which the loop records; a tool itself writes nothing.
 
     `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, update_wrapper
 from pathlib import Path
 from types import FunctionType
@@ -291,7 +291,9 @@ class BoundTool:
 
     def _with_files(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
         """Return the outcome with what the function changed in its workspace."""
-        changes = call.context.workspace.changes
+        # A function that is not given the context has no way to its workspace.
+        has_context = bool(self.function.parameters.contexts)
+        changes = call.context.workspace.changes if has_context else ()
         if not changes and not outcome.files:
             return outcome
         if self.effect == "read":
@@ -299,7 +301,7 @@ class BoundTool:
                 f"{self.name} wrote a file, which a tool with the effect 'read' may not: its author must change "
                 f"that at {self.function.location}"
             )
-        return replace(outcome, files=(*changes, *outcome.files))
+        return structs.replace(outcome, files=(*changes, *outcome.files))
 
     def _validated(self, arguments: JsonObject) -> BaseModel:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from inspect import signature
 from typing import Protocol
@@ -287,4 +287,4 @@ def _scored(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
 def _section(ranked: SpacePassage) -> ResultSection:
     section = passage_section(ranked.passage)
     score = f", {ranked.score:.2f}" if ranked.measured else ""
-    return replace(section, heading=f"{section.heading} ({ranked.space}{score})")
+    return structs.replace(section, heading=f"{section.heading} ({ranked.space}{score})")
