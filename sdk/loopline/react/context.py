@@ -129,7 +129,6 @@ class Context:
         self._all_tools = tools
         self._instructions = system
         self._trace: Sequence[Message] | None = None
-        self._offered: tuple[object, object, object] = None, None, None
         self.tokens: int = 0
         self._cache_key = sha256(repr(runtime.recorder.conversation).encode()).hexdigest()[:32]
         self._select_model(model)
@@ -144,6 +143,7 @@ class Context:
         self.model: Model = model
         self.protocol: DecisionProtocol = choose_protocol(self._options, model)
         self._decision_options: Options | None = None
+        self._offered: tuple[object, object, object] = None, None, None
         if DELEGATE in self._all_tools:
             self.protocol = protocol(self.protocol.name, delegate=DELEGATE)
         self._typed_answer: TypedAnswer | None = None
