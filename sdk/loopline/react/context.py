@@ -438,15 +438,7 @@ class Context:
             extra=lambda now: added(now).tokens,
             factor=factor,
         )
-        planner = ProjectionPlanner(
-            runtime=self._runtime,
-            model=self.model,
-            protocol=self.protocol,
-            view=self.view,
-            offering=self._offering,
-            answer=self._typed_answer,
-        )
-        window = self.view.rendering.window
+        planner, window = self._planner, self.view.rendering.window
         causes: list[str] = []
         offered = timeline.last_round, self._offering, self.model.capabilities
         if planner.is_due(is_alike=all(map(is_, offered, self._offered))):
@@ -488,6 +480,17 @@ class Context:
             self._offered = timeline.last_round, offering, self.model.capabilities
         self._extend()
         return is_opened
+
+    @property
+    def _planner(self) -> ProjectionPlanner:
+        return ProjectionPlanner(
+            runtime=self._runtime,
+            model=self.model,
+            protocol=self.protocol,
+            view=self.view,
+            offering=self._offering,
+            answer=self._typed_answer,
+        )
 
     def _cache_policy(self, causes: Sequence[str], factor: float) -> CachePolicy:
         """Return the rules for the cache points of a round that opens an epoch for these causes, if there are any."""
