@@ -7,6 +7,7 @@ at any event.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from loopline import Block, Bundle, Delta, Harness, LooplineError, ToolContext, 
 from loopline.events import Event
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import CustomEvent, Exit, ToolResult
+from loopline.timeline import CustomEvent, Exit, ToolCalled, ToolResult
 
 Acts = list[str]
 ACTS = ["progress", "emit", "durable", "awaited", "awaited durable", "pause", "fail"]
@@ -154,3 +155,35 @@ def test_of_a_turn_that_is_stopped_the_beginning_is_heard_and_nothing_after_its_
             told.pop()
         assert "result" not in told
         assert told == expected(acts)[: len(told)]
+
+
+async def test_a_thread_that_outlives_its_call_is_not_heard_after_the_turn() -> None:
+    begun, ended, has_told = threading.Event(), threading.Event(), threading.Event()
+
+    @tool(effect="read")
+    def outlive(context: ToolContext) -> str:
+        """Tell of progress once the turn has ended."""
+        begun.set()
+        ended.wait()
+        context.progress("late")
+        has_told.set()
+        return "done"
+
+    model = ScriptedModel([Say("", Call("w.outlive")), Say("Done.")], strict=False)
+    bundle = Bundle(id="w", tools=[outlive])
+    events = list[Event]()
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("Act."):
+            events.append(event)
+            match event:
+                case Block(body=ToolCalled()):
+                    await asyncio.to_thread(begun.wait)
+                    await talk.stop()
+                case Block(body=Exit()):
+                    ended.set()
+                    await asyncio.to_thread(has_told.wait)
+                case _:
+                    pass
+    assert isinstance(events[-1], Block)
+    assert isinstance(events[-1].body, Exit)

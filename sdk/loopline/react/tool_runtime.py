@@ -423,6 +423,8 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._deliver, delta)
 
     def _deliver(self, delta: Delta) -> None:
+        if self._closed:  # a thread that was not stopped told it after its call had ended
+            return
         if self._last is None or self._last.done():
             self._listen(delta)
         else:
