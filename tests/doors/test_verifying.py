@@ -25,6 +25,7 @@ SOURCES = {
     1: Source(url="https://one.example", text="The kettle boils 3 cups of water in two minutes."),
     2: Source(url="https://two.example"),
 }
+TEXTS = {sid: [source.text] for sid, source in SOURCES.items()}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ SOURCES = {
     ],
 )
 def test_an_answer_is_summed_up_in_a_line(answer: str, message: str) -> None:
-    assert verification_summary(verify(answer, SOURCES)) == message
+    assert verification_summary(verify(answer, SOURCES, TEXTS)) == message
 
 
 def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> None:

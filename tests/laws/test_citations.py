@@ -262,10 +262,11 @@ TEAS = {
     ),
     3: Source(url="https://tea.example/lost"),
 }
+TEXTS = {sid: [source.text] for sid, source in TEAS.items()}
 
 
 def together(answer: str) -> Overlap:
-    [sentence] = verify(answer, TEAS).cited
+    [sentence] = verify(answer, TEAS, TEXTS).cited
     return sentence.together
 
 
@@ -295,7 +296,7 @@ def test_an_overlap_says_what_was_found_and_what_was_not() -> None:
 
 
 def test_each_source_of_a_sentence_is_compared_by_itself_too() -> None:
-    [sentence] = verify("Black tea is fermented [[S:3,1,2]].", TEAS).cited
+    [sentence] = verify("Black tea is fermented [[S:3,1,2]].", TEAS, TEXTS).cited
     assert sentence.sids == (3, 1, 2)
     assert [item.support for item in sentence.each] == ["no text kept", "supported", "supported"]
     assert [item.run for item in sentence.each] == [0, 2, 4]
@@ -315,7 +316,7 @@ Tea is old. Green tea is not fermented. [[S:1]] Black tea [[S:2]] is, e.g. that 
 code. [[S:1]]
 ```
 [[S:1]]"""
-    report = verify(answer, TEAS)
+    report = verify(answer, TEAS, TEXTS)
     assert [(item.text, item.sids) for item in report.cited] == [
         ("Green tea is not fermented.", (1,)),
         ("Black tea is, e.g. that of 2.5 years, they say!", (2,)),
@@ -328,13 +329,13 @@ code. [[S:1]]
 
 
 def test_a_sentence_that_cites_only_unknown_numbers_is_uncited() -> None:
-    report = verify("It is so [[S:9]].", TEAS)
+    report = verify("It is so [[S:9]].", TEAS, TEXTS)
     assert (report.cited, report.uncited, report.unknown) == ((), ("It is so.",), (9,))
 
 
 @given(markdown)
 def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -> None:
-    report, counts = verify(f"Tea is old. {answer}", TEAS), {1, 2, 3}
+    report, counts = verify(f"Tea is old. {answer}", TEAS, TEXTS), {1, 2, 3}
     sids = {sid for item in report.cited for sid in item.sids}
     assert sids | set(report.unknown) == set(
         citations.cited_sids(f"Tea is old. {answer}", newest=3)
@@ -345,7 +346,7 @@ def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -
 
 @given(st.text(alphabet="tea is old. \n", min_size=1))
 def test_a_text_supports_itself(text: str) -> None:
-    for item in verify(f"{text} [[S:1]]", {1: Source(url="x", text=text)}).cited:
+    for item in verify(f"{text} [[S:1]]", {1: Source(url="x")}, {1: [text]}).cited:
         assert not item.together.missing_numbers
         assert item.together.support == "supported" or item.together.share == 0.0
 
@@ -355,5 +356,5 @@ def test_a_text_supports_itself(text: str) -> None:
 )
 def test_verifying_takes_time_as_the_text_is_long(text: str) -> None:
     began_at = process_time()
-    verify(text, TEAS)
+    verify(text, TEAS, TEXTS)
     assert process_time() - began_at < 30

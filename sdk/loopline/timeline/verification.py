@@ -108,11 +108,10 @@ def source_texts(blocks: Iterable[Block]) -> dict[int, list[str]]:
 
 
 def verify(
-    answer: str, sources: Mapping[int, Source], texts: Mapping[int, Sequence[str]] | None = None
+    answer: str, sources: Mapping[int, Source], texts: Mapping[int, Sequence[str]]
 ) -> Verification:
-    """Compare each cited sentence with the stored texts of its sources.
+    """Compare each cited sentence with the texts of its sources, which `source_texts` finds in the log.
 
-    `texts` are those that `source_texts` finds in the log; without them, each source has the text of its first record.
     Content words are those of three letters or more, or with a digit, that are not among the most
     common English ones; they are compared in lower case, without a possessive or plural `s`.
     A sentence is `supported` if 60 % of its content words or eight words in a row are found and none of its numbers
@@ -123,8 +122,7 @@ def verify(
     newest = max(sources, default=0)
     sentences = [*_sentences(answer, newest)]
     named = dict.fromkeys(sid for sentence in sentences for sid in sentence.sids)
-    recorded = {sid: [source.text] for sid, source in sources.items()} if texts is None else texts
-    read = {sid: [*map(_Text.of, recorded.get(sid, ()))] for sid in named if sid in sources}
+    read = {sid: [*map(_Text.of, texts.get(sid, ()))] for sid in named if sid in sources}
     compared = [(sentence, _compare(sentence, read)) for sentence in sentences]
     return Verification(
         cited=tuple(result for _, result in compared if result.sids),
