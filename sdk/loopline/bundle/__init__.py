@@ -31,8 +31,10 @@ from loopline.bundle.prepared_run import (
     Services,
     WebPorts,
     commits_of,
+    no_programs,
 )
 from loopline.bundle.properties import (
+    BACKENDS,
     EXECUTION,
     LoopSettings,
     Properties,
@@ -56,6 +58,7 @@ from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
+    "BACKENDS",
     "EXECUTION",
     "MCP_FILE",
     "ApplicationHostingService",
@@ -108,6 +111,7 @@ __all__ = [
     "loop_settings",
     "make_deps",
     "merged",
+    "no_programs",
     "parse_setting",
     "read_mcp_file",
 ]

@@ -17,6 +17,7 @@ from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.loop import guarded_search
 from loopline.bundle.mcp_config import EVERYTHING, McpSelection
+from loopline.bundle.properties import BACKENDS
 from loopline.errors import BundleError
 from loopline.skills import (
     DEFAULT_NAMESPACE,
@@ -61,7 +62,6 @@ _SPEC_KEYS = (*_SOURCES, "alias")
 _BUILTIN_KEYS = ("builtin", "port")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _ALIAS_RULE = f"a letter, then A-Z a-z 0-9 _ -, and not one of {', '.join(RESERVED)}"
-_RUNTIMES = ("local", "docker", "fargate", "process")
 _PROGRAM_TOOLS = ("exec.python", "exec.shell")
 """The tools that run programs: each may have a backend of its own."""
 _MISSPELT = 0.85
@@ -398,8 +398,8 @@ def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
         name = str(key)
         if name not in tools and name not in _PROGRAM_TOOLS:
             problem = f"there is no tool {name!r}, {_nearest(name, [*tools, *_PROGRAM_TOOLS])}"
-        elif runtime not in _RUNTIMES:
-            problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), _RUNTIMES)}"
+        elif runtime not in BACKENDS:
+            problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), BACKENDS)}"
         elif runtime != "local" and name in tools:
             problem = f"{name!r} cannot run in {runtime!r}: only 'local' works"
         else:

@@ -97,7 +97,8 @@ async def _no_mcp_tools(module: str) -> McpTools:
     return McpTools()
 
 
-async def _no_programs(module: str) -> Sequence[Tool]:
+async def no_programs(module: str) -> Sequence[Tool]:
+    """Return no tool: programs do not run."""
     del module
     return ()
 
@@ -136,7 +137,7 @@ class Services:
     web: WebPorts = field(default_factory=WebPorts)
     agents: Agents = field(default_factory=Agents)
     quality: QualityChoice = field(default_factory=QualityChoice)
-    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]] = _no_programs
+    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]] = no_programs
     graph: GraphOptions | None = None
     background: Background = field(default_factory=NoBackground)
     host_file: HostFile = no_hosting

@@ -28,6 +28,9 @@ FILE = "loopline.yaml"
 KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
 """The keys of the section `knowledge`, which every bundle knows, with their defaults."""
 
+BACKENDS = ("docker", "fargate", "process", "local")
+"""Where programs run: `execution.runtime.mode` names one for all, `TOOL_RUNTIME` of a descriptor one for each tool."""
+
 EXECUTION: JsonObject = {
     "runtime": {
         "mode": "",

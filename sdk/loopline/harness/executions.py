@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
-from loopline.bundle import EXECUTION, LoadedBundle, Properties, load_runtimes
+from loopline.bundle import EXECUTION, LoadedBundle, Properties, load_runtimes, no_programs
 from loopline.clock import Clock
 from loopline.conversations import BackgroundCalls
 from loopline.errors import PropertyError
@@ -83,11 +83,6 @@ class ProgramTools:
         return self._sandboxes[mode]
 
 
-async def _no_programs(module: str) -> Sequence[Tool]:
-    del module
-    return ()
-
-
 class UnconfiguredPrograms:
     """Offers no tool that runs programs; a descriptor module that names a backend for one is refused."""
 
@@ -122,7 +117,7 @@ async def open_executions(
     if "execution" not in properties.written:
         return UnconfiguredPrograms(loaded)
     if runtime["enabled"] is not True:
-        return _no_programs
+        return no_programs
     settings = ExecutionSettings(
         limits=_limits(properties),
         effect=_effect(properties),

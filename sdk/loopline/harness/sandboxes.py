@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from loopline.bundle import EXECUTION, Properties
+from loopline.bundle import BACKENDS, EXECUTION, Properties
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox import Feature, Sandbox
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
 _CHOICE = ("default_profile", "profiles")
-
-MODES = ("docker", "fargate", "process", "local")
-"""The backends that `execution.runtime.mode` names."""
 
 
 async def execution_features() -> Mapping[str, Sequence[Feature]]:
@@ -68,8 +65,10 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
     from loopline.adapters.execution.process import SYSTEM_PYTHON, BubblewrapSandbox
 
     mode, python = str(runtime["mode"]), str(properties.at("execution.python") or "")
-    if mode not in ("", *MODES):
-        raise PropertyError(f"execution.runtime.mode is {mode!r}: write one of {', '.join(MODES)}")
+    if mode not in ("", *BACKENDS):
+        raise PropertyError(
+            f"execution.runtime.mode is {mode!r}: write one of {', '.join(BACKENDS)}"
+        )
     if mode in ("", "docker"):
         docker = _docker(_docker_settings(runtime, python))
         if mode or all(feature.ok for feature in await docker.requirements()):
