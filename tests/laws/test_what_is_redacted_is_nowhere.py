@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, tool
 from loopline.adapters.redaction import KINDS, LibraryRedactor
 from loopline.errors import ConflictError, PropertyError
 from loopline.events import Delta, Event
-from loopline.models import Capabilities, Json, Prompt, ProtocolName, Reply, TextDelta
-from loopline.models.redaction import RedactedStream, RedactingModel, redact_json, redact_text
+from loopline.models import (
+    Capabilities,
+    Json,
+    Prompt,
+    ProtocolName,
+    ReasoningReplay,
+    Reply,
+    TextDelta,
+)
+from loopline.models.redaction import (
+    KEY_CHARACTERS,
+    RedactedStream,
+    RedactingModel,
+    redact_json,
+    redact_text,
+)
 from loopline.server import app
 from loopline.server.listener import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Block, Completion, Exit, ToolResult
-from loopline.timeline.redacted_log import redact_body
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Completion,
+    ConversationKey,
+    Decision,
+    Entry,
+    Exit,
+    MemoryLog,
+    ToolResult,
+    UserPrompt,
+)
+from loopline.timeline.redacted_log import RedactedLog, redact_body
 from loopline.timeline.sources import SourceSpan
 from tests.support.attachment_corpus import docx
 from tests.support.echo_model import EchoModel
@@ -195,6 +222,38 @@ def test_an_escape_of_json_hides_nothing_and_stays_whole(escaped: str) -> None:
     assert "[redacted email]" in json.loads(redacted)["text"]
 
 
+def test_a_block_of_pem_that_never_ends_is_released_line_by_line_behind_its_first_part() -> None:
+    begin, line = "-----BEGIN RSA PRIVATE KEY-----\n", f"{SECRETS[0]}\n"
+    stream = RedactedStream(REDACTOR)
+    assert stream.feed(begin + line) == ""
+    released = stream.feed(line * (KEY_CHARACTERS // len(line)))
+    assert released != ""
+    assert stream.feed(line) == "[redacted email]\n"
+    assert SECRETS[0] not in released
+
+
+@pytest.mark.parametrize("part", [{"text": f"ask {SECRETS[0]}"}, {SECRETS[0]: "text"}])
+def test_reasoning_that_a_provider_signs_is_dropped_if_it_may_not_be_stored(
+    part: dict[str, Json],
+) -> None:
+    harmless: dict[str, Json] = {"type": "thinking", "signature": "c2lnbmVk"}
+    decision = Decision(
+        model="m",
+        stop_reason="end",
+        discarded=f"from {SECRETS[0]}",
+        echo=ReasoningReplay(wire="anthropic", parts=(harmless,)),
+    )
+    redacted = redact_body(REDACTOR, decision)
+    assert isinstance(redacted, Decision)
+    assert (redacted.echo, redacted.discarded) == (decision.echo, "from [redacted email]")
+    signed = structs.replace(
+        decision, echo=ReasoningReplay(wire="anthropic", parts=(harmless, part))
+    )
+    dropped = redact_body(REDACTOR, signed)
+    assert isinstance(dropped, Decision)
+    assert dropped.echo is None
+
+
 def test_a_number_in_json_is_replaced_too() -> None:
     assert redact_json(REDACTOR, {"card": 4111111111111111, "n": 12}) == {
         "card": "[redacted card]",
@@ -236,6 +295,28 @@ class CountingRedactor:
         """Replace, and count."""
         self.characters += len(text)
         return text.replace("secret", "[redacted]")
+
+
+class ThreadRedactor:
+    """A redactor that remembers in which threads it was called."""
+
+    def __init__(self) -> None:
+        self.threads = set[int]()
+
+    def redact(self, text: str) -> str:
+        """Return the text."""
+        self.threads.add(threading.get_ident())
+        return text
+
+
+@pytest.mark.parametrize(("characters", "stays"), [(4_900, True), (5_100, False)])
+async def test_a_long_text_is_not_redacted_on_the_event_loop(characters: int, stays: bool) -> None:
+    redactor = ThreadRedactor()
+    log = RedactedLog(MemoryLog(), redactor)
+    entries = [Entry(body=UserPrompt(text="x" * characters), turn=NEW_TURN)]
+    await log.append(ConversationKey(name="c"), entries, seen=0)
+    assert redactor.threads != set()
+    assert (threading.get_ident() in redactor.threads) == stays
 
 
 def test_parts_of_sources_are_moved_in_one_pass_over_the_text() -> None:
