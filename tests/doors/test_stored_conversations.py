@@ -44,13 +44,20 @@ def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("forget", "c1"), ("forget-user", "ann"), ("forget-inactive", "--days", "1")],
-    ids=lambda command: command[0],
+    [
+        ("forget", "c1", "--yes"),
+        ("forget-user", "ann", "--yes"),
+        ("forget-inactive", "--days", "1", "--yes"),
+        ("answer", "-c", "c1"),
+        ("memory", "edit", "f1", "I drink water."),
+        ("memory", "remove", "f1"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
 )
-def test_nothing_is_removed_from_a_store_that_is_not_there_and_none_is_begun(
+def test_a_store_that_is_not_there_is_not_created_to_change_what_is_in_it(
     tea: Loopline, command: tuple[str, ...]
 ) -> None:
-    ran = tea(*command, "--yes", "--store", "sqlite:///elsewhere.db")
+    ran = tea(*command, "--store", "sqlite:///elsewhere.db")
     assert (ran.code, "there is no store at" in ran.err) == (1, True)
     assert list(tea.folder.glob("elsewhere*")) == []
 

@@ -9,12 +9,12 @@ import typer
 from rich.text import Text
 
 from loopline.cli.access import chosen_conversation, no_such_conversation
+from loopline.cli.existing_store import existing_store
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.question_form import QuestionForm
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import LooplineError
-from loopline.harness import Store
 from loopline.models import Json
 from loopline.timeline import ToolQuestion
 
@@ -33,7 +33,7 @@ async def answer(
     decline: Annotated[bool, typer.Option("--decline", help="Give no answer.")] = False,
 ) -> int:
     """Answer what a running call asks, in any process."""
-    async with Store.open(choices.store) as store:
+    async with existing_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         if await store.log.find(conversation.conversation) is None:
             raise no_such_conversation(conversation.conversation.name, choices)

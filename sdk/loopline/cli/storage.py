@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,7 @@ from loopline.cli.access import (
     read_object,
     stored_blocks,
 )
+from loopline.cli.existing_store import existing_store
 from loopline.cli.options import REACTIONS, Choices, ReactionName
 from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import Keyboard, Screen, escape, quantity, restored_terminal
@@ -168,7 +169,7 @@ async def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
 ) -> int:
     """Copy the store, with its blobs, while it is in use."""
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         await store.backup(target)
     screen.note(f"backed up to {target}")
     return ANSWERED
@@ -189,7 +190,7 @@ async def forget(
         LooplineError: there is no such conversation.
         UsageError: nobody can be asked.
     """
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         key = conversation_key(name, choices)
         shown = f"conversation {escape(name)}"
         summary = await store.log.find(key)
@@ -221,7 +222,7 @@ async def forget_user(
         UsageError: nobody can be asked.
     """
     tenant = choices.tenant or DEFAULT_TENANT
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         summaries = await store.log.conversations(user=name, tenant=tenant, project=choices.project)
         shown = f"{quantity(len(summaries), 'conversation')} of the user {escape(name)}"
         if summaries and not yes and not await _confirm(shown):
@@ -246,7 +247,7 @@ async def forget_inactive(
         UsageError: nobody can be asked.
     """
     before = datetime.now(UTC) - timedelta(days=days)
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         summaries = await store.log.conversations(tenant=choices.tenant, before=before)
         shown = f"{quantity(len(summaries), 'conversation')} without activity for {quantity(days, 'day')}"
         if summaries and not yes and not await _confirm(shown):
@@ -273,19 +274,6 @@ async def export_user(
     return ANSWERED
 
 
-@asynccontextmanager
-async def _existing_store(choices: Choices) -> AsyncGenerator[Store]:
-    """Open a store that something is removed from: it is not begun.
-
-    Raises:
-        StoreError: there is none.
-    """
-    async with Store.open(choices.store, read_only=True):
-        pass
-    async with Store.open(choices.store) as store:
-        yield store
-
-
 async def _confirm(subject: str) -> bool:
     """Ask the user whether to remove it for good."""
     keyboard = Keyboard()
@@ -305,7 +293,7 @@ async def fork(
     ] = "",
 ) -> int:
     """Begin another conversation from a block of this one."""
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         source = await chosen_conversation(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
     screen.print(Text(escape(copy.conversation.name)))
@@ -323,7 +311,7 @@ async def feedback(
     text: Annotated[str, typer.Option(help="Your reason.")] = "",
 ) -> int:
     """Rate a turn; the newest reaction counts."""
-    async with _existing_store(choices) as store:
+    async with existing_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
         await conversation.feedback(turn, REACTIONS[reaction], text=text)
     screen.note(f"{escape(turn)} of {escape(conversation.conversation.name)}: {reaction}")
@@ -351,7 +339,7 @@ async def stop(
     turns = list[Turn]()
     if numbers:
         screen.note(f"asking {', '.join(map(turn_id, numbers))} of {escape(name)} to stop")
-        async with _existing_store(choices) as store:
+        async with Store.open(choices.store) as store:
             conversation = conversation_in(store, name, choices)
             with suppress(TimeoutError):
                 await asyncio.wait_for(conversation.stop(), wait)

@@ -8,10 +8,10 @@ import typer
 from rich.text import Text
 
 from loopline.cli.access import open_store
+from loopline.cli.existing_store import existing_store
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
-from loopline.harness import Store
 from loopline.memory import Owner, UserFact, UserFacts
 from loopline.models import Json
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, iso_time
@@ -46,7 +46,7 @@ async def edit_fact(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is remembered from now on.")],
 ) -> int:
     """Replace the text of a fact."""
-    async with Store.open(choices.store) as store:
+    async with existing_store(choices) as store:
         fact = await UserFacts(store.log).edit(_owner(choices), fact_id, text)
     screen.note(f"{escape(fact.fact_id)}: {escape(fact.text)}")
     return ANSWERED
@@ -54,7 +54,7 @@ async def edit_fact(
 
 async def remove_fact(choices: Choices, screen: Screen, fact_id: FactId) -> int:
     """Remove a fact, so that no turn recalls it."""
-    async with Store.open(choices.store) as store:
+    async with existing_store(choices) as store:
         await UserFacts(store.log).remove(_owner(choices), fact_id)
     screen.note(
         f"{escape(fact_id)} is removed; the log of its conversation keeps it until forgotten"
