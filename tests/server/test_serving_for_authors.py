@@ -37,13 +37,22 @@ def until_served(port: int, bundle: str) -> None:
     raise AssertionError(f"{bundle} is not served")
 
 
-def test_a_server_of_an_author_begins_anew_when_a_file_changes(tmp_path: Path) -> None:
-    folder = tmp_path / "guide"
-    folder.mkdir()
+@pytest.mark.parametrize("place", ["guide", "bundles/guide", "installed/guide_of_ours"])
+def test_a_server_of_an_author_begins_anew_when_a_file_changes(place: str, tmp_path: Path) -> None:
+    """The name `guide` is that of a folder here, of one in `bundles`, or of an installed bundle."""
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(BUNDLE.format("before"))
+    distribution = tmp_path / "installed" / "guide-1.dist-info"
+    if folder.parent == distribution.parent:
+        distribution.mkdir()
+        (distribution / "METADATA").write_text("Name: guide\nVersion: 1\n")
+        entry = f"[loopline.bundles]\nguide = {folder.name}:bundle\n"
+        (distribution / "entry_points.txt").write_text(entry)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = Loopline(tmp_path).start("serve", "guide", "--port", f"{port}", "--reload")
+    loopline = Loopline(tmp_path, {"PYTHONPATH": f"{distribution.parent}"})
+    process = loopline.start("serve", "guide", "--port", f"{port}", "--reload")
     try:
         until_served(port, "before")
         (folder / "__init__.py").write_text(BUNDLE.format("after_it"))

@@ -16,7 +16,7 @@ import typer
 from loopline.cli.bundle_access import chosen_properties
 from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
-from loopline.cli.source_reload import begin_anew, watch
+from loopline.cli.source_reload import begin_anew, bundle_location, watch
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
@@ -183,7 +183,12 @@ class _ListeningServer(Protocol):
 async def _serve_until_a_change(
     server: _ListeningServer, bundles: Sequence[str], screen: Screen
 ) -> None:
-    """Serve; when a file of a bundle changes, end and begin anew, so that cut turns are resumed by the new code."""
+    """Serve; when a file of a bundle changes, end and begin anew, so that cut turns are resumed by the new code.
+
+    Raises:
+        BundleError: a bundle cannot be loaded, or is in no file.
+    """
+    locations = [await asyncio.to_thread(bundle_location, bundle) for bundle in bundles]
     changed = list[Path]()
 
     def end(path: Path) -> None:
@@ -194,7 +199,7 @@ async def _serve_until_a_change(
         if not watching.cancelled() and (error := watching.exception()) is not None:
             screen.note(f"changes are not noticed any more: {escape(str(error))}")
 
-    watching = asyncio.create_task(watch(list(map(Path, bundles)), end))
+    watching = asyncio.create_task(watch(locations, end))
     watching.add_done_callback(tell)
     await server.serve()
     watching.cancel()

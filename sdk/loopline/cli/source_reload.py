@@ -10,6 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from loopline.bundle import load
+from loopline.errors import BundleError
+
 _SUFFIXES = frozenset({".py", ".yaml", ".yml", ".md", ".json", ".toml"})
 _SKIPPED = frozenset({"__pycache__", "node_modules"})
 
@@ -29,14 +32,24 @@ class _Watchfiles(Protocol):
     ) -> AsyncGenerator[set[tuple[int, str]], None]: ...
 
 
-async def watch(folders: Sequence[Path], on_change: Callable[[Path], None]) -> None:
-    """Call `on_change` with the first file that changes, comes or goes."""
+def bundle_location(source: str) -> Path:
+    """Return the folder of a bundle, or its one file.
+
+    Raises:
+        BundleError: there is no such bundle, its code fails, or it is in no file.
+    """
+    loaded = load(source)
+    location = loaded.file or loaded.folder
+    if location is None:
+        raise BundleError(f"{source}: it is in no file, and --reload has nothing to watch")
+    return location
+
+
+async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
+    """Call `on_change` with the first file of these bundles that changes, comes or goes."""
     library = cast("_Watchfiles", await asyncio.to_thread(import_module, "watchfiles"))
-    places = [folder.resolve() for folder in folders if folder.exists()]
-    if not places:
-        return
     async for changes in library.awatch(
-        *places, watch_filter=lambda _, path: is_source(Path(path), places)
+        *locations, watch_filter=lambda _, path: is_source(Path(path), locations)
     ):
         on_change(min(Path(path) for _, path in changes))
         return
