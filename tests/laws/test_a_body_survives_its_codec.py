@@ -14,7 +14,10 @@ from msgspec import structs
 from loopline.models import Json, dumps
 from loopline.timeline import (
     Body,
+    Feedback,
     RoundStart,
+    Source,
+    SourceAdded,
     UnsoundBody,
     UserAnswer,
     UserPrompt,
@@ -134,6 +137,38 @@ def test_a_value_of_a_subclass_is_stored_as_what_it_is() -> None:
         __slots__ = ()
 
     assert encode_checked(UserPrompt(text=Name("hello"))) == encode(UserPrompt(text="hello"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), number=st.integers(-(10**20), 10**20))
+@settings(max_examples=10)
+def test_a_whole_number_in_a_field_of_floats_is_stored_as_it_is_read_back(
+    kind: type[Body], data: st.DataObject, number: int
+) -> None:
+    """The digest of a block is made of its JSON: read back and written anew, it must be the same."""
+    body, hints = data.draw(bodies_of(kind)), get_type_hints(kind)
+    whole = int(float(number))
+    for name in kind.__struct_fields__:
+        if hints[name] in (float, float | None):
+            stored = encode_checked(structs.replace(body, **{name: whole}))
+            assert encode(decode(*stored)) == stored
+
+
+def test_a_whole_number_in_a_source_is_stored_as_it_is_read_back() -> None:
+    source = Source(url="https://tea.example", objective_relevance=1)
+    stored = encode_checked(SourceAdded(sid=1, source=source))
+    assert encode(decode(*stored)) == stored
+
+
+def test_a_whole_number_in_the_json_of_a_user_stays_one() -> None:
+    body = UserAnswer(call_id="c1", value={"cups": 1, "litres": 1.0})
+    assert encode_checked(body)[2] == '{"call_id":"c1","value":{"cups":1,"litres":1.0}}'
+    assert f"{decode(*encode(body))}" == f"{body}"
+
+
+def test_a_whole_number_beyond_all_floats_is_refused() -> None:
+    with pytest.raises(UnsoundBody, match="confidence"):
+        encode_checked(Feedback(reaction="ok", confidence=10**400))
 
 
 @given(bodies_of(RoundStart))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
+from sys import float_info
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import MsgspecError, Struct, structs
@@ -72,7 +73,8 @@ def is_known_version(stored_type: str, version: int) -> bool:
 
 def _stored(body: Struct, plan: _Plan) -> bytes:
     """Return the JSON of a body of a known type."""
-    stored = _write(_with_own_defaults(body) if plan.defaults or plan.nested else body)
+    body = _as_read(body) if plan.defaults or plan.floats or plan.nested else body
+    stored = _write(body)
     for name in plan.loose:
         value = getattr(body, name)
         if type(value) not in _NO_FLOATS and _has_large_float([value]):
@@ -195,11 +197,12 @@ class _Plan(Struct, frozen=True):
     """What to look at in the values of a type before they are encoded.
 
     A field is left out if it holds the very object that is its default. `defaults` are those that another object can
-    be equal to, `nested` the fields with values that have such defaults. `loose` are the fields that may hold a float,
-    `free` those that may hold any JSON, however deep.
+    be equal to, `floats` the fields that are read as a float though they may hold an int, `nested` the fields with values
+    that have either. `loose` are the fields that may hold a float, `free` those that may hold any JSON, however deep.
     """
 
     defaults: tuple[tuple[str, object], ...]
+    floats: tuple[str, ...]
     nested: tuple[str, ...]
     loose: tuple[str, ...]
     free: tuple[str, ...]
@@ -210,13 +213,19 @@ def _plan(kind: type[Struct]) -> _Plan:
     hints = get_type_hints(kind)
     defaults = [(field.name, field.default) for field in structs.fields(kind)]
     inner = {name: list(_struct_types(hints[name])) for name, _ in defaults}
+    is_array = kind.__struct_config__.array_like  # made from a body, with its floats
     return _Plan(
         defaults=tuple(
             (name, default)
             for name, default in defaults
             if isinstance(default, str | int | float | Struct) and not _is_unique(default)
         ),
-        nested=tuple(name for name in inner if any(_plan(item).defaults for item in inner[name])),
+        floats=() if is_array else tuple(name for name in inner if _is_float(hints[name])),
+        nested=tuple(
+            name
+            for name in inner
+            if any(_plan(item).defaults or _plan(item).floats for item in inner[name])
+        ),
         loose=tuple(
             name
             for name in inner
@@ -242,21 +251,30 @@ def _struct_types(hint: object) -> Iterator[type[Struct]]:
         yield from _struct_types(inner)
 
 
+def _is_float(hint: object) -> bool:
+    """Return whether a number in a field with this hint is read as a float."""
+    return hint is float or (float in get_args(hint) and int not in get_args(hint))
+
+
 def _mentions(hint: object, *types: object) -> bool:
     return hint in types or any(_mentions(inner, *types) for inner in get_args(hint))
 
 
-def _with_own_defaults(value: S) -> S:
-    """Return the value with the very object that is the default wherever a field is equal to it."""
+def _as_read(value: S) -> S:
+    """Return the value as it is read back: with floats, and the very object that is the default where a field is equal."""
     plan = _plan(type(value))
     changes: dict[str, object] = {}
     for name, default in plan.defaults:
         field = getattr(value, name)
         if field is not default and field == default:
             changes[name] = default
+    for name in plan.floats:
+        field = getattr(value, name)
+        if type(field) is int and field.bit_length() < float_info.max_exp:
+            changes.setdefault(name, float(field))
     for name in plan.nested:
         field = getattr(value, name)
-        if isinstance(field, Struct) and (same := _with_own_defaults(field)) is not field:
+        if isinstance(field, Struct) and (same := _as_read(field)) is not field:
             changes[name] = same
     return structs.replace(value, **changes) if changes else value
 
