@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -21,7 +22,7 @@ from loopline.adapters.execution.aws import Aws, AwsError, Bucket
 from loopline.adapters.execution.fargate import FargateSandbox
 from loopline.adapters.execution.snapshot import SnapshotError, restore_outputs
 from loopline.models import Json, JsonObject
-from loopline.sandbox import ExecutionLimits, ServedCall, Session
+from loopline.sandbox import ExecutionLimits, ServedCall, Session, parse_contract
 from loopline.sandbox.frames import CALLS, OUTPUT, frame, frames
 from loopline.testing import ScriptedModel
 from tests.bench.executions import execution, session
@@ -111,7 +112,7 @@ async def test_a_task_and_its_harness_may_exchange_more_objects_than_were_signed
     aws: Services, runs: Path
 ) -> None:
     assert aws.tasks.fault == ""
-    fargate = FargateSandbox(dataclasses.replace(TASKS, signed_ahead=4), folder=runs)
+    fargate = FargateSandbox(dataclasses.replace(TASKS, signed_ahead=2), folder=runs)
     program = "for n in range(12): print(n, await tools.call('shop.find', n=n), flush=True)"
     calls = dataclasses.replace(execution(program), tools=("shop.find",))
     numbers = list[Json]()
@@ -125,6 +126,106 @@ async def test_a_task_and_its_harness_may_exchange_more_objects_than_were_signed
     assert end.failure is None, end.failure
     assert numbers == list(range(12))
     assert end.user_out == "".join(f"{n} shop.find {n}\n" for n in range(12))
+
+
+def test_a_task_with_fewer_than_two_addresses_at_a_time_is_refused() -> None:
+    with pytest.raises(PropertyError, match="write 2 or more"):
+        dataclasses.replace(TASKS, signed_ahead=1)
+
+
+class MeasuredBucket(Aws):
+    """An S3 that counts the bytes of each object which a task has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = list[int]()
+
+    async def get(self, bucket: Bucket, name: str) -> bytes | None:
+        data = await super().get(bucket, name)
+        if data is not None and name.startswith("up/"):
+            self.sizes.append(len(data))
+        return data
+
+
+async def test_a_program_that_sends_more_than_its_task_can_store_waits(
+    aws: Services, runs: Path
+) -> None:
+    assert aws.tasks.fault == ""
+    measured, most = MeasuredBucket(), 4 << 20
+    fargate = FargateSandbox(TASKS, measured, folder=runs)
+    program = """
+        import asyncio
+        text = "x" * 900_000
+        await asyncio.gather(*[tools.call('shop.find', text=text) for _ in range(20)])
+        """
+
+    async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+        return ServedCall(True, f"{tool} {len(arguments)}")
+
+    end = await fargate.run(
+        dataclasses.replace(execution(dedent(program)), tools=("shop.find",)), Session(serve=serve)
+    )
+    await fargate.close()
+    assert end.failure is None, end.failure
+    assert sum(measured.sizes) > 4 * most
+    assert max(measured.sizes) < most + (1 << 17)
+
+
+async def test_the_files_of_a_program_that_never_reads_its_answers_are_there_when_it_is_stopped(
+    aws: Services, runs: Path
+) -> None:
+    assert aws.tasks.fault == ""
+    fargate = FargateSandbox(TASKS, folder=runs)
+    program = """
+        import asyncio, time
+        open('outputs/a.txt', 'w').write('made')
+        calls = [asyncio.ensure_future(tools.call('shop.find')) for _ in range(2)]
+        await asyncio.sleep(0)
+        time.sleep(60)
+        """
+
+    async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+        del arguments
+        return ServedCall(True, tool * 150_000)
+
+    end = await fargate.run(
+        dataclasses.replace(
+            execution(dedent(program)),
+            tools=("shop.find",),
+            contract=parse_contract([{"filename": "outputs/a.txt"}], "turn_1"),
+            limits=ExecutionLimits(wall_seconds=3),
+        ),
+        Session(serve=serve),
+    )
+    await fargate.close()
+    assert end.failure is not None
+    assert end.failure.code == "timeout"
+    assert [file.data for file in end.files] == [b"made"]
+    assert aws.tasks.stopped == []
+
+
+async def test_a_program_that_ends_before_its_calls_are_answered_has_ended_well(
+    aws: Services, runs: Path
+) -> None:
+    assert aws.tasks.fault == ""
+    fargate = FargateSandbox(TASKS, folder=runs)
+    program = """
+        import asyncio
+        for _ in range(60):
+            asyncio.ensure_future(tools.call('shop.find', text="x" * 100_000))
+        await asyncio.sleep(0)
+        print("made")
+        """
+
+    async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+        await asyncio.Event().wait()
+        raise AssertionError(tool, arguments)
+
+    end = await fargate.run(
+        dataclasses.replace(execution(dedent(program)), tools=("shop.find",)), Session(serve=serve)
+    )
+    await fargate.close()
+    assert (end.failure, end.user_out) == (None, "made\n")
 
 
 class FullBucket(Aws):

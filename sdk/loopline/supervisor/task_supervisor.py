@@ -158,6 +158,8 @@ class TaskSupervisor:
         self._up: list[str] = manifest["up"]
         self._down: list[str] = manifest["down"]
         self._pending = bytearray()
+        self._answers = bytearray()
+        self._has_answers = asyncio.Event()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -221,7 +223,10 @@ class TaskSupervisor:
         )
         loops = [
             asyncio.ensure_future(step)
-            for step in (self._relay(listener), self._send(), self._receive(), self._watch())
+            for step in (
+                *(self._relay(listener), self._deliver()),
+                *(self._send(), self._receive(), self._watch()),
+            )
         ]
         for task in loops:
             task.add_done_callback(self._check)
@@ -267,6 +272,15 @@ class TaskSupervisor:
             self._tell(CALLS, data)
             await self._room.wait()
 
+    async def _deliver(self) -> None:
+        """Give the program the answers to its calls as it reads them."""
+        loop = asyncio.get_running_loop()
+        while await self._has_answers.wait():
+            self._has_answers.clear()
+            answers, self._answers = self._answers, bytearray()
+            if self._program is not None:
+                await loop.sock_sendall(self._program, answers)
+
     async def _forward(self, channel: bytes, stream: asyncio.StreamReader) -> None:
         """Give the harness a stream up to the first byte that is too much."""
         room: int = self._manifest["output_bytes"] + 1
@@ -291,8 +305,7 @@ class TaskSupervisor:
             await asyncio.sleep(self._pause / 3)
 
     async def _receive(self) -> None:
-        """Read what the harness writes."""
-        loop = asyncio.get_running_loop()
+        """Read what the harness writes; a program that does not read its answers holds up no order to stop."""
         while self._down:
             data = await asyncio.to_thread(fetch, self._down[0])
             if data is None:
@@ -304,8 +317,9 @@ class TaskSupervisor:
                     kill_all(self._user)
                 elif channel == ADDRESSES:
                     self._extend(json.loads(content))
-                elif self._program is not None:
-                    await loop.sock_sendall(self._program, content)
+                else:
+                    self._answers += content
+                    self._has_answers.set()
 
     def _extend(self, addresses: dict[str, list[str]]) -> None:
         self._up += addresses["up"]

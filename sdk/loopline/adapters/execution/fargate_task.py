@@ -23,7 +23,7 @@ from loopline.adapters.execution.snapshot import (
 )
 from loopline.adapters.execution.task_exchange import TaskExchange
 from loopline.errors import PropertyError
-from loopline.models import Json, JsonObject
+from loopline.models import JsonObject
 from loopline.sandbox import Execution, Failure
 from loopline.sandbox.frames import CALLS, ERRORS, EXIT, OUTPUT, READY, STOP
 
@@ -69,6 +69,17 @@ class FargateSettings:
     look_seconds: float = 0.3
     signed_ahead: int = 32
 
+    def __post_init__(self) -> None:
+        """Check the number of addresses.
+
+        Raises:
+            PropertyError: a task would wait for its next address for ever.
+        """
+        if self.signed_ahead < 2:
+            raise PropertyError(
+                f"signed_ahead is {self.signed_ahead}: a task keeps one address for its end, so write 2 or more"
+            )
+
     def bucket(self, execution: str) -> Bucket:
         """Return where the snapshot of an execution is stored.
 
@@ -99,7 +110,7 @@ class FargateTask:
     stdout: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
     stderr: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
     _is_ready: bool = False
-    _is_stopped: bool = False
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _exit: JsonObject | None = None
     _supervisor: asyncio.StreamWriter | None = None
     _broken: asyncio.Future[None] = field(
@@ -107,7 +118,6 @@ class FargateTask:
     )
     _seconds: int = 0
     _exchange: TaskExchange = field(init=False)
-    _last: JsonObject = field(default_factory=dict[str, Json])
     _steps: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _end: asyncio.Task[Failure | int] | None = None
 
@@ -229,29 +239,31 @@ class FargateTask:
         receiving = asyncio.ensure_future(self._receive())
         stopping = asyncio.ensure_future(self._until_stopped())
         try:
-            steps: list[asyncio.Future[None]] = [receiving, stopping, self._broken]
+            steps: list[asyncio.Future[Any]] = [receiving, stopping, self._broken]
             done, _ = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
             for step in done:
                 step.result()
-            await stopping
-            with suppress(TimeoutError):
-                async with asyncio.timeout(2.0 if self._exit is None else 0.1):
-                    await asyncio.shield(receiving)
-            return await self._outcome(self._last)
+            stopped = await stopping
+            await receiving
+            return await self._outcome(stopped)
         except AwsError as error:
             return Failure("sandbox", "supervisor_lost", str(error))
         finally:
             receiving.cancel()
             stopping.cancel()
+            await asyncio.gather(receiving, stopping, return_exceptions=True)
             self.stdout.feed_eof()
             self.stderr.feed_eof()
 
-    async def _until_stopped(self) -> None:
-        while not self._is_stopped:
-            self._last = task = await self.aws.describe_task(self.settings.cluster, self.arn)
-            self._is_stopped = not task or task["lastStatus"] == "STOPPED"
-            if not self._is_stopped:
-                await asyncio.sleep(self.settings.poll_seconds)
+    async def _until_stopped(self) -> JsonObject:
+        """Return what ECS says of the task once it has stopped."""
+        while True:
+            task = await self.aws.describe_task(self.settings.cluster, self.arn)
+            if not task or task["lastStatus"] == "STOPPED":
+                self._exchange.is_over = True
+                self._stopped.set()
+                return task
+            await asyncio.sleep(self.settings.poll_seconds)
 
     async def _outcome(self, task: JsonObject) -> Failure | int:
         """Restore what the program made; return its exit code, or what went wrong."""
@@ -280,9 +292,9 @@ class FargateTask:
         return outcome
 
     async def _receive(self) -> None:
-        """Take what the supervisor writes, in its order, up to the exit of the program."""
-        while self._exit is None:
-            for channel, content in await self._exchange.read():
+        """Take what the supervisor writes, in its order, up to the exit of the program or the last that it has written."""
+        while self._exit is None and (taken := await self._exchange.read()):
+            for channel, content in taken:
                 await self._take(channel, content)
 
     async def _take(self, channel: bytes, content: bytes) -> None:
@@ -306,8 +318,17 @@ class FargateTask:
             reader, self._supervisor = await asyncio.open_unix_connection(str(self.folder.socket))
             self._steps.append(asyncio.ensure_future(self._answer(reader)))
         self._supervisor.write(content)
-        with suppress(ConnectionError):
-            await self._supervisor.drain()
+        # A task that has stopped waits for no answers, and how it ended comes behind its calls.
+        steps: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._supervisor.drain()),
+            asyncio.ensure_future(self._stopped.wait()),
+        ]
+        try:
+            await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for step in steps:
+                step.cancel()
+            await asyncio.gather(*steps, return_exceptions=True)
 
     async def _answer(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -328,7 +349,10 @@ class FargateTask:
                 step.cancel()
             if self._supervisor is not None:
                 self._supervisor.close()
-            await self._discard()
+            try:
+                await asyncio.gather(*self._steps, return_exceptions=True)
+            finally:
+                await self._discard()
         return ProgramCost()
 
     async def _stop_softly(self, end: asyncio.Task[Failure | int]) -> None:
@@ -342,11 +366,12 @@ class FargateTask:
             await self.aws.stop_task(self.settings.cluster, self.arn, "stopped by Loopline")
         await asyncio.wait([end], timeout=STOP_SECONDS)
         end.cancel()
+        await asyncio.wait([end])
 
     async def _discard(self) -> None:
         """Stop a task that nobody waits for, and remove the objects."""
         with suppress(AwsError):
-            if self.arn and not self._is_stopped:
+            if self.arn and not self._stopped.is_set():
                 await self.aws.stop_task(self.settings.cluster, self.arn, "stopped by Loopline")
         with suppress(AwsError):
             await self.aws.remove(self.bucket)

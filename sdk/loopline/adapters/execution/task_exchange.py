@@ -10,6 +10,7 @@ from typing import cast
 from loopline.adapters.execution.aws import Aws, Bucket
 from loopline.models import Json, JsonObject
 from loopline.sandbox.frames import ADDRESSES, frame, frames
+from loopline.timeline.tasks import finish
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class TaskExchange:
     """What is written to a task, and what it has written. A task reaches objects only at signed addresses.
 
     They are signed `ahead` at a time, and hold for `seconds`. A task gets more before it has used half of them, so
-    there may be as many objects as it needs. The other side is looked at every `look_seconds`.
+    there may be as many objects as it needs. The other side is looked at every `look_seconds`, until it `is_over`.
     """
 
     aws: Aws
@@ -25,6 +26,7 @@ class TaskExchange:
     ahead: int
     seconds: int
     look_seconds: float
+    is_over: bool = False
     _signed: int = 0
     _written: int = 0
     _read: int = 0
@@ -49,26 +51,31 @@ class TaskExchange:
         content = frame(channel, data)
         if self._is_short(number):
             content += await self._more()
-        await self.aws.put(self.bucket, f"down/{number}", content)
+        await self._put(number, content)
 
     async def read(self) -> list[tuple[bytes, bytes]]:
-        """Return the frames of the next object, once the task has written it.
+        """Return the frames of the next object once the task has written it, none if it has written all and is over.
 
         Raises:
             AwsError: S3 has refused.
         """
         data = await self._next()
         self._read += 1
-        if self._is_short(self._read):
+        if self._is_short(self._read) and not self.is_over:
             number, self._written = self._written, self._written + 1
-            await self.aws.put(self.bucket, f"down/{number}", await self._more())
+            await self._put(number, await self._more())
         return frames(data)
+
+    async def _put(self, number: int, content: bytes) -> None:
+        """Write an object; a cancellation is raised once it is there, so that nothing appears after the others are removed."""
+        await finish(asyncio.ensure_future(self.aws.put(self.bucket, f"down/{number}", content)))
 
     async def _next(self) -> bytes:
         while True:
+            is_over = self.is_over  # before it was, everything had been written
             data = await self.aws.get(self.bucket, f"up/{self._read}")
-            if data is not None:
-                return data
+            if data is not None or is_over:
+                return data or b""
             await asyncio.sleep(self.look_seconds)
 
     def _is_short(self, number: int) -> bool:
