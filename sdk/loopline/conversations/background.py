@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,9 @@ from loopline.react import (
 from loopline.timeline import (
     BACKGROUND_STARTED,
     BackgroundResult,
+    BackgroundWork,
     Block,
     Body,
-    BodyUnion,
     ConversationKey,
     CustomEvent,
     Entry,
@@ -51,9 +51,6 @@ INTERRUPTED = (
 )
 
 _logger = logging.getLogger("loopline")
-_EVENTS = BodyUnion[CustomEvent | BackgroundResult](CustomEvent | BackgroundResult)
-
-
 _Make = Callable[[Timeline], Sequence[Body]]
 
 
@@ -96,38 +93,20 @@ class _Started:
     owner: _Owner | None
     until: datetime
 
-
-@dataclass(slots=True)
-class _BegunCalls:
-    """The fold of the calls that have begun in the background; those that are `open` have no result up to `seq`."""
-
-    seq: int = 0
-    open: dict[str, _Started] = field(default_factory=dict[str, _Started])
-
-    def extend(self, blocks: Sequence[Block]) -> None:
-        """Fold further blocks."""
-        for block, body in _EVENTS.among(blocks):
-            match body:
-                case CustomEvent(name=name) if name == BACKGROUND_STARTED:
-                    self._begin(block, body)
-                case CustomEvent():
-                    pass
-                case BackgroundResult(call_id=call_id):
-                    self.open.pop(call_id, None)
-        self.seq = blocks[-1].seq if blocks else self.seq
-
-    def _begin(self, block: Block, event: CustomEvent) -> None:
-        match event.data:
+    @classmethod
+    def of(cls, call_id: str, block: Block, data: Json) -> _Started | None:
+        """Return what the block says of the call's start, None if it is an event of somebody else by the same name."""
+        match data:
             case {"owner": str(owner), "until": str(until), "tool": str(tool)}:
-                self.open[event.call_id] = _Started(
-                    call_id=event.call_id,
+                return cls(
+                    call_id=call_id,
                     tool=tool,
                     turn=block.turn,
                     owner=_Owner.parse(owner),
                     until=datetime.fromisoformat(until),
                 )
             case _:
-                pass  # an event of somebody else, by the same name
+                return None
 
 
 class BackgroundCalls:
@@ -181,12 +160,13 @@ class BackgroundCalls:
 
     async def _begun(self, conversation: ConversationKey, timeline: Timeline) -> Sequence[_Started]:
         """Return the calls that have begun in the background and have no result."""
-        calls, base = timeline.fold(_BegunCalls, "background", _BegunCalls), timeline.base
-        if not calls.seq and "event.custom" in base.types and not base.carries_background:
+        work, base = timeline.fold(BackgroundWork, "background", BackgroundWork), timeline.base
+        if not work.seq and "event.custom" in base.types and not base.carries_background:
             types = ["event.custom", "react.background.result"]
-            calls.extend(await self._log.read(conversation, types=types))
-        calls.extend(timeline.after(calls.seq))
-        return list(calls.open.values())
+            work.extend(await self._log.read(conversation, types=types))
+        work.extend(timeline.after(work.seq))
+        begun = [_Started.of(call_id, *start) for call_id, start in work.calls.items()]
+        return [started for started in begun if started is not None]
 
     def _is_lost(self, started: _Started) -> bool:
         owner = started.owner

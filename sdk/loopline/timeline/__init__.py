@@ -10,6 +10,7 @@ from loopline.timeline import plan as plan
 from loopline.timeline import unbound_citations as unbound_citations
 from loopline.timeline import workspace as workspace
 from loopline.timeline.attachments import UserAttachment as UserAttachment
+from loopline.timeline.background_work import BackgroundWork as BackgroundWork
 from loopline.timeline.blocks import NEW_TURN as NEW_TURN
 from loopline.timeline.blocks import AnswerFlag as AnswerFlag
 from loopline.timeline.blocks import ArtifactKept as ArtifactKept

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
+from loopline.timeline.background_work import BackgroundWork
 from loopline.timeline.blocks import (
     BackgroundResult,
     Block,
@@ -29,7 +30,6 @@ from loopline.timeline.blocks import (
     UserSteer,
     input_seq_of,
 )
-from loopline.timeline.call_events import BACKGROUND_STARTED
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.plan import Plan, Plans
@@ -146,7 +146,7 @@ class _CarriedBlocks:
         self._always: list[int] = []
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
-        self._background: dict[str, int] = {}
+        self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
         self._files: FileTree[Block] = FileTree()
         for block in carried:
@@ -159,8 +159,9 @@ class _CarriedBlocks:
         """Return the seqs of the blocks to carry."""
         latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
         files = [block.seq for block in self._files.files.values()]
+        background = [block.seq for block, _ in self._background.calls.values()]
         snapshots = map(self._snapshots.__getitem__, self.plans.latest)
-        alone = [*snapshots, *self._judged.values(), *files, *self._background.values()]
+        alone = [*snapshots, *self._judged.values(), *files, *background]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
@@ -198,14 +199,13 @@ class _CarriedBlocks:
     def _take_waiting(self, block: Block, body: TakenBody | CustomEvent) -> None:
         """Fold input that waits for a round, and calls that wait for their result."""
         match body:
-            case CustomEvent(name=name, call_id=call_id):
-                if name == BACKGROUND_STARTED:
-                    self._background[call_id] = block.seq
+            case CustomEvent():
+                self._background.take(block, body)
             case UserPrompt() | UserFollowup() | UserSteer():
                 self._pending[block.seq] = block
-            case BackgroundResult(call_id=call_id):
+            case BackgroundResult():
                 self._pending[block.seq] = block
-                self._background.pop(call_id, None)
+                self._background.take(block, body)
             case UserRecalled(said=said):
                 self._pending.pop(said, None)
             case RoundStart(takes=takes):
