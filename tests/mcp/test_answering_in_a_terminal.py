@@ -128,6 +128,16 @@ def test_a_question_is_answered_from_another_process(asking: Loopline) -> None:
     assert (late.code, "asks anything: none does" in late.err) == (1, True)
 
 
+def test_the_command_that_answers_names_the_store_and_the_user(asking: Loopline) -> None:
+    options = ("--store", "sqlite:///own.db", "--user", "ann")
+    with Terminal(asking, "run", "asking", "tea", "-c", "c1", *options) as terminal:
+        terminal.see(f"loopline answer -c c1 {' '.join(options)} c1 kind=")
+        answered = asking("answer", "-c", "c1", *options, "c1", "kind=green")
+        terminal.see("2 rounds")
+        assert terminal.end() == 0
+    assert (answered.code, "c1 has its answer" in answered.err) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

@@ -107,14 +107,14 @@ async def no_programs(module: str) -> Sequence[Tool]:
 class Services:
     """What every run of an open bundle works with: values and ports, filled by the harness.
 
-    `toolset` and `skills` read a descriptor module once a process, by its name, and `mcp_tools` gives the tools of the
-    servers that it lists. `models` gives the models of a run of a
-    conversation and holds them until it ends. `memory` searches past turns. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
-    bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
-    no other. `execution_tools` gives the tools that run programs, in the backends that the descriptor names. `environment` holds the variables that presets know. `agents` are those that
-    a loop may have work, and the `quality` stands around their runs, in the preset `chatcli` with what the environment says
-    of it; `graph` has the options of `crew.graph`, if it is offered. `background` runs the work of calls that have ended,
-    and `host_file` makes URLs of files.
+    `toolset` and `skills` read a descriptor module once a process, by its name; `mcp_tools` gives the tools of the
+    servers that it lists, and `execution_tools` those that run programs, in the backends that it names. `models` gives the
+    models of a run of a conversation and holds them until it ends. `memory` searches past turns. `read_knowledge` reads
+    the knowledge that a conversation may refer to. `instructions` are the bundle's own, which take the place of its
+    workflow class's; `output` is the type of its answers, where a turn asks for no other. `environment` holds the
+    variables that presets know. `agents` are those that a loop may have work, and the `quality` stands around their runs,
+    in the preset `chatcli` with what the environment says of it; `graph` has the options of `crew.graph`, if it is
+    offered. `background` runs the work of calls that have ended, and `host_file` makes URLs of files.
     """
 
     source: str

@@ -28,7 +28,7 @@ async def answer(
     ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE...", help="yes, or FIELD=VALUE for the fields of its form."),
+        typer.Argument(metavar="VALUE…", help="yes, or FIELD=VALUE for the fields of its form."),
     ] = None,
     decline: Annotated[bool, typer.Option("--decline", help="Give no answer.")] = False,
 ) -> int:

@@ -170,10 +170,11 @@ class _LineChat:
                 finished = await watch(
                     self._conversation,
                     message,
+                    self._choices,
                     self._screen,
                     limits={},
                     answers=answers,
-                    attachments=attachments,
+                    files=attachments,
                     animated=False,
                 )
             except LooplineError as error:

@@ -94,14 +94,18 @@ class FinishedRun:
 
 def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
     """Return three commands: read a ref of the run, show its timeline, and ask again or go on."""
-    choices = run.choices
-    stored = [*_option("--store", choices.store), *_option("--user", choices.user)]
+    stored = store_options(run.choices)
     lines = [
         ["read", _example_ref(blocks), "-c", run.conversation, *stored],
         ["timeline", run.conversation, *stored],
         _next_run(run, invocation.folder, stored),
     ]
     return [shlex.join([*invocation.program, *line]) for line in lines]
+
+
+def store_options(choices: Choices) -> list[str]:
+    """Return the options by which another command finds the same store and user."""
+    return [*_option("--store", choices.store), *_option("--user", choices.user)]
 
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:

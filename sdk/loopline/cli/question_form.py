@@ -87,18 +87,15 @@ class QuestionForm:
             return
         values = dict[str, str]()
         for text in texts:
-            if not self._names(text):
+            name, equals, value = text.partition("=")
+            if not equals or name not in self._fields:
                 raise LooplineError(f"{text!r} names no field: {', '.join(self._fields)}")
-            name, _, values[name] = text.partition("=")
+            values[name] = value
         missing = [name for name in self._fields if name not in values and self._needs(name)]
         if missing:
             raise LooplineError(f"a value is missing: {', '.join(missing)}")
         for name, value in values.items():
             self._answers[name] = _value(value, self._fields[name])
-
-    def _names(self, text: str) -> bool:
-        name, equals, _ = text.partition("=")
-        return bool(equals) and name in self._fields
 
     def _needs(self, name: str) -> bool:
         return name in self._required and "default" not in self._fields[name]

@@ -21,7 +21,7 @@ async def read(
     choices: Choices,
     screen: Screen,
     refs: Annotated[
-        list[str], typer.Argument(metavar="REF...", help="Refs, as other commands print them.")
+        list[str], typer.Argument(metavar="REF…", help="Refs, as other commands print them.")
     ],
 ) -> int:
     """Read anything that has a ref."""

@@ -21,7 +21,7 @@ from loopline.cli.access import chosen_name, key_document, new_name
 from loopline.cli.bundle_access import open_bundle
 from loopline.cli.chat_handles import ChatConversation, answer_question
 from loopline.cli.knowledge import index_line
-from loopline.cli.next_commands import FinishedRun, Invocation, next_commands
+from loopline.cli.next_commands import FinishedRun, Invocation, next_commands, store_options
 from loopline.cli.options import BundleArgument, Choices, Protocol
 from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on_signal
 from loopline.cli.question_form import QuestionForm
@@ -82,7 +82,8 @@ async def run(
         limits["protocol"] = protocol
     text = sys.stdin.read() if text == STDIN else text
     answers = dict(map(_parse_answer, answer or ()))
-    _check_message(text, answers, attach or ())
+    files = attach or ()
+    _check_message(text, answers, files)
     async with open_bundle(bundle, choices, screen) as harness:
         if choices.conversation is None and text is not None:
             name = await new_name(harness.log, harness.bundle.id, choices.user_name)
@@ -92,7 +93,7 @@ async def run(
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
             finished = await watch(
-                conversation, text, screen, limits=limits, answers=answers, attachments=attach or ()
+                conversation, text, choices, screen, limits=limits, answers=answers, files=files
             )
         show_result(finished, name, screen, as_json=choices.as_json)
         summary = FinishedRun(
@@ -191,24 +192,26 @@ def introduce(harness: Harness, screen: Screen) -> None:
 async def watch(
     conversation: ChatConversation,
     text: str | None,
+    choices: Choices,
     screen: Screen,
     *,
     limits: Limits,
     answers: Mapping[str, str],
-    attachments: Sequence[Path],
+    files: Sequence[Path],
     animated: bool = True,
 ) -> FinishedTurn:
     """Show a turn until it ends, also with an error, or waits for the user.
 
     Where a person watches, a question of a running call waits for an answer from another terminal.
     """
-    name = shlex.quote(escape(conversation.conversation.name))
-    hint = f"Ctrl-C withdraws your message · loopline stop -c {name} ends both"
+    options = ["-c", conversation.conversation.name, *store_options(choices)]
+    location = escape(shlex.join(options))
+    hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
     if text is None:
         events = conversation.stream_resume(answers or None, **limits)
     else:
-        events = conversation.stream(text, attachments=attachments, **limits)
+        events = conversation.stream(text, attachments=files, **limits)
     try:
         async for event in events:
             display.take(event)
@@ -216,7 +219,7 @@ async def watch(
                 if not (animated and screen.is_live):  # nobody watches, and it would wait for ever
                     await answer_question(conversation, event.call_id, None)
                 elif conversation.asks(event.call_id):
-                    _show_question(event, name, screen)
+                    _show_question(event, location, screen)
     except LooplineError as error:
         if not display.has_ended:
             raise
@@ -228,11 +231,11 @@ async def watch(
     return FinishedTurn(Timeline(await conversation.blocks()), display.turn)
 
 
-def _show_question(event: Delta, name: str, screen: Screen) -> None:
+def _show_question(event: Delta, location: str, screen: Screen) -> None:
     """Print what a running call asks, and the command that answers it."""
     form = QuestionForm(event.call_id, event.text, event.data)
     screen.note(form.question)
-    screen.note(f"answer it: loopline answer -c {name} {escape(event.call_id)} {form.usage}")
+    screen.note(f"answer it: loopline answer {location} {escape(event.call_id)} {form.usage}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ async def check_skills(
     screen: Screen,
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FOLDER...", help="Skills, or folders of skills."),
+        typer.Argument(metavar="FOLDER…", help="Skills, or folders of skills."),
     ] = None,
 ) -> int:
     """Check skills by the rules of the format."""

@@ -277,7 +277,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def _open_log(
         self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
     ) -> TimelineLog:
-        """Open the store, unless the caller did; the stack closes it. What it collects beside a run asks the clock, once more or less each time."""
+        """Open the store, unless the caller did; the stack closes it.
+
+        A harness that records or replays a cassette collects no unused blobs: that asks the clock, not always as often.
+        """
         log = self._callers_log
         if log is None:
             place, limits = self._store_place, self._limits
