@@ -9,6 +9,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Delta, Harness, ToolContext, tool
 from loopline.conversations import Conversation
+from loopline.events import Event
 from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import Block, ProxiedCall, ProxiedResult, ToolResult
@@ -186,6 +187,46 @@ async def test_a_program_is_stopped_when_nobody_approves_in_time() -> None:
     assert "Failure: approval_required (supervisor)" in text
     assert "- tc:turn_1.c1-1.result shop.find" in text
     assert [body.status for body in results if isinstance(body, ProxiedResult)] == ["ok", "denied"]
+
+
+def delegating() -> Bundle:
+    return Bundle(
+        id="shop",
+        workflow=Guarded,
+        tools=[find, order, fail, delegate],
+        configuration=guarded().defaults,
+    )
+
+
+DELEGATED = (Call("shop.delegate"), python(ORDER), "It did.", "Done.")
+
+
+async def test_a_program_of_a_child_does_not_wait_for_an_answer_that_nobody_can_give() -> None:
+    CALLED.clear()
+    model = ScriptedModel([*DELEGATED])
+    async with Harness.open(
+        delegating(), store="memory:", model=model, clock=FakeClock()
+    ) as harness:
+        events = [event async for event in harness.conversation("c").stream("go")]
+        text = await report(harness.conversation("c~c1"))
+    assert events[-1].type == "react.exit"
+    assert CALLED == []
+    assert "Failure: approval_required (supervisor)" in text
+
+
+async def test_who_listens_to_a_child_answers_what_its_program_asks() -> None:
+    CALLED.clear()
+    model = ScriptedModel([*DELEGATED])
+    async with Harness.open(delegating(), store="memory:", model=model) as harness:
+        child = harness.conversation("c~c1")
+
+        def answer(event: Event) -> None:
+            if isinstance(event, Delta) and event.type == "pending":
+                assert child.answer(event.call_id, True)
+
+        with child.subscribed(answer):
+            await harness.conversation("c").say("go")
+        assert "ordered tea" in await report(child)
 
 
 async def test_a_call_that_its_program_does_not_await_has_a_result_too() -> None:

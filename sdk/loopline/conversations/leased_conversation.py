@@ -75,8 +75,14 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             clock=self.clock,
             listener=sink,
             is_heard=partial(self.subscriptions.has, self.conversation, sender),
+            has_user=partial(self._has_user, sender),
         )
         return recorder, sink
+
+    def _has_user(self, sender: Subscriber | None) -> bool:
+        """Return whether somebody who hears a question can answer it: the sender of a child run is its parent."""
+        is_child = parent_name(self.conversation.name) is not None
+        return self.subscriptions.has(self.conversation, None if is_child else sender)
 
     async def interrupt(self, number: int) -> None:
         """End a turn that a runner began and left, although cancelled meanwhile."""

@@ -520,7 +520,7 @@ class ToolExecutor:
             return children.spawn(task)
 
         async def ask(question: str, schema: Json) -> Json:
-            if not recorder.is_heard:
+            if not recorder.has_user:
                 return None
             body = tool_question(call.call_id, question, schema)
             return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))

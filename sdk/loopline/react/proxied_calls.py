@@ -231,7 +231,7 @@ class ProxiedCalls:
     async def _answer_to(self, call_id: str, question: str, seconds: float) -> Json:
         """Return what the user answers while the program waits; None if nobody does in time."""
         recorder = self._recorder
-        if not recorder.is_heard or seconds <= 0:
+        if not recorder.has_user or seconds <= 0:
             return None
         body = tool_question(call_id, question, kind="approval")
         announce = partial(self._host.runtime.listen, pending_event(body))

@@ -57,12 +57,14 @@ class Recorder:
         clock: Clock,
         listener: Listener,
         is_heard: Callable[[], bool] = lambda: True,
+        has_user: Callable[[], bool] | None = None,
     ) -> None:
         self._log = log
         self._term = term
         self._clock = clock
         self._listener = listener
         self._is_heard = is_heard
+        self._has_user = has_user or is_heard
         self._order = asyncio.Lock()
         self._read_at = time.monotonic()
         self.timeline = timeline
@@ -90,6 +92,11 @@ class Recorder:
     def is_heard(self) -> bool:
         """Return whether somebody follows the events of the turn."""
         return self._is_heard()
+
+    @property
+    def has_user(self) -> bool:
+        """Return whether somebody who hears a question can answer it; the parent that follows a child run cannot."""
+        return self._has_user()
 
     @property
     def elapsed_seconds(self) -> float:
