@@ -3,8 +3,10 @@
 from loopline.conversations.background import BackgroundCalls as BackgroundCalls
 from loopline.conversations.conversation import Attachments as Attachments
 from loopline.conversations.conversation import Conversation as Conversation
+from loopline.conversations.event_order import FIRST_PAGE as FIRST_PAGE
 from loopline.conversations.event_order import PAGE as PAGE
 from loopline.conversations.event_order import EventOrder as EventOrder
+from loopline.conversations.event_order import missing_blocks as missing_blocks
 from loopline.conversations.input_checks import InputChecks as InputChecks
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt

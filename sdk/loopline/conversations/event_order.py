@@ -77,15 +77,25 @@ async def ordered_events(
         for block in order.take_stored(page):
             yield block
     async for event in mailbox:
-        while missing := order.missing(event):
-            page = await read(after=order.newest, limit=min(missing, limit))
-            limit = _next_limit(limit, page)
-            for block in order.take_stored(page):
+        if order.missing(event):
+            async for block in missing_blocks(order, event, read):
                 yield block
-            if not page:
-                break
         if order.take(event):
             yield event
+
+
+async def missing_blocks(
+    order: EventOrder, event: Event, read: ReadBlocks
+) -> AsyncGenerator[Block, None]:
+    """Take the blocks that are to be read from the log before an event, page by page, and yield those that come next."""
+    limit = FIRST_PAGE
+    while missing := order.missing(event):
+        page = await read(after=order.newest, limit=min(missing, limit))
+        limit = _next_limit(limit, page)
+        for block in order.take_stored(page):
+            yield block
+        if not page:
+            return
 
 
 def _next_limit(limit: int, page: Sequence[Block]) -> int:

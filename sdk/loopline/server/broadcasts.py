@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from loopline.clock import Alarm, Clock
-from loopline.conversations import PAGE, Conversation
+from loopline.conversations import FIRST_PAGE, PAGE, Conversation, missing_blocks
 from loopline.events import (
     HELD_SIZE,
     Delta,
@@ -32,8 +32,6 @@ BEHIND_BYTES = 1024 * 1024
 """How far a listener may be behind the newest frame before its stream ends; the frames are kept once for all."""
 PIECE_BYTES = 64 * 1024
 """The largest piece that is passed to a connection, which takes the next one when its client has read."""
-FIRST_PAGE = 8
-"""So many blocks are read first for a listener that catches up, then more while they are small."""
 CATCH_UP_PAGE = 50
 """So many blocks are encoded at a time for a listener that catches up: others get their events in between."""
 LAST_RECORD = 10**17
@@ -293,13 +291,8 @@ class ConversationBroadcast:
         try:
             async for event in self._mailbox:
                 self._is_reading = True
-                while missing := self._order.missing(event):
-                    page = await self._talk.blocks(
-                        after=self._order.newest, limit=min(missing, PAGE)
-                    )
-                    self._take_stored(page)
-                    if not page:
-                        break
+                async for block in missing_blocks(self._order, event, self._talk.blocks):
+                    self._take(block)
                 if self._order.take(event):
                     self._take(event)
                 if self._added > PIECE_BYTES:
