@@ -115,7 +115,7 @@ class Mailbox:
 
     def put(self, event: Event) -> None:
         """Add an event after all that wait; this never waits itself."""
-        kind, size = _kind(event), event_size(event)
+        kind, size = None if isinstance(event, Block) else _kind(event), event_size(event)
         self._size += size
         match event:
             case Delta(type="delta", text=text) if self._events and self._events[-1].kind == kind:
@@ -123,7 +123,8 @@ class Mailbox:
             case _:
                 self._events.append(_PendingEvent(event, kind, size))
                 self._has_replaceable = self._has_replaceable or kind is not None
-        if len(self) > self._room or self._size > self._limit:
+        count = len(self._events) + (self._missed is not None)
+        if count > self._room or self._size > self._limit:
             self._make_room()
         self._changed.set()
 
@@ -212,12 +213,10 @@ def event_size(event: Event) -> int:
     return size
 
 
-def _kind(event: Event) -> _Kind | None:
-    match event:
-        case Block() | Delta(type="missed"):
-            return None
-        case Delta(type=type, channel=channel, attempt=attempt, call_id=call_id, name=name):
-            return type, channel, attempt, f"{call_id} {name}"
+def _kind(delta: Delta) -> _Kind | None:
+    if delta.type == "missed":
+        return None
+    return delta.type, delta.channel, delta.attempt, f"{delta.call_id} {delta.name}"
 
 
 def _without_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:
