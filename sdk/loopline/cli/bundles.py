@@ -398,7 +398,7 @@ async def call_tool(
                 check_deps([tool], deps)
             call = _call(loaded, choices, screen)
             context = replace(call.context, deps=deps)
-            outcome = await tool.run(arguments, structs.replace(call, context=context))
+            outcome = await tool.run(arguments, structs.replace(call, make_context=lambda: context))
     except AskUser as pending:
         screen.error(
             f"{name} asks the user: {escape(pending.question)!r}. Outside a conversation nobody can "
