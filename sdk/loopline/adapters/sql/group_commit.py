@@ -240,7 +240,7 @@ class GroupCommit:
 
     def _tell(self, batch: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
         """Tell the callers what came of their writes; those that must survive the loss of power hear it later."""
-        synced = list[_PendingWrite[Any]]()
+        synced: list[_PendingWrite[Any]] = []
         for pending in batch:
             if failure is None and pending.survives_power_loss and pending.refusal is None:
                 synced.append(pending)

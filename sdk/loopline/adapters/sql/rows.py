@@ -156,10 +156,12 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
     @property
     def survives_power_loss(self) -> bool:
         """Whether to wait until the disk has it, and not only the operating system."""
-        kinds = SURVIVE_POWER_LOSS.intersection([body.kind for body in self.bodies])
-        if kinds and kinds <= PART_OF_A_CALL:
-            return parent_name(self.conversation.name) is None
-        return bool(kinds)
+        for body in self.bodies:
+            if body.kind in SURVIVE_POWER_LOSS and (
+                body.kind not in PART_OF_A_CALL or parent_name(self.conversation.name) is None
+            ):
+                return True
+        return False
 
     def put_large(self, blobs: BlobStore) -> None:
         """Put the bodies that are kept as blobs; this blocks."""
@@ -266,7 +268,7 @@ class StoreReader:
         """
         read_statements = self._read_statements(connection)
         parts = _parts(connection, read_statements.segments, conversation)
-        blocks = list[Block]()
+        blocks: list[Block] = []
         for rows in _selected(connection, read_statements, parts, selection):
             if read_statements is CURRENT:
                 self._check_digests(rows, _digests_before(connection, parts, rows), conversation)

@@ -323,7 +323,7 @@ class WriterThread(JobThread):
 
     def read_at_once(self, work: Callable[[Connection], T]) -> list[T]:
         """Return what the work reads, in one transaction on the calling thread; nothing if that thread could have to wait."""
-        results = list[T]()
+        results: list[T] = []
 
         def read(connection: Connection) -> bool:
             connection.execute("BEGIN")
