@@ -6,13 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
+from loopline.react.interrupter import POLL_SECONDS
 from loopline.testing import FakeClock
 from loopline.timeline import Completion, RangeSummary
 from tests.support.workbench import at_work, bodies, shown, workbench
 
+LIMIT_SECONDS = 60
+
 
 class Summarizing:
-    """Looks at long texts until it is told to stop; `meanwhile` happens in its first summary."""
+    """Looks at long texts until it is told to stop; `meanwhile` happens in its first summary, which must then be cut.
+
+    The others take longer than it takes to look for steers again.
+    """
 
     name = "summarizing"
 
@@ -28,8 +34,8 @@ class Summarizing:
             self.summaries += 1
             if self.summaries == 1:
                 await self.meanwhile()
-                for _ in range(50):
-                    await asyncio.sleep(0)
+                await asyncio.sleep(LIMIT_SECONDS)
+            await asyncio.sleep(2 * POLL_SECONDS)
             yield Reply(text="Goal: go on.")
             return
         self.decided.append(prompt)
@@ -50,7 +56,7 @@ async def test_a_steer_is_in_the_very_next_request() -> None:
         written = await bodies(talk, RangeSummary)
     assert (result.answer, result.exit_reason) == ("Stopped.", "complete")
     assert sum("stop now" in shown(prompt) for prompt in model.decided) == 1
-    assert len(written) == model.summaries - 1
+    assert len(written) == model.summaries - 1  # one steer cuts one
 
 
 async def test_a_deadline_ends_the_turn_without_waiting_for_the_summary() -> None:

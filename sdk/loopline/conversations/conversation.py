@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
@@ -89,7 +90,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         self.interrupts: InterruptQueue = InterruptQueue(
             log,
             conversation,
-            steered=lambda: turns.steer(conversation),
+            steered=partial(turns.steer, conversation),
             last_seq=lambda: turns.last_seq(conversation),
         )
 

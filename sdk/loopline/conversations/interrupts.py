@@ -65,7 +65,7 @@ class InterruptQueue:
         log: TimelineLog,
         conversation: ConversationKey,
         *,
-        steered: Callable[[], None],
+        steered: Callable[[int], None],
         last_seq: Callable[[], int | None],
     ) -> None:
         self._log = log
@@ -94,7 +94,7 @@ class InterruptQueue:
         """
         turn = await self._newest("there is nothing to steer: say something first")
         receipt = await self._add(UserSteer(text=checked_text(text)), turn, files, key)
-        self._steered()
+        self._steered(receipt.seq)
         return receipt
 
     async def questions(self) -> Sequence[ToolQuestion]:

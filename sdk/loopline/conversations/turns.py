@@ -262,11 +262,11 @@ class Turns:
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
 
-    def steer(self, conversation: ConversationKey) -> None:
-        """Tell the turn that runs here that the user has just steered it."""
+    def steer(self, conversation: ConversationKey, seq: int) -> None:
+        """Tell the turn that runs here that the user has just steered it, by the block of that seq."""
         recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
-            recorder.notify_steer()
+            recorder.notify_steer(seq)
 
     def asks(self, conversation: ConversationKey, call_id: str) -> bool:
         """Return whether a running call of the conversation waits for an answer here."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Literal, TypeVar
 
 from msgspec import Struct
@@ -53,6 +52,7 @@ class Interrupter:
         self._step: _Step | None = None
         self._deadline: float | None = None
         self._deadline_reached = False
+        self._newest_steer = 0
 
     @property
     def is_late(self) -> bool:
@@ -65,7 +65,7 @@ class Interrupter:
     @asynccontextmanager
     async def watch(self, deadline: float | None) -> AsyncGenerator[None, None]:
         """Watch over the turn, which may run so many seconds in all."""
-        self._recorder.on_steer = partial(self.interrupt, "steer")
+        self._recorder.on_steer = self._take_steer
         self._deadline = deadline
         alarm = None
         if deadline is not None and not self.is_late:
@@ -119,14 +119,21 @@ class Interrupter:
         finally:
             self._step = outer
 
-    def interrupt(self, why: InterruptCause) -> None:
-        """Cut off what runs."""
+    def interrupt(self, why: InterruptCause) -> bool:
+        """Cut off what runs; return whether that was a step."""
         step = self._step
         if step is None:
             self._interrupt_calls(why)
         elif step.task is not None and step.cause is None and (step.steerable or why != "steer"):
             step.cause = why
             step.task.cancel()
+            return True
+        return False
+
+    def _take_steer(self, seq: int) -> None:
+        """Cut off a step for a steer of this process, once: the poll is not to find it again."""
+        if seq > self._newest_steer and self.interrupt("steer"):
+            self._newest_steer = seq
 
     def _reach_deadline(self) -> None:
         self._deadline_reached = True
@@ -134,16 +141,16 @@ class Interrupter:
 
     async def _poll(self) -> None:
         """Look for steers of other processes until cancelled; what an append returns need not be read."""
-        recorder, newest_seen = self._recorder, 0
+        recorder = self._recorder
         while True:
             try:
                 if recorder.quiet_seconds < POLL_SECONDS:
-                    newest = recorder.waiting_steer_after(newest_seen)
+                    newest = recorder.waiting_steer_after(self._newest_steer)
                 else:
-                    newest = await recorder.newest_steer_after(newest_seen)
+                    newest = await recorder.newest_steer_after(self._newest_steer)
             except StoreBusy:  # another writer holds it for a moment
-                newest = newest_seen
-            if newest > newest_seen:
-                newest_seen = newest
+                newest = 0
+            if newest > self._newest_steer:
+                self._newest_steer = newest
                 self.interrupt("steer")
             await asyncio.sleep(max(POLL_SECONDS - recorder.quiet_seconds, 0.0))

@@ -40,7 +40,7 @@ class Recorder:
     When `record` returns, its bodies are in the log, and everything that other producers appended before has been
     folded into `timeline` and passed to `listener`, in the order of the log. While it `is_heard`, other tasks have run
     since. `answers` counts the answers of this run of the turn; the log may hold more from a run that was cut off.
-    `on_steer` is called when the user steers the turn, `on_stop` when it must end. `header` is appended first, unless it
+    `on_steer` is called with the seq of a steer, `on_stop` when it must end. `header` is appended first, unless it
     equals the turn's newest header; `foreword` goes with the first header. A turn is `adopted` if its runner was not
     asked to run it. `output` is the requested type of the answer.
     """
@@ -79,7 +79,7 @@ class Recorder:
         self.foreword: Sequence[Body] = ()
         self.adopted = False
         self.output: OutputType[Any] | None = None
-        self.on_steer: Callable[[], None] | None = None
+        self.on_steer: Callable[[int], None] | None = None
         self.on_stop: Callable[[], None] | None = None
         self.resume_clock()
 
@@ -211,10 +211,10 @@ class Recorder:
                 return value
         return first.value
 
-    def notify_steer(self) -> None:
-        """Tell the turn that the user has just steered it in this process."""
+    def notify_steer(self, seq: int) -> None:
+        """Tell the turn that the user has just steered it in this process, by the block of that seq."""
         if self.on_steer is not None:
-            self.on_steer()
+            self.on_steer(seq)
 
     def waiting_steer_after(self, seq: int) -> int:
         """Return the seq of the newest steer after `seq` that is folded, and that no round has taken, else `seq`."""
