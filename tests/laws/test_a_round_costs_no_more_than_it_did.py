@@ -62,7 +62,7 @@ ALONE = {
     "refs of calls written": 2,
     "prompts made": 1,
     "deltas made": 0,
-    "calls of the package's functions": 407,
+    "calls of the package's functions": 371,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
@@ -70,7 +70,7 @@ HEARD = ALONE | {
     "ticks of the event loop": 5,
     "events": 6,
     "deltas made": 1,
-    "calls of the package's functions": 518,
+    "calls of the package's functions": 471,
 }
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 
@@ -79,11 +79,11 @@ A_TURN = {
     "tasks": 2,
     "ticks of the event loop": 6,
     "appends": 4,
-    "calls of the package's functions": 766,
+    "calls of the package's functions": 702,
 }
 """What a first turn costs at most that answers at once, from its message to its result."""
 
-A_LATER_TURN = A_TURN | {"calls of the package's functions": 776}
+A_LATER_TURN = A_TURN | {"calls of the package's functions": 711}
 """The same of a turn that shows those before it."""
 
 
