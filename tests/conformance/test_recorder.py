@@ -125,7 +125,7 @@ async def asking(log: TimelineLog) -> AsyncGenerator[tuple[Recorder, asyncio.Tas
 
 def inbox(log: TimelineLog) -> InterruptQueue:
     """The inbox of the conversation."""
-    return InterruptQueue(log, HERE, steered=lambda: None, last_seq=lambda: None)
+    return InterruptQueue(log, HERE, steered=lambda _: None, last_seq=lambda: None)
 
 
 async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_too(
