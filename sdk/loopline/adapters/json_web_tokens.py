@@ -133,7 +133,7 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
             pass
         case _:
             raise TokenRefused("the issuer sends no keys")
-    keys = list[tuple[str, jwt.PyJWK]]()
+    keys: list[tuple[str, jwt.PyJWK]] = []
     for row in rows[:KEYS]:
         if not isinstance(row, dict) or not {"kid", "kty"} <= row.keys():
             continue

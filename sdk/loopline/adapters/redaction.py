@@ -142,7 +142,7 @@ def _secret_in(match: re.Match[str]) -> tuple[int, int]:
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
     """Return the spans in order, those that overlap as one."""
-    merged = list[Span]()
+    merged: list[Span] = []
     for start, end, kind in sorted(span for span in spans if span[0] < span[1]):
         if merged and start < merged[-1][1]:
             first, last, name = merged[-1]

@@ -222,7 +222,7 @@ def _joined(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
     Raises:
         BundleError: two files are skills of one name.
     """
-    skills = dict[str, Skill]()
+    skills: dict[str, Skill] = {}
     for skill in (*listed, *in_folder):
         existing = skills.setdefault(skill.full_id, skill)
         if existing.path.resolve() != skill.path.resolve():
@@ -267,7 +267,7 @@ def _assignments(file: Path) -> dict[str, ast.expr]:
     """Return the expression that is assigned to each name at the top level of a file."""
     import ast
 
-    assignments = dict[str, ast.expr]()
+    assignments: dict[str, ast.expr] = {}
     if file.suffix != ".py" or not file.is_file():
         return assignments
     for node in ast.parse(file.read_bytes()).body:

@@ -160,7 +160,7 @@ def _unread_servers(bundle: str, loaded: LoadedBundle) -> Iterator[str]:
 
 def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
     """Read the tools and skills descriptors that the bundle's code names."""
-    tools = dict[str, Tool]()
+    tools: dict[str, Tool] = {}
     for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= findings.attempt(partial(_tools_with_schemas, module, loaded), ToolSet())
     findings.tools = ToolSet(tools.values())
@@ -414,7 +414,7 @@ async def call_tool(
 
 
 def _own_tools(loaded: LoadedBundle) -> Sequence[Tool]:
-    tools = dict[str, Tool]()
+    tools: dict[str, Tool] = {}
     for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
     return list(tools.values())

@@ -280,7 +280,7 @@ def _cache_row(request: ModelRequest, row: CacheRow, cost: float | None) -> tupl
 
 
 def _miss_reasons(row: CacheRow) -> str:
-    reasons = list[str]()
+    reasons: list[str] = []
     for miss in row.misses:
         difference = miss.difference
         where = (

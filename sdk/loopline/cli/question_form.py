@@ -26,7 +26,7 @@ class QuestionForm:
         self._text = question
         self._fields = dict(_fields(schema))
         self._required = _required(schema)
-        self._answers = dict[str, Json]()
+        self._answers: dict[str, Json] = {}
 
     @property
     def question(self) -> Text:
@@ -85,7 +85,7 @@ class QuestionForm:
         if not self._fields or (len(self._fields) == 1 and not _PAIR.match(texts[0])):
             self.take(" ".join(texts))
             return
-        values = dict[str, str]()
+        values: dict[str, str] = {}
         for text in texts:
             name, equals, value = text.partition("=")
             if not equals or name not in self._fields:

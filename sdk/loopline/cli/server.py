@@ -189,7 +189,7 @@ async def _serve_until_a_change(
         BundleError: a bundle cannot be loaded, or is in no file.
     """
     locations = [await asyncio.to_thread(bundle_location, bundle) for bundle in bundles]
-    changed = list[Path]()
+    changed: list[Path] = []
 
     def end(path: Path) -> None:
         changed.append(path)

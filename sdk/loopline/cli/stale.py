@@ -26,7 +26,7 @@ async def stale(
     ] = "",
 ) -> int:
     """List answers whose cited lines have changed, with the difference."""
-    stale_answers = list[StaleAnswer]()
+    stale_answers: list[StaleAnswer] = []
     async with open_store(choices) as store:
         async for answer in find_stale_answers(
             store,

@@ -214,7 +214,7 @@ def _tools(calls: list[_Call]) -> str:
 
 
 def _result_counts(results: list[ToolResult]) -> str:
-    counts = dict[str, int]()
+    counts: dict[str, int] = {}
     for result in results:
         if result.found is not None:
             unit = "ref" if result.tool == "react.read" else "hit"
@@ -226,7 +226,7 @@ def _result_counts(results: list[ToolResult]) -> str:
 
 def _ms(calls: list[_Call]) -> float | None:
     """Return the duration: calls of a round run at once, so the longest of each round counts."""
-    rounds = dict[int, float]()
+    rounds: dict[int, float] = {}
     for call in calls:
         if call.result is None or call.result.status in ("interrupted", "stopped"):
             return None  # nobody measured it

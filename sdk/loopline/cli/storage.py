@@ -96,7 +96,7 @@ async def audit(
 ) -> int:
     """Find blocks that were changed, removed, moved or inserted."""
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
-    heads = dict[ConversationKey, Head]()
+    heads: dict[ConversationKey, Head] = {}
     if head is not None:
         heads = read_heads(await asyncio.to_thread(_read_text, head), secret)
     if document is not None:
@@ -336,7 +336,7 @@ async def stop(
         conversation, blocks = await stored_blocks(store, choices, screen)
     name, timeline = conversation.conversation.name, Timeline(blocks)
     numbers = [turn.number for turn in timeline.open_turns]
-    turns = list[Turn]()
+    turns: list[Turn] = []
     if numbers:
         screen.note(f"asking {', '.join(map(turn_id, numbers))} of {escape(name)} to stop")
         async with Store.open(choices.store) as store:

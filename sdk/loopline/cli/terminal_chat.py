@@ -75,7 +75,7 @@ class TerminalChat:
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
         self._pending: Sequence[PendingCall] = ()
-        self._questions = list[QuestionForm]()
+        self._questions: list[QuestionForm] = []
         self._attached: tuple[Path, ...] = ()
         self._leaving = False
         self._code = 0

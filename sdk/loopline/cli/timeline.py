@@ -234,7 +234,7 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
 
 def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:
     """Return the blocks in columns, coloured by kind, with the size of each body; types if it is `wide`."""
-    rows = list[tuple[Text, ...]]()
+    rows: list[tuple[Text, ...]] = []
     for block in blocks:
         style = style_of(block.type)
         rows.append(

@@ -107,7 +107,7 @@ async def _charges(
 
 def _grouped(charges: Sequence[Charge], key: Callable[[Charge], K]) -> Mapping[K, list[Charge]]:
     """Return the charges of each key, in the order of its first request."""
-    groups = dict[K, list[Charge]]()
+    groups: dict[K, list[Charge]] = {}
     for charge in charges:
         groups.setdefault(key(charge), []).append(charge)
     return groups

@@ -55,7 +55,7 @@ class RemoteConversation:
         self.conversation: ConversationKey = conversation
         self._connection = connection
         self._bundle = bundle
-        self._open_questions = set[str]()
+        self._open_questions: set[str] = set()
         names = conversation.tenant, conversation.project, conversation.name
         self._path = "/conversations/" + "/".join(quote(name, safe="") for name in names)
 
@@ -248,7 +248,7 @@ class RemoteConversation:
         """
         chosen = [("types", kind) for kind in ([types] if isinstance(types, str) else types)]
         chosen += [] if turn is None else [("turn", turn)]
-        blocks = list[Block]()
+        blocks: list[Block] = []
         page_after: int | None = after
         while page_after is not None and (limit is None or len(blocks) < limit):
             count = PAGE_BLOCKS if limit is None else min(limit - len(blocks), PAGE_BLOCKS)

@@ -229,8 +229,8 @@ def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Seque
     """Return the result of a call with its files and its artifact; without the files if they cannot be recorded."""
     artifact, kept = artifact_bodies(timeline, call.turn, call.call_id, outcome.artifact)
     failed, problem = outcome.failed, ""
-    files = list[FileBody]()
-    lines = list[str]()
+    files: list[FileBody] = []
+    lines: list[str] = []
     limits = outcome.file_limits or WorkspaceLimits()
     try:
         changed = file_bodies(timeline, call.turn, outcome.files, call.call_id, limits=limits)

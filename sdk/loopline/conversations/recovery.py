@@ -77,7 +77,7 @@ class Recoveries:
         """
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
-        outcomes = list[Recovery]()
+        outcomes: list[Recovery] = []
         unfinished = iter([*await self.log.unfinished(), *await self._unbegun()])
         workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
@@ -108,7 +108,7 @@ class Recoveries:
         self, unfinished: Iterator[ConversationSummary], outcomes: list[Recovery]
     ) -> None:
         for summary in unfinished:
-            turn_ids = set[str]()
+            turn_ids: set[str] = set()
             while outcome := await self._recover(summary.conversation, summary.turns):
                 if outcome.turn_id in turn_ids:
                     break

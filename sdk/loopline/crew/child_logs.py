@@ -21,7 +21,7 @@ async def reflections_below(call: ToolInvocation) -> tuple[ReflectionDue, ...]:
     conversation of the user.
     """
     turn = call.timeline.turn(turn_number(call.context.turn_id))
-    due = list[ReflectionDue]()
+    due: list[ReflectionDue] = []
     for link in turn.children.values():
         own = link.call_id == call.context.call_id
         timeline = await child_timeline(link.conversation, call) if own else None

@@ -342,7 +342,7 @@ class PipelineTool(ListedTool):
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
         """Run stage after stage, to the end or to the first that fails."""
-        results = list[AgentResult]()
+        results: list[AgentResult] = []
         for index, stage in enumerate(self.calls(arguments)):
             context = output_text(results[-1]) if results else ""
             results += await dispatcher.dispatch([replace(stage, context=context)], index)

@@ -179,7 +179,7 @@ class _GraphRun:
 
     async def _run_steps(self) -> None:
         """Run each step as soon as it can begin, at most so many at once."""
-        running = dict[asyncio.Task[TurnResult], str]()
+        running: dict[asyncio.Task[TurnResult], str] = {}
         try:
             while True:
                 # A step counts as completed from the append of its end on, a little before its result is here.

@@ -117,7 +117,7 @@ def _from_lines(text: str) -> Handoff | None:
 
 def _items(lines: list[str]) -> list[Json]:
     """Return the items of a list; a line without a bullet goes on the one before it."""
-    items = list[str]()
+    items: list[str] = []
     for line in map(str.strip, lines):
         bullet = _BULLET.match(line)
         if bullet is not None or not items:

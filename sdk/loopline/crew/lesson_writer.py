@@ -173,7 +173,7 @@ class LessonWriter:
 
 def due_lessons(blocks: Sequence[Block], bundle: str) -> list[tuple[Block, ReflectionDue]]:
     """Return what is due among the blocks of a conversation, in turns of that bundle."""
-    due = dict[str, tuple[Block, ReflectionDue]]()
+    due: dict[str, tuple[Block, ReflectionDue]] = {}
     written, bundles = set[str](), dict[int, str]()
     for block, body in _READ.among(blocks):
         match body:

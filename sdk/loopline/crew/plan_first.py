@@ -143,7 +143,7 @@ def parse_work_plan(text: str) -> WorkPlan:
             steps = [_step(item) for item in items]
         case _:
             raise LooplineError("the reply has no JSON object with task_summary and steps")
-    step_ids = set[str]()
+    step_ids: set[str] = set()
     for step in steps:
         if step.id in step_ids:
             raise LooplineError(f"two steps are called {step.id}")
@@ -239,7 +239,7 @@ class PlanFirst:
 
 async def run_work_plan(plan: WorkPlan, run: HookedRun) -> list[StepOutput]:
     """Run the steps in order; one that needs a failed step reads its error, and the plan goes on."""
-    outputs = list[StepOutput]()
+    outputs: list[StepOutput] = []
     for step in plan.steps:
         texts = {output.step.id: output.text for output in outputs}
         call = AgentCall(agent=step.agent, task=resolve_placeholders(step.task, texts))

@@ -146,7 +146,7 @@ class _PartCheck:
         self.parser.StartElementHandler = self._begin
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._add
-        self._instructions = list[str]()
+        self._instructions: list[str] = []
         self._is_instruction = False
 
     def check(self, data: bytes) -> None:

@@ -163,7 +163,7 @@ def _touched(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePath]
         counted = _git(diff, strip, root, "--numstat", "-z", "--recount")
     if counted.returncode != 0:
         raise ToolError(_unreadable(diff, counted.stderr))
-    names = dict[str, WorkspacePath]()
+    names: dict[str, WorkspacePath] = {}
     for row in filter(None, counted.stdout.split(b"\0")):
         name = _decoded(row.split(b"\t", 2)[-1])
         path = parse_path(name)

@@ -39,7 +39,7 @@ class FilePatch:
 
 def parse_patch(diff: bytes, strip: int) -> list[FilePatch]:
     """Return the files of a diff with their hunks, read leniently."""
-    files = list[FilePatch]()
+    files: list[FilePatch] = []
     lines = diff.decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
         following = lines[number] if number < len(lines) else ""

@@ -181,7 +181,7 @@ class _Content:
         lines = data.split(b"\n")
         if lines[-1] == b"":
             lines.pop()
-        numbers = list[int]()
+        numbers: list[int] = []
         for number, line in enumerate(lines, 1):
             if self._line.search(line.removesuffix(b"\r")) is not None:
                 numbers.append(number)

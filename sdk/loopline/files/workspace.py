@@ -320,8 +320,8 @@ def file_bodies(
         WorkspacePath("outputs", path): version_in(block)
         for path, block in tree.outputs_of(number).items()
     }
-    versions = dict[WorkspacePath, int]()
-    bodies = list[FileBody]()
+    versions: dict[WorkspacePath, int] = {}
+    bodies: list[FileBody] = []
     for change in changes:
         before = current.get(change.path)
         _check_unchanged(change, before)

@@ -150,7 +150,7 @@ def _limits(properties: Properties) -> ExecutionLimits:
     """
     section = properties.section("execution.limits")
     defaults = cast("dict[str, int | float]", asdict(ExecutionLimits()))
-    values = dict[str, float]()
+    values: dict[str, float] = {}
     for name, default in defaults.items():
         value = section.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:

@@ -99,7 +99,7 @@ class McpServers:
             return McpTools()
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
-        tools = list[McpTool]()
+        tools: list[McpTool] = []
         for selection in selections:
             chosen, missing = servers[selection.server_id].select(selection)
             tools += chosen
@@ -170,7 +170,7 @@ class _SharedServer:
         self._reading = asyncio.Lock()
         self._connecting = asyncio.Lock()
         self._writing = asyncio.Lock()
-        self._writes = set[asyncio.Task[None]]()
+        self._writes: set[asyncio.Task[None]] = set()
 
     async def ensure_tools(self) -> str:
         """Read what is kept of the tools, else start the server; return why it gives none, or nothing."""

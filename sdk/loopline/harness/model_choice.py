@@ -201,7 +201,7 @@ def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, Mode
     """Return the models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
     match chosen:
         case str():
-            by_role = dict[str, list[str]]()
+            by_role: dict[str, list[str]] = {}
             for item in chosen.split(","):
                 role, has_role, name = item.rpartition("=")
                 by_role.setdefault(role.strip() if has_role else GENERAL, []).append(name.strip())

@@ -21,7 +21,7 @@ def skill_places(
     search: SkillSearch, environment: Mapping[str, str], folder: Path
 ) -> tuple[SkillPlace, ...]:
     """Return the places that are searched, the first of which wins."""
-    places = list[SkillPlace]()
+    places: list[SkillPlace] = []
     if search != "bundle":
         places += (SkillPlace(PROJECT, root / SKILLS_FOLDER) for root in _project_folders(folder))
     if search == "all":

@@ -33,7 +33,7 @@ async def forget_conversations(
     forgotten, waiting = list[ConversationKey](), [each.conversation for each in summaries]
     found_one = True
     while found_one and waiting:
-        shown = list[ConversationKey]()
+        shown: list[ConversationKey] = []
         for conversation in waiting:
             try:
                 await log.forget(conversation, cascade=cascade)
@@ -74,7 +74,7 @@ async def export_conversations(
     Raises:
         StoreError: the folder exists, or cannot be written.
     """
-    documents = list[Json]()
+    documents: list[Json] = []
     waiting = list(reversed(summaries))
     try:
         await asyncio.to_thread(folder.mkdir, parents=True)

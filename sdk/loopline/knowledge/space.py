@@ -233,7 +233,7 @@ def _joined_state(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
 def _best(found: Iterable[Sequence[Passage]], limit: int) -> list[Passage]:
     """Return the best passages of several searches, whose scores compare, and no text twice."""
     ranked = sorted(chain.from_iterable(found), key=lambda passage: -(passage.score or 0.0))
-    different = dict[str, Passage]()
+    different: dict[str, Passage] = {}
     for passage in ranked:
         different.setdefault(passage.text, passage)
     return list(different.values())[:limit]

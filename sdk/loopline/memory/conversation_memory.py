@@ -292,7 +292,7 @@ class ConversationMemory:
 
     async def _recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
         """Return the seqs of inputs that were taken back before a round took them."""
-        recalled = set[int]()
+        recalled: set[int] = set()
         for block, body in _RECALLED.among(blocks):
             between = block.seq - body.said  # no more rounds than blocks can stand between them
             rounds = await self._log.read(

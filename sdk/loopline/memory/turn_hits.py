@@ -91,7 +91,7 @@ def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> l
     """Return the best turns, best first; a text that two conversations share is found in one of them."""
     scored = [_scored(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
-    turns = dict[tuple[str, int], list[_ScoredText]]()
+    turns: dict[tuple[str, int], list[_ScoredText]] = {}
     for item in _each_once(scored, query.current):
         turns.setdefault((item.text.conversation, item.text.turn), []).append(item)
     return [_hit(items, query) for items in list(turns.values())[: max(query.limit, 0)]]
@@ -110,7 +110,7 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
     coverage = max((score.coverage for score in scores), default=0.0)
     compared = candidates.cosines or (None,) * len(scores)
     weight = vector_weight(coverage)
-    matches = list[_TextMatch]()
+    matches: list[_TextMatch] = []
     for text, score, cosine in zip(candidates.texts, scores, compared, strict=True):
         by_words = coverage * score.bm25 / best
         is_near = cosine is not None and cosine >= UNRELATED_COSINE
@@ -136,7 +136,7 @@ def _each_once(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]
 
     Of two conversations with the text the `current` one stays, else the first.
     """
-    homes = dict[tuple[datetime, str, str], str]()
+    homes: dict[tuple[datetime, str, str], str] = {}
     for item in scored:
         text = item.text
         name = (text.ts, text.target, text.text)

@@ -280,7 +280,7 @@ def _newest(texts: Sequence[TurnText]) -> list[TurnText]:
 
 def _newest_turns(texts: Sequence[TurnText], limit: int) -> list[TurnText]:
     """Return the texts of the newest turns; of a long text the first passage."""
-    turns = dict[tuple[str, int], list[TurnText]]()
+    turns: dict[tuple[str, int], list[TurnText]] = {}
     for text in texts:
         if not text.start:
             turns.setdefault((text.conversation, text.turn), []).append(text)

@@ -81,7 +81,7 @@ class UserFacts:
         With a `conversation` those of other conversations' own scope are left out. What a document imported is not
         remembered.
         """
-        newest = dict[str, tuple[Block, MemoryFact, str]]()
+        newest: dict[str, tuple[Block, MemoryFact, str]] = {}
         for name, block, fact in await self._versions(owner):
             before = newest.get(fact.fact_id)
             if before is None or (before[0].ts, before[2], before[0].seq) <= (
@@ -169,7 +169,7 @@ class UserFacts:
 
 def _own(blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks that were said here, without those that a document imported."""
-    own = list[Block]()
+    own: list[Block] = []
     for block in blocks:
         if _IMPORTS.has(block.body):
             own.clear()

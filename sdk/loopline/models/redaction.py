@@ -39,8 +39,8 @@ class _Parts:
     """A text that comes in pieces, cut into the parts that are redacted each alone: lines, and blocks of PEM."""
 
     def __init__(self) -> None:
-        self._line = list[str]()
-        self._key = list[str]()
+        self._line: list[str] = []
+        self._key: list[str] = []
         self._key_characters = 0
 
     def feed(self, text: str) -> list[str]:
@@ -93,7 +93,7 @@ class RedactedStream:
 
 def _pieces(line: str) -> list[str]:
     """Return the line in pieces that end with a space where there is one."""
-    pieces = list[str]()
+    pieces: list[str] = []
     while len(line) > PIECE_CHARACTERS:
         end = line.rfind(" ", 0, PIECE_CHARACTERS) + 1 or PIECE_CHARACTERS
         pieces.append(line[:end])

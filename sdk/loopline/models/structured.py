@@ -204,7 +204,7 @@ class _StructuredCall:
 
     async def run(self, default_value: object) -> StructuredCallResult[object]:
         """Return the value that fitted at last, with every attempt."""
-        attempts = list[Attempt]()
+        attempts: list[Attempt] = []
         for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
             for _ in range(tries):

@@ -222,7 +222,7 @@ def _source_lines(unseen: UnseenSources, room: int | None) -> list[str]:
 
 def _merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Merge ranges that touch; where there are more than `MAX_RANGES`, merge the first ones into one."""
-    joined = list[tuple[int, int]]()
+    joined: list[tuple[int, int]] = []
     for first, last in ranges:
         if joined and joined[-1][1] == first - 1:
             joined[-1] = (joined[-1][0], last)

@@ -102,7 +102,7 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
     calls: dict[str, ToolCalled] = {}
     known_words: set[str] = set()
     turn = 0
-    entries = list[LedgerEntry]()
+    entries: list[LedgerEntry] = []
     for block, body in _LEDGER.among(blocks):
         if block.turn != turn:
             turn, known_words = block.turn, set[str]()
@@ -175,7 +175,7 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
     """
     entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([entry.full_text for entry in entries])
-    lines = list[LedgerLine]()
+    lines: list[LedgerLine] = []
     for width, rank in WIDTHS:
         lines = [
             LedgerLine(ref=entry.ref, words=keywords(entry.full_text, width, rare), rank=entry.rank)
@@ -239,7 +239,7 @@ def carried_lines(
     The line has the ref of the newest block that holds the term, and the words around it.
     """
     missing = set[str]().union(*(terms(text) for text in later))
-    lines = list[LedgerLine]()
+    lines: list[LedgerLine] = []
     for entry in reversed(covered):
         explained = missing & terms(entry.text)
         for term in sorted(explained):

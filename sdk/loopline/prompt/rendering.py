@@ -162,7 +162,7 @@ class Rendering:
         self._round: _Round | None = None
         self._round_start: Block | None = None
         self._echo: ReasoningReplay | None = None
-        self._provider_ids = set[str]()
+        self._provider_ids: set[str] = set()
         self._answered = False
         self._load = attached_files.FileLoad()
         self.file_tokens: int = 0
@@ -267,13 +267,13 @@ class Rendering:
         self, blocks: Sequence[Block]
     ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
         """Return the user's inputs as messages, and the load of files with them."""
-        messages = list[tuple[UserMessage, list[Block]]]()
+        messages: list[tuple[UserMessage, list[Block]]] = []
         if not blocks:
             return messages, self._load
-        interrupts = list[tuple[str, Block]]()
+        interrupts: list[tuple[str, Block]] = []
         files, load = list[Attached](), self._load
         for block in blocks:
-            attached = list[Attached]()
+            attached: list[Attached] = []
             for file_block, file in self._state.attached.get(block.seq, ()):
                 shown_file, load = attached_files.show_file(file_block, file, self.window, load)
                 attached.append(shown_file)

@@ -68,7 +68,7 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
                 calls[call_id] = body
             case ToolResult(call_id=call_id):
                 text = _result(block, body, calls.get(call_id), window.result_limit)
-                images = list[Attached]()
+                images: list[Attached] = []
                 for image in body.images:
                     attached, load = attached_files.show_image(block, image, window, load)
                     images.append(attached)

@@ -203,7 +203,7 @@ def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> st
 
 def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, float]) -> list[float]:
     """Return how much each word says, in its context."""
-    weights = list[float]()
+    weights: list[float] = []
     for index, token in enumerate(words):
         kind = 1.0 if len(bares[index]) > 3 else 0.25
         if is_strong(token, first=index == 0):

@@ -118,7 +118,7 @@ class ToolExecutor:
         """
         turn = self._recorder.turn
         await self._settle_proxied()
-        run = list[ToolCalled]()
+        run: list[ToolCalled] = []
         for call in list(turn.open_calls.values()):
             pending, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
             if pending is not None and answer is None:

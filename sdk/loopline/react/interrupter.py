@@ -71,7 +71,7 @@ class Interrupter:
         if deadline is not None and not self.is_late:
             seconds_left = deadline - self._recorder.elapsed_seconds
             alarm = self._clock.alarm(seconds_left, self._reach_deadline)
-        polls = list[asyncio.Task[None]]()
+        polls: list[asyncio.Task[None]] = []
         timer = asyncio.get_running_loop().call_later(
             POLL_SECONDS, lambda: polls.append(asyncio.create_task(self._poll()))
         )

@@ -188,7 +188,7 @@ class Quota:
     def room(self, model: Model) -> int | None:
         """Return the input tokens that a forced answer may have; None where nothing limits them."""
         input_price, output_price = _prices(model.capabilities.price, 0)
-        rooms = list[int]()
+        rooms: list[int] = []
         for quota in self._lineage():
             remaining = quota._remaining(is_own_answer=quota is self)
             if remaining.tokens is not None:

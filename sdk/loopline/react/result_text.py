@@ -119,7 +119,7 @@ def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tupl
     outcome = numbered.outcome
     sections = [(section.source, section.text) for section in outcome.sections if section.source]
     shown = [*sections, *((source, "") for source in outcome.sources)]
-    spans = dict[SourceSpan, None]()
+    spans: dict[SourceSpan, None] = {}
     for sid, (source, section) in zip(numbered.sids, shown, strict=True):
         recorded_text = recorded[sid] if sid in recorded else pool.sources[sid].text
         if source.text and source.text in recorded_text:
@@ -133,7 +133,7 @@ def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tupl
 
 def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
     """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
-    lines = list[str]()
+    lines: list[str] = []
     for body in files:
         match body:
             case FileAdded():

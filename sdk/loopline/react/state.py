@@ -221,7 +221,7 @@ def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
 
     It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
     """
-    steps_so_far = list[str]()
+    steps_so_far: list[str] = []
     again = [0] * LONGEST_CIRCLE
     for batch in batches:
         steps = _call_steps(batch)

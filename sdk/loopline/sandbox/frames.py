@@ -22,7 +22,7 @@ def frames(data: bytes) -> list[tuple[bytes, bytes]]:
     Raises:
         ValueError: they are cut off.
     """
-    parts = list[tuple[bytes, bytes]]()
+    parts: list[tuple[bytes, bytes]] = []
     while data:
         size = int.from_bytes(data[1:_HEAD], "big")
         if len(data) < _HEAD + size:

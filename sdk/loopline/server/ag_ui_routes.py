@@ -168,7 +168,7 @@ async def _values(
     if not answers:
         return {}
     kinds = await waiting_calls(host.log, talk)
-    values = dict[str, Json]()
+    values: dict[str, Json] = {}
     for answer in answers:
         is_call = answer.interrupt_id in kinds
         call_id = answer.interrupt_id if is_call else approved_call(answer.interrupt_id)

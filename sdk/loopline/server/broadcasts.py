@@ -158,8 +158,8 @@ class ConversationBroadcast:
         self._talk = talk
         self._clock = clock
         self._keep_alive_seconds = keep_alive_seconds
-        self._shared = dict[DialectName, DialectChannel]()
-        self._channels = list[DialectChannel]()
+        self._shared: dict[DialectName, DialectChannel] = {}
+        self._channels: list[DialectChannel] = []
         self._mailbox = Mailbox(limit=HELD_SIZE)
         self._subscription = ExitStack()
         self._subscription.enter_context(talk.subscribed(self._receive))
@@ -342,7 +342,7 @@ class Broadcasts:
         self._clock = clock
         self._keep_alive_seconds = keep_alive_seconds
         self._draining = draining
-        self._open = dict[tuple[str, ConversationKey], ConversationBroadcast]()
+        self._open: dict[tuple[str, ConversationKey], ConversationBroadcast] = {}
         self._ending: asyncio.Task[None] | None = None
 
     @property

@@ -104,7 +104,7 @@ class BundleHost:
         self._quotas = QuotaGate(settings.quotas, hosted.clock, lambda: self.log)
         self._admission = asyncio.Lock()
         self._left_turns: dict[ConversationKey, dict[str, str]] = {}
-        self._watches = set[asyncio.Task[None]]()
+        self._watches: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
         self._recovery: asyncio.Task[None] | None = None
@@ -120,7 +120,7 @@ class BundleHost:
             if self._harnesses:
                 return
             async with AsyncExitStack() as stack:
-                harnesses = dict[str, Harness[Any]]()
+                harnesses: dict[str, Harness[Any]] = {}
                 store = self._hosted.store
                 if store == "memory:":  # the bundles share it, each behind a redactor of its own
                     store = MemoryLog(self.clock)

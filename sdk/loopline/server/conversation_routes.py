@@ -222,7 +222,7 @@ async def list_conversations(
         after=_since(host, days),
         limit=None if started_after or bundle_id else last_n,
     )
-    items = list[ListedConversation]()
+    items: list[ListedConversation] = []
     for summary in summaries:
         if len(items) == last_n:
             break
@@ -412,7 +412,7 @@ async def turns_with_feedbacks(
         reactions_of(timeline),
         _since(host, body.days),
     )
-    turns = list[RatedTurn]()
+    turns: list[RatedTurn] = []
     for number, turn in sorted(timeline.turns.items()):
         name, entries = turn_id(number), reactions.in_force_for(number)
         recent = [entry for entry in entries if entry.block.ts >= since]

@@ -137,7 +137,7 @@ class CompletionBody(_Part):
         Raises:
             LooplineError: one of them is not in the request itself, or there are too many.
         """
-        files = list[Attachment]()
+        files: list[Attachment] = []
         for part in (part for message in self.newest for part in message.parts):
             match part:
                 case TextPart():

@@ -150,7 +150,7 @@ class FirstOf:
 
     async def authenticate(self, token: str) -> Principal:
         """Return the principal of the token."""
-        problems = list[str]()
+        problems: list[str] = []
         for authenticator in self._authenticators:
             try:
                 return await authenticator.authenticate(token)

@@ -142,7 +142,7 @@ async def _refuse_fields(request: Request, error: Exception) -> Response:
 
 def faults_text(error: RequestValidationError) -> str:
     """Name the fields that are wrong, and never their values: these may be secrets."""
-    shown = list[str]()
+    shown: list[str] = []
     for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]
         shown.append(f"{'.'.join(map(str, names))}: {fault['msg']}")

@@ -182,9 +182,9 @@ class QuotaGate:
         self._clock = clock
         self._log = log
         self._day: date = date.min
-        self._bills = dict[str, _Bill]()
+        self._bills: dict[str, _Bill] = {}
         self._runs = defaultdict[ConversationKey, set[_MeteredRun]](set)
-        self._updated = dict[str, float]()
+        self._updated: dict[str, float] = {}
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
 

@@ -32,7 +32,7 @@ class Retention:
         Raises:
             LooplineError: it is written in another way, or twice.
         """
-        days = dict[str, int]()
+        days: dict[str, int] = {}
         for text in written:
             tenant, _, number = text.rpartition("=")
             if not (number.isascii() and number.isdecimal()) or len(number) > 5:
@@ -44,7 +44,7 @@ class Retention:
 
     async def forget_expired(self, log: TimelineLog, now: datetime) -> Sequence[ConversationKey]:
         """Forget the conversations that nobody has used for too long; return their keys."""
-        forgotten = list[ConversationKey]()
+        forgotten: list[ConversationKey] = []
         for tenant, days in self.by_tenant.items():
             if days:
                 outcome = await forget_inactive(log, now - timedelta(days=days), tenant=tenant)

@@ -88,9 +88,9 @@ class SocketHost:
                 engineio_logger=False,
             ),
         )
-        self._principals = dict[str, Principal]()
-        self._places = dict[str, ListenerPlace]()
-        self._pumps = dict[tuple[str, ConversationKey], asyncio.Task[None]]()
+        self._principals: dict[str, Principal] = {}
+        self._places: dict[str, ListenerPlace] = {}
+        self._pumps: dict[tuple[str, ConversationKey], asyncio.Task[None]] = {}
         self._ending: asyncio.Task[None] | None = None
         self._is_asked = False
         handlers: Mapping[str, _Handler] = {

@@ -62,7 +62,7 @@ class UiMessage(BaseModel):
 
     def answers(self) -> dict[str, Json]:
         """Return the approvals and outputs of calls."""
-        answers = dict[str, Json]()
+        answers: dict[str, Json] = {}
         for part in self.parts:
             match part:
                 case {
@@ -79,7 +79,7 @@ class UiMessage(BaseModel):
 
     def approvals(self) -> dict[str, str]:
         """Return the signed approvals that the message brings, by call."""
-        approvals = dict[str, str]()
+        approvals: dict[str, str] = {}
         for part in self.parts:
             match part:
                 case {

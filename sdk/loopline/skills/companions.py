@@ -107,7 +107,7 @@ def read_tools(path: Path, stored: bytes) -> tuple[SkillTool, ...]:
         BundleError: it is malformed; the message names file and line.
     """
     rows = _Rows(path, "tools", _document(path, stored), MAX_TOOLS)
-    tools = list[SkillTool]()
+    tools: list[SkillTool] = []
     for index, row in rows:
         rows.check_keys(index, row, _TOOL_KEYS)
         texts = {key: bare_text(row.get(key)) for key in _TOOL_KEYS}

@@ -31,7 +31,7 @@ def joined_with_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
     """
     if not skill.imports:
         return skill
-    imported = dict[str, Skill]()
+    imported: dict[str, Skill] = {}
     _collect([skill], by_id, imported)
     sources = dict(skill.sources)
     bodies, short_bodies = [skill.body], [skill.compact or skill.body]
@@ -55,7 +55,7 @@ def joined_with_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
 
 def _numbered_after(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
     """Add the sources behind the others, and return their new numbers by their old ones."""
-    numbers = dict[int, int]()
+    numbers: dict[int, int] = {}
     for number, source in added.items():
         numbers[number] = max(sources, default=0) + 1
         sources[numbers[number]] = source

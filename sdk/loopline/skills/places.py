@@ -48,7 +48,7 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
             taken[skill.id] = skill
             added.append(skill)
     by_id = {skill.full_id: skill for skill in (*skills, *added)}
-    joined = list[Skill]()
+    joined: list[Skill] = []
     for skill in added:
         try:
             joined.append(joined_with_imports(skill, by_id))

@@ -60,7 +60,7 @@ def skill_selections(config: object) -> dict[str, SkillSelection]:
     """
     if not isinstance(config, Mapping):
         raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
-    by_consumer = dict[str, SkillSelection]()
+    by_consumer: dict[str, SkillSelection] = {}
     for consumer, patterns in cast("Mapping[object, object]", config).items():
         name = REACT if consumer == REACT_SHORT else consumer
         if not isinstance(name, str) or name in by_consumer:

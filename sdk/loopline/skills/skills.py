@@ -43,7 +43,7 @@ class Skills:
             raise BundleError(f"no folder of skills at {root}: create it, or name another root")
         own = [(path, DEFAULT_NAMESPACE) for path in sorted(root.glob(f"*/{FILE}"))]
         spaced = [(path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{FILE}"))]
-        by_id = dict[str, Skill]()
+        by_id: dict[str, Skill] = {}
         for skill in read_skills([*own, *spaced]):
             existing = by_id.setdefault(skill.full_id, skill)
             if existing is not skill:

@@ -35,7 +35,7 @@ class IsolationError(Exception):
 
 def read_start(descriptor: int) -> dict[str, Any]:
     """Return what the sandbox says of the execution, and leave an empty standard input."""
-    parts = list[bytes]()
+    parts: list[bytes] = []
     while part := os.read(descriptor, 1 << 16):
         parts.append(part)
     start: dict[str, Any] = marshal.loads(b"".join(parts))
@@ -157,7 +157,7 @@ def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
 
 def isolate(start: Mapping[str, Any]) -> None:
     """Put in force all that the execution asks for, tell the supervisor, and wait until it lets the program begin."""
-    features = list[str]()
+    features: list[str] = []
     if start["isolated"]:
         os.umask(0o027)
         drop_rights(start["user"])

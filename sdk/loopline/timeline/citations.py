@@ -440,7 +440,7 @@ class _Scanner:
 
 
 def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
-    indexes = dict[int, list[int]]()
+    indexes: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
         indexes.setdefault(run.length, []).append(index)
     spans, at = list[tuple[int, int]](), 0

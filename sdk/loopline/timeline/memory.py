@@ -319,7 +319,7 @@ def _shown(
     conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
     """Return whose blocks a fork shows and up to which seq; each begins where the previous one ends."""
-    shown = dict[ConversationKey, int]()
+    shown: dict[ConversationKey, int] = {}
     before = 0
     for owner, last in [*stored.shows.items(), (conversation, len(stored.blocks))]:
         if before < min(last, seq):

@@ -75,7 +75,7 @@ class OpenQuestions:
 
 def unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]:
     """Return the newest question of each call that has neither an answer nor a result, with its block."""
-    questions = dict[str, tuple[Block, ToolQuestion]]()
+    questions: dict[str, tuple[Block, ToolQuestion]] = {}
     for block, body in _QUESTIONS.among(blocks):
         match body:
             case ToolQuestion(call_id=call_id):

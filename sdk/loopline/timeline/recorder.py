@@ -307,7 +307,7 @@ class Recorder:
     def _take(self, blocks: Sequence[Block]) -> None:
         self._read_at = time.monotonic()  # other processes append in the time of this machine
         self.timeline.extend(blocks)
-        foreign = list[Block]()
+        foreign: list[Block] = []
         for block in blocks:
             self._listener(block)
             if block.term != self._term:

@@ -127,7 +127,7 @@ def _redacted_spans(
     parts = redacted_parts(redactor, text)
     starts = list(accumulate((len(part) for part, _ in parts), initial=0))
     new_starts = list(accumulate((len(new) for _, new in parts), initial=0))
-    moved = list[SourceSpan]()
+    moved: list[SourceSpan] = []
     for span in spans:
         number = min(bisect_right(starts, span.start), len(parts)) - 1
         before = parts[number][0][: span.start - starts[number]]

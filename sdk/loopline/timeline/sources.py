@@ -176,7 +176,7 @@ def _walked(path: str) -> str:
     """Return the path without `.` and `..`, removed as in RFC 3986 (5.2.4)."""
     if "/." not in path:
         return path
-    segments = list[str]()
+    segments: list[str] = []
     for segment in path.split("/")[1:]:
         if segment == "..":
             segments[-1:] = []

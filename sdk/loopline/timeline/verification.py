@@ -225,7 +225,7 @@ def _support(share: float, run: int, missing: Sequence[str]) -> Support:
 
 
 def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
-    positions = dict[str, list[int]]()
+    positions: dict[str, list[int]] = {}
     for position, term in enumerate(sentence):
         positions.setdefault(term, []).append(position)
     longest, before = 0, dict[int, int]()

@@ -116,7 +116,7 @@ def clash(paths: Collection[str]) -> str:
     A folder and a file cannot have one name, and two names may not differ in their case alone: on some file systems
     they are one.
     """
-    seen = dict[str, tuple[str, bool]]()
+    seen: dict[str, tuple[str, bool]] = {}
     for path in paths:
         names = path.split("/")
         for end in range(1, len(names) + 1):

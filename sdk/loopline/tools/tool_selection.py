@@ -114,7 +114,7 @@ async def select_tools(
 
 def requested_tools(timeline: Timeline, turn: int) -> list[str]:
     """Return the tools that calls of `react.request_tools` added to the turn, in their order."""
-    names = list[str]()
+    names: list[str] = []
     for result in timeline.turn(turn).results:
         if result.tool == REQUEST_TOOLS and result.status == "ok":
             ref = CallRef(turn_id=f"turn_{turn}", call_id=result.call_id, part="call")

@@ -92,7 +92,7 @@ class CheckoutTool(RerunnableTool):
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the changes that make the tree."""
         files = call.context.workspace
-        tree = dict[str, FileAdded]()
+        tree: dict[str, FileAdded] = {}
         for text in _refs(arguments):
             for block in await _selected(call, text, ("files",)):
                 if isinstance(block.body, FileAdded):

@@ -58,10 +58,10 @@ class CallServer:
         self._features = frozenset(features)
         self._is_member = is_member
         self._spent = False
-        self._numbers = set[int]()
+        self._numbers: set[int] = set()
         self._events = 0
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.token: str = os.urandom(32).hex()
         self.refused: list[str] = []
         self.features: Collection[str] = ()

@@ -108,7 +108,7 @@ class GroupEntry:
 
 def parents() -> dict[str, Path]:
     """Return the folder below which groups may be made, by controller; empty where there is none."""
-    own = dict[str, str]()
+    own: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

@@ -45,7 +45,7 @@ class FargateSandbox:
 
     async def features(self) -> Sequence[Feature]:
         """Return whether the library, the task definition and the filter are here."""
-        features = list[Feature]()
+        features: list[Feature] = []
         try:
             await self._aws.has_definition(self._settings.task_definition)
             features.append(Feature("task definition", True, self._settings.task_definition))

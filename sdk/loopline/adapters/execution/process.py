@@ -232,7 +232,7 @@ class BubblewrapSandbox:
     @cached_property
     def _system(self) -> Sequence[str]:
         """The folders of the system beside /usr, and that of the programs' Python if it is elsewhere."""
-        options = list[str]()
+        options: list[str] = []
         for name in _LINKS:
             path = Path("/", name)
             if path.is_symlink():

@@ -70,7 +70,7 @@ class RunFolder:
         self, turn: str, contract: Iterable[ContractFile], limit: int
     ) -> list[ProducedFile]:
         """Return the files of the contract as they are: plain files only, no link is followed."""
-        produced = list[ProducedFile]()
+        produced: list[ProducedFile] = []
         for file in contract:
             data, problem = self._read(f"{turn}/{file.name}", limit)
             produced.append(ProducedFile(name=file.name, data=data, problem=problem))
@@ -128,7 +128,7 @@ def _content(descriptor: int, limit: int) -> tuple[bytes | None, str]:
         return None, "it has a second name: write a file of its own"
     if status.st_size > limit:
         return None, f"file_too_large: it has {status.st_size:,} bytes, and may have {limit:,}"
-    parts = list[bytes]()
+    parts: list[bytes] = []
     while part := os.read(descriptor, 1 << 20):
         parts.append(part)
     return b"".join(parts), ""

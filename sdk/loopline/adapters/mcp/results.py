@@ -37,7 +37,7 @@ def tool_specs(listed: Iterable[Tool]) -> tuple[McpToolSpec, ...]:
 
     Left out is a tool with an odd name, with arguments that are no object, or with a huge schema.
     """
-    specs = dict[str, McpToolSpec]()
+    specs: dict[str, McpToolSpec] = {}
     for tool in listed:
         parameters, output = tool.input_schema, tool.output_schema
         size = len(dumps([parameters, output]))

@@ -151,7 +151,7 @@ class BundleServer:
         self, context: Context, params: types.CompleteRequestParams
     ) -> types.CompleteResult:
         del context
-        values = list[str]()
+        values: list[str] = []
         if isinstance(params.ref, types.ResourceTemplateReference):  # skills have no arguments
             values += await self._served.complete(params.argument.name, params.argument.value)
         return types.CompleteResult(completion=types.Completion(values=values[:COMPLETIONS]))
@@ -308,7 +308,7 @@ async def _elicited(
     context: Context, questions: tuple[ServedQuestion, ...]
 ) -> dict[str, Json] | None:
     """Return the answers of a client of the older protocol; None if it declines one for which a turn is paused."""
-    answers = dict[str, Json]()
+    answers: dict[str, Json] = {}
     for question in questions:
         form = _form(question)
         result = await context.session.elicit_form(

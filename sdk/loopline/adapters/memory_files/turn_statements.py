@@ -225,7 +225,7 @@ async def counted_terms(connection: AsyncConnection, query: TurnQuery) -> tuple[
         return ()
     owned = select(func.count()).select_from(TEXTS.join(CONVERSATIONS))
     texts = (await connection.execute(owned.where(is_owned_by(query.owner)))).scalar_one()
-    terms = list[QueryTerm]()
+    terms: list[QueryTerm] = []
     for term in query.terms:
         holding = select(func.count()).select_from(WORDS)
         holding = holding.where(_match(query.owner, quoted(term)))

@@ -111,7 +111,7 @@ class OpenAiChat(HttpModel):
 
     def _messages(self, prompt: Prompt) -> Iterator[bytes]:
         """Yield the messages; the images of a round's results stand in a message of the user behind all of them."""
-        images = list[bytes]()
+        images: list[bytes] = []
         for message in prompt.messages:
             if images and not isinstance(message, ToolMessage):
                 yield _image_message(images)
@@ -163,7 +163,7 @@ class OpenAiChat(HttpModel):
 
         The text of such a message goes into the message before it.
         """
-        messages = list[tuple[bytes, list[bytes]]]()
+        messages: list[tuple[bytes, list[bytes]]] = []
         for message in prompt.messages:
             match message:
                 case AssistantMessage():

@@ -191,7 +191,7 @@ def _texts(content: Json) -> Sequence[tuple[str, bool]]:
     """Return the texts of a content, and whether each is thinking; Mistral sends a list of parts."""
     if isinstance(content, str):
         return ((content, False),)
-    texts = list[tuple[str, bool]]()
+    texts: list[tuple[str, bool]] = []
     for part in map(as_object, as_list(content)):
         match part:
             case {"type": "text"}:
@@ -316,7 +316,7 @@ class ChatReplyParser(ReplyParser):
 
     def _take(self, chunk: _Chunk) -> list[TextDelta]:
         self.report(chunk.usage)
-        deltas = list[TextDelta]()
+        deltas: list[TextDelta] = []
         for choice in chunk.choices:
             self._finish_reason = choice.finish_reason or self._finish_reason
             for call in choice.calls:

@@ -96,7 +96,7 @@ class CallForm(NamedTuple):
         calls_by_id = {
             call.provider_id: call for call in reversed(message.calls) if call.provider_id
         }
-        parts = list[JsonObject]()
+        parts: list[JsonObject] = []
         for part in echo.parts if echo else ():
             if text_in(part, "type") != self.type:
                 parts.append(part)

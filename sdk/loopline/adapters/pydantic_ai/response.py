@@ -88,7 +88,7 @@ class BridgedReplyParser:
         Raises:
             ModelReplyTooLarge: the reply holds more than is read of one.
         """
-        deltas = list[TextDelta]()
+        deltas: list[TextDelta] = []
         match event:
             case PartStartEvent(part=ToolCallPart(args=args)):  # read when the reply is over
                 self._calls_begun += 1

@@ -194,7 +194,7 @@ def _add_digests(connection: Connection) -> None:
     for column in ("digest BLOB", "bytes INTEGER"):
         connection.execute(f"ALTER TABLE blocks ADD COLUMN {column}")
     connection.execute("DROP TRIGGER IF EXISTS blocks_are_not_changed")
-    chained = set[int]()
+    chained: set[int] = set()
     for (row,) in execute(connection, statements.SELECT_CONVERSATION_IDS).fetchall():
         _chain(connection, row, chained)
 
@@ -209,7 +209,7 @@ def _chain(connection: Connection, row: int, chained: set[int]) -> None:
         _chain(connection, owner, chained)
         point = {"owner": owner, "last": last}
         digest, size = execute(connection, statements.SELECT_CHAIN_POINT, point).fetchone()
-    batch = list[dict[str, int | bytes]]()
+    batch: list[dict[str, int | bytes]] = []
     for block in own_rows(connection, row):
         digest = link_of(block).after(digest, block.seq)
         size += len(block.body) if block.blob is None else LARGE_BYTES
@@ -315,7 +315,7 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
     if target.exists():
         raise StoreError(f"{target} exists already: name a new file")
     unfinished = target.with_name(f"{target.name}{UNFINISHED}")
-    copied = set[str]()
+    copied: set[str] = set()
     try:
         make_private_folder(target.parent)
         referenced = _copy(path, blobs, unfinished, copies, copied)

@@ -46,7 +46,7 @@ class AgUi(FollowedRun):
         super().__init__(run)
         self._thread_id = conversation.name
         self._thread = AgUiThread()
-        self._interrupts = dict[str, JsonObject]()
+        self._interrupts: dict[str, JsonObject] = {}
         self._step = ""
 
     def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:

@@ -12,11 +12,11 @@ class AgUiThread:
     """The messages of a thread, and its state: plans, the sources that answers cite, and files."""
 
     def __init__(self) -> None:
-        self._messages = dict[str, JsonObject]()
-        self._calls = dict[str, list[Json]]()
+        self._messages: dict[str, JsonObject] = {}
+        self._calls: dict[str, list[Json]] = {}
         self._plans = JsonObject()
-        self._sources = dict[str, Json]()
-        self._files = list[Json]()
+        self._sources: dict[str, Json] = {}
+        self._files: list[Json] = []
 
     @property
     def messages(self) -> list[Json]:

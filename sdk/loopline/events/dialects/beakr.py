@@ -41,7 +41,7 @@ class Beakr:
 
     def __init__(self) -> None:
         self._open_calls: list[Json] = []
-        self._streamed = set[str]()
+        self._streamed: set[str] = set()
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""

@@ -127,7 +127,7 @@ class DialectEncoder:
         return self._records(self._fold.close())
 
     def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
-        records = list[Record]()
+        records: list[Record] = []
         for meta, event in events:
             for draft in self._vocabulary.drafts(meta, event):
                 record_id = self._id(meta, draft)

@@ -162,7 +162,7 @@ class _DeltaCounters:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        self._open = list[str]()
+        self._open: list[str] = []
 
     def next(self, channel: str, text: str) -> KdCubeEvent:
         """Return the next delta of a channel."""

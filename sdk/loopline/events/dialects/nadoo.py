@@ -39,7 +39,7 @@ class Nadoo:
 
     def __init__(self) -> None:
         self._node = ""
-        self._streamed = set[str]()
+        self._streamed: set[str] = set()
         self._held_tokens: list[RecordDraft] | None = []
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:

@@ -113,7 +113,7 @@ class TurnOutcomeFold:
     """What is known of the outcome of a turn, from its events."""
 
     def __init__(self) -> None:
-        self._questions = dict[str, str]()
+        self._questions: dict[str, str] = {}
         self._answer = AnswerGiven(text="", flag="", sources=(), usage=Usage())
         self._usage = Usage()
 

@@ -59,7 +59,7 @@ class Element:
 def elements(text: str) -> list[Element]:
     """Return the elements of the whole text, in order."""
     reading = ChannelSplitter()
-    result = list[Element]()
+    result: list[Element] = []
     for element, part in [*reading.take(text), *reading.end()]:
         if not result or result[-1] is not element:
             result.append(element)

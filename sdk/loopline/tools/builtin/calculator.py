@@ -164,7 +164,7 @@ class _Expression:
         opening = self._next
         self._expect("(", name)
         self._deeper(opening.at)
-        values = list[Number]()
+        values: list[Number] = []
         while self._next.text != ")":
             values.append(self._sum())
             if self._next.text != ",":

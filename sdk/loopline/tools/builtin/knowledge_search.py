@@ -237,7 +237,7 @@ class KnowledgeSearchTool(RerunnableTool):
     ) -> dict[str, Sequence[Passage]]:
         """Return what each space answers, after all have answered or failed."""
         searches = (self._spaces[name](query, limit=limit) for name in searched)
-        answers = dict[str, Sequence[Passage]]()
+        answers: dict[str, Sequence[Passage]] = {}
         for name, answer in zip(
             searched, await asyncio.gather(*searches, return_exceptions=True), strict=True
         ):
@@ -265,7 +265,7 @@ def merge_passages(
         if passage.score >= threshold and (passage.measured or not threshold)
     ]
     best = sorted(candidates, key=lambda pair: (-pair[0].score, pair[1]))
-    different = dict[str, SpacePassage]()
+    different: dict[str, SpacePassage] = {}
     for passage, _ in best:
         different.setdefault(passage.passage.ref, passage)
     return list(different.values())[:limit]

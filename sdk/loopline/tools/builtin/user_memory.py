@@ -175,7 +175,7 @@ def _refs(arguments: JsonObject) -> list[str]:
 
 async def _checked_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[str, ...]:
     """Return the refs of a fact; what was only recalled is no ground for remembering it."""
-    refs = list[str]()
+    refs: list[str] = []
     for text in _refs(arguments):
         try:
             ref = parse(text.strip())

@@ -67,7 +67,7 @@ class CassettePlayer:
         self._requests: list[RecordedRequest] = []
         self._unserved: defaultdict[_Key, deque[RecordedRequest]] = defaultdict(deque)
         self._responses: dict[int, RecordedResponse] = {}
-        times = dict[int, ClockTimes]()
+        times: dict[int, ClockTimes] = {}
         for line in lines:
             match line:
                 case RecordedRequest():
