@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests.doors.bundles import QUESTION, ledger
-from tests.doors.command import Loopline, finish, wait_for
+from tests.doors.command import LIMIT_SECONDS, Loopline, finish, wait_for
 from tests.doors.terminal import Terminal
 
 
@@ -37,6 +39,29 @@ def test_a_second_signal_ends_the_process_at_once(slow: Loopline) -> None:
     process.send_signal(signal.SIGINT)
     os.kill(process.pid, signal.SIGCONT)
     assert finish(process).code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+INTERRUPTED = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from loopline.cli.process import execute
+from loopline.cli.terminal import Screen
+
+
+async def work(screen: Screen) -> int:
+    ThreadPoolExecutor().submit(time.sleep, 600)
+    raise KeyboardInterrupt
+
+
+execute(work)
+"""
+
+
+def test_ctrl_c_waits_for_no_thread_of_a_tool() -> None:
+    """As the second one does that is pressed when the turn has ended and the process has not."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=LIMIT_SECONDS)
+    assert ended.returncode == 128 + signal.SIGINT
 
 
 def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) -> None:

@@ -65,7 +65,7 @@ def execute(
         code = FAILED
     except KeyboardInterrupt:
         screen.stop_animation()
-        code = BY_SIGNAL + signal.SIGINT
+        exit_now(BY_SIGNAL + signal.SIGINT)
     except Exception as error:
         problem = f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)"
         _report(error, problem, screen, as_json=as_json)
