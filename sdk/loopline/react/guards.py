@@ -352,7 +352,7 @@ class CallChecker:
         parent, dash, _ = call.call_id.partition("-")
         since = list(dropwhile(lambda batch_call: batch_call.call_id != parent, batch))
         later = [*since[1:], call] if dash else since  # a program's call comes after its parent
-        return turn.call_counts - Counter(later_call.tool for later_call in later)
+        return Counter(turn.call_counts) - Counter(later_call.tool for later_call in later)
 
     async def filter_result(self, guarded: GuardedCall, outcome: Outcome) -> Outcome:
         """Return the outcome as the guards let the model read it: its text, and that of each section."""

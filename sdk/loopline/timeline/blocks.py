@@ -82,7 +82,7 @@ class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
 
 
-class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A runner starts a turn with this configuration; recorded again when the configuration changes.
 
     It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model
@@ -113,7 +113,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.repositories if self.knowledge is None else (self.knowledge,)
 
 
-class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The message that begins a turn, with the turn's own limits and the schema of its answer."""
 
     text: str
@@ -199,7 +199,7 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.notes"]] = "react.notes"
 
 
-class ToolCalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolCalled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The model called a tool."""
 
     call_id: str

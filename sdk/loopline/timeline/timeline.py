@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import ClassVar, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.attachments import UserAttachment
@@ -72,14 +72,13 @@ _FOUND = BodyUnion[FoundBody](FoundBody)
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 
-@dataclass(slots=True)
-class _Names:
+class _Names(Struct):
     """An index of blocks by ref, made at the first lookup, since most turns look nothing up."""
 
-    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
-    newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
-    plans: dict[str, Block] = field(default_factory=dict[str, Block])
-    files: dict[str, Block] = field(default_factory=dict[str, Block])
+    blocks: dict[str, Block] = {}
+    newest: dict[tuple[str, str], Block] = {}
+    plans: dict[str, Block] = {}
+    files: dict[str, Block] = {}
     block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
@@ -143,7 +142,7 @@ class Timeline:
         self._waiting: dict[int, list[Block]] = {}  # blocks of turns that nobody has asked for
         self._started: dict[int, None] = {}
         self._kept_folds: dict[str, object] = {}
-        self._names = _Names()
+        self._names: _Names | None = None
         block_list = list(blocks)
         for block in block_list[: _count(block_list, self.base.covers)]:
             self.blocks.append(block)
@@ -258,8 +257,7 @@ class Timeline:
 
     def find(self, ref: Ref) -> Block | None:
         """Return the block that a ref names, ignoring its span; None if there is none."""
-        names = self._names
-        names.extend(self.blocks)
+        names = self._names_now()
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
                 kind = "conv.range.summary"
@@ -277,15 +275,22 @@ class Timeline:
             case FileRef(area="user.attachments", version=None):
                 return names.blocks.get(str(structs.replace(ref, span=None)))
             case FileRef(area="files" | "outputs"):
-                return self._find_file(structs.replace(ref, span=None))
+                return self._find_file(names, structs.replace(ref, span=None))
             case PlanRef(plan_id=plan_id):
                 return names.plans.get(plan_id)
             case _:
                 return None
 
-    def _find_file(self, ref: FileRef) -> Block | None:
+    def _names_now(self) -> _Names:
+        """Return the index of all blocks, made at the first lookup."""
+        if self._names is None:
+            self._names = _Names()
+        self._names.extend(self.blocks)
+        return self._names
+
+    def _find_file(self, names: _Names, ref: FileRef) -> Block | None:
         """Return the version that the ref names, else the newest of the turn, else what the turn began with."""
-        names, number = self._names, turn_number(ref.turn_id)
+        number = turn_number(ref.turn_id)
         if ref.version is not None:
             return names.blocks.get(str(ref))
         block = names.files.get(str(ref))

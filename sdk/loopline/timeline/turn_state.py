@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -56,15 +55,14 @@ EndBody = Draft | Completion | Exit | UserStop
 _END = BodyUnion[EndBody](EndBody)
 
 
-class Batch(Struct):
+class Batch(Struct, gc=False):
     """The calls of one decision and the results so far."""
 
     calls: list[ToolCalled] = []
     results: dict[str, ToolResult] = {}
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """The state of one turn, from the user's prompt to its exit.
 
     `open_round` is a round without a decision yet, and it `overflowed` if its request was too long. `pending` are the
@@ -84,25 +82,25 @@ class Turn:
     started_at: datetime | None = None
     open_round: RoundStart | None = None
     overflowed: bool = False
-    open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
-    results: list[ToolResult] = field(default_factory=list[ToolResult])
-    started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
-    pending: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
-    tool_answers: dict[str, str] = field(default_factory=dict[str, str])
-    answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
-    children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
-    decisions: list[Decision] = field(default_factory=list[Decision])
-    batches: list[Batch] = field(default_factory=list[Batch])
-    proxied: dict[str, ProxiedCall] = field(default_factory=dict[str, ProxiedCall])
-    open_proxied: dict[str, ProxiedCall] = field(default_factory=dict[str, ProxiedCall])
-    call_counts: Counter[str] = field(default_factory=Counter[str])
-    failure_counts: Counter[str] = field(default_factory=Counter[str])
-    notice_codes: list[str] = field(default_factory=list[str])
-    notice_counts: Counter[str] = field(default_factory=Counter[str])
+    open_calls: dict[str, ToolCalled] = {}
+    results: list[ToolResult] = []
+    started: dict[str, ToolStarted] = {}
+    pending: dict[str, ToolPending] = {}
+    tool_answers: dict[str, str] = {}
+    answers: dict[str, UserAnswer] = {}
+    children: dict[str, RunChild] = {}
+    decisions: list[Decision] = []
+    batches: list[Batch] = []
+    proxied: dict[str, ProxiedCall] = {}
+    open_proxied: dict[str, ProxiedCall] = {}
+    call_counts: dict[str, int] = {}
+    failure_counts: dict[str, int] = {}
+    notice_codes: list[str] = []
+    notice_counts: dict[str, int] = {}
     selected: ToolsSelected | None = None
     steered_at_round: int | None = None
     draft: Draft | None = None
-    completions: list[Completion] = field(default_factory=list[Completion])
+    completions: list[Completion] = []
     exit: Exit | None = None
     stopped: bool = False
     usage: Usage = NO_USAGE
@@ -145,7 +143,7 @@ class Turn:
                 self.overflowed = True
             case Notice(code=code):
                 self.notice_codes.append(code)
-                self.notice_counts[code] += 1
+                self.notice_counts[code] = self.notice_counts.get(code, 0) + 1
 
     def _set_time(self, block: Block, body: RoundStart | ToolPending) -> None:
         """Take the time that the runner measured instead of the time between blocks."""
@@ -190,7 +188,7 @@ class Turn:
                 self.open_calls[call_id] = body
                 for batch in self.batches[-1:]:
                     batch.calls.append(body)
-                    self.call_counts[body.tool] += 1
+                    self.call_counts[body.tool] = self.call_counts.get(body.tool, 0) + 1
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
@@ -205,7 +203,7 @@ class Turn:
                     self.tool_answers[call_id] = answer
                 call = self.open_calls.pop(call_id, None)
                 if call is not None and status == "error":
-                    self.failure_counts[_digest(call)] += 1
+                    self._count_failure(call)
                 self.pending.pop(call_id, None)
                 self.results.append(body)
                 for batch in self.batches[-1:]:
@@ -219,11 +217,15 @@ class Turn:
         match body:
             case ProxiedCall(call_id=call_id):
                 self.proxied[call_id] = self.open_proxied[call_id] = body
-                self.call_counts[body.tool] += 1
+                self.call_counts[body.tool] = self.call_counts.get(body.tool, 0) + 1
             case ProxiedResult(call_id=call_id, status=status):
                 call = self.open_proxied.pop(call_id, None)
                 if call is not None and status == "error":
-                    self.failure_counts[_digest(call)] += 1
+                    self._count_failure(call)
+
+    def _count_failure(self, call: ToolCalled | ProxiedCall) -> None:
+        digest = _digest(call)
+        self.failure_counts[digest] = self.failure_counts.get(digest, 0) + 1
 
     def _take_end(self, _: Block, body: EndBody) -> None:
         self.tool_answers.clear()
@@ -281,7 +283,7 @@ class Turn:
 
     def failures(self, call: ToolCalled | ProxiedCall) -> int:
         """Return how often this call failed before with the same arguments."""
-        return self.failure_counts[_digest(call)]
+        return self.failure_counts.get(_digest(call), 0)
 
 
 def _digest(call: ToolCalled | ProxiedCall) -> str:
