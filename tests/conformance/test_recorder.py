@@ -123,9 +123,19 @@ async def asking(log: TimelineLog) -> AsyncGenerator[tuple[Recorder, asyncio.Tas
         yield pen, task
 
 
+class NoTurns:
+    """A process that runs no turn and has read none."""
+
+    def steer(self, conversation: ConversationKey, seq: int) -> None:
+        """Tell nobody."""
+
+    def last_seq(self, conversation: ConversationKey) -> int | None:
+        """Return None."""
+
+
 def inbox(log: TimelineLog) -> InterruptQueue:
     """The inbox of the conversation."""
-    return InterruptQueue(log, HERE, steered=lambda _: None, last_seq=lambda: None)
+    return InterruptQueue(log, HERE, NoTurns())
 
 
 async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_too(

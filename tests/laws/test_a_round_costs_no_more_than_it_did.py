@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Generator
@@ -62,7 +63,7 @@ ALONE = {
     "refs of calls written": 2,
     "prompts made": 1,
     "deltas made": 0,
-    "calls of the package's functions": 371,
+    "calls of the package's functions": 369,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
@@ -79,11 +80,11 @@ A_TURN = {
     "tasks": 2,
     "ticks of the event loop": 6,
     "appends": 4,
-    "calls of the package's functions": 702,
+    "calls of the package's functions": 697,
 }
 """What a first turn costs at most that answers at once, from its message to its result."""
 
-A_LATER_TURN = A_TURN | {"calls of the package's functions": 711}
+A_LATER_TURN = A_TURN | {"calls of the package's functions": 706}
 """The same of a turn that shows those before it."""
 
 
@@ -94,6 +95,11 @@ def is_reader(function: object) -> bool:
     """Whether the function is that of a decoder of bodies."""
     decoder: object = getattr(function, "__self__", None)
     return getattr(decoder, "type", None) in STORED_FORMS
+
+
+def is_of_the_package(kind: type[object]) -> bool:
+    """Whether the type is one of the package's."""
+    return kind.__module__.partition(".")[0] == loopline.__name__
 
 
 class Tally:
@@ -190,6 +196,21 @@ async def test_a_turn_in_memory_costs_no_more_than_it_did(
             counted.append(tally.counts.copy())
     counts = {name: min(tally[name] for tally in counted) for name in limits}
     assert {name: count for name, count in counts.items() if count > limits[name]} == {}
+
+
+async def test_a_turn_that_has_ended_leaves_nothing_to_the_collector() -> None:
+    async with opened("memory:", lambda: Instant(2)) as harness:
+        await harness.conversation("the first loads what all others have").say("go")
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await harness.conversation("c").say("go")
+            gc.collect()
+            left = [kind.__name__ for kind in map(type, gc.garbage) if is_of_the_package(kind)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert left == []
 
 
 async def test_only_turns_that_are_asked_for_are_folded() -> None:

@@ -57,8 +57,8 @@ async def watched(
     """An interrupter of a turn, its clock, and the interruptions that reached calls."""
     clock, cut = FakeClock(), list[InterruptCause]()
     async with recorder_of(MemoryLog(clock), clock) as recorder:
-        interrupter = Interrupter(recorder, clock, cut.append)
-        async with interrupter.watch(deadline):
+        interrupter = Interrupter(recorder, clock)
+        async with interrupter.watch(deadline, cut.append):
             yield interrupter, clock, cut
 
 
@@ -228,7 +228,7 @@ async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> No
     clock = FakeClock()
     log = ReadsCounted(clock)
     async with recorder_of(log, clock) as recorder:
-        interrupter = Interrupter(recorder, clock, lambda _: None)
+        interrupter = Interrupter(recorder, clock)
 
         async def busily() -> None:
             """Append without a pause; meanwhile another process has a steer appended."""
@@ -237,7 +237,7 @@ async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> No
                 await recorder.record(Notes(text="busy"))
                 await asyncio.sleep(POLL_SECONDS / 8)
 
-        async with interrupter.watch(None), asyncio.timeout(10):
+        async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):
             with pytest.raises(Interrupted, match="steer"):
                 await interrupter.run(busily)
     assert log.reads == 0
@@ -247,13 +247,13 @@ async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
     clock = FakeClock()
     log = ReadsCounted(clock)
     async with recorder_of(log, clock) as recorder:
-        interrupter = Interrupter(recorder, clock, lambda _: None)
+        interrupter = Interrupter(recorder, clock)
 
         async def idly() -> None:
             await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
             await for_ever()
 
-        async with interrupter.watch(None), asyncio.timeout(10):
+        async with interrupter.watch(None, lambda _: None), asyncio.timeout(10):
             with pytest.raises(Interrupted, match="steer"):
                 await interrupter.run(idly)
     assert log.reads == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
@@ -87,12 +86,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._checks = checks or InputChecks()
         self._turns = turns
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
-        self.interrupts: InterruptQueue = InterruptQueue(
-            log,
-            conversation,
-            steered=partial(turns.steer, conversation),
-            last_seq=lambda: turns.last_seq(conversation),
-        )
+        self.interrupts: InterruptQueue = InterruptQueue(log, conversation, turns)
 
     @overload
     async def say(

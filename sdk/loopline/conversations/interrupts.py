@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
@@ -53,25 +54,25 @@ class Receipt:
         return turn_id(self.turn)
 
 
+class LocalTurns(Protocol):
+    """The turns that run in this process."""
+
+    def steer(self, conversation: ConversationKey, seq: int) -> None:
+        """Have the conversation's turn look at once: the user has steered it, by the block of that seq."""
+        ...
+
+    def last_seq(self, conversation: ConversationKey) -> int | None:
+        """Return the last seq of the conversation that was read here, None if nothing was read."""
+        ...
+
+
 class InterruptQueue:
-    """Messages that wait in the log until a round takes them or the user recalls them.
+    """Messages that wait in the log until a round takes them or the user recalls them."""
 
-    `steered` is called when the turn that runs here should look at once; `last_seq` returns the last seq that was read
-    here, None if nothing was read.
-    """
-
-    def __init__(
-        self,
-        log: TimelineLog,
-        conversation: ConversationKey,
-        *,
-        steered: Callable[[int], None],
-        last_seq: Callable[[], int | None],
-    ) -> None:
+    def __init__(self, log: TimelineLog, conversation: ConversationKey, turns: LocalTurns) -> None:
         self._log = log
         self._conversation = conversation
-        self._steered = steered
-        self._last_seq = last_seq
+        self._turns = turns
 
     async def followup(
         self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
@@ -94,7 +95,7 @@ class InterruptQueue:
         """
         turn = await self._newest("there is nothing to steer: say something first")
         receipt = await self._add(UserSteer(text=checked_text(text)), turn, files, key)
-        self._steered(receipt.seq)
+        self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
     async def questions(self) -> Sequence[ToolQuestion]:
@@ -223,7 +224,7 @@ class InterruptQueue:
         """
         if not isinstance(body, Feedback):
             check_own(self._conversation)
-        last_seq = self._last_seq()
+        last_seq = self._turns.last_seq(self._conversation)
         if last_seq is None:
             summary = await self._log.find(self._conversation)
             last_seq = summary.head if summary else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, structs
@@ -64,7 +63,8 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         """Return the recorder of a turn, whose time passes from now on, and the sink of its events."""
         uid = self.summary.uid if self.summary else ""
         turn = self.subscriptions.observed(self.conversation, uid, number)
-        sink = self.subscriptions.sink(turn, self.timeline, sender)
+        audience = self.subscriptions.audience(turn, self.timeline, sender)
+        sink = audience.receive
         recorder = Recorder(
             self.log,
             self.timeline,
@@ -74,15 +74,10 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             term=self.term,
             clock=self.clock,
             listener=sink,
-            is_heard=partial(self.subscriptions.has, self.conversation, sender),
-            has_user=partial(self._has_user, sender),
+            is_heard=audience.is_there,
+            has_user=audience.has_user,
         )
         return recorder, sink
-
-    def _has_user(self, sender: Subscriber | None) -> bool:
-        """Return whether somebody who hears a question can answer it: the sender of a child run is its parent."""
-        is_child = parent_name(self.conversation.name) is not None
-        return self.subscriptions.has(self.conversation, None if is_child else sender)
 
     async def interrupt(self, number: int) -> None:
         """End a turn that a runner began and left, although cancelled meanwhile."""

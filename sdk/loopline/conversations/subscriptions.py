@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from loopline.clock import Clock
 from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
 from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
@@ -89,34 +91,25 @@ class Subscriptions:
             if not subscribers:
                 del self._subscribers[conversation]
 
-    def sink(self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None) -> EventSink:
-        """Return the one sink of a turn's events: for the observer, the log, the sender and the subscribers."""
-        conversation = turn.conversation
-        observe = None
+    def audience(
+        self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None
+    ) -> Audience:
+        """Return all who receive the events of a turn, with its sender if there is one."""
+        observation = None
         if self._observer is not None:
-            observe = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))
-        logs = logger.isEnabledFor(logging.INFO)
+            observation = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))
+        return Audience(
+            conversation=turn.conversation,
+            sender=sender,
+            subscribers=self._subscribers,
+            observation=observation,
+            redactor=self._redactor,
+            logs=logger.isEnabledFor(logging.INFO),
+        )
 
-        def publish(event: Event) -> None:
-            match event:
-                case Block():
-                    if observe is not None:
-                        observe.tell(event)
-                    if logs:
-                        log_block(conversation.name, event)
-                case Delta():
-                    event = _redacted(event, self._redactor)
-            if sender is not None:
-                sender.receive(event)
-            if self._subscribers:
-                for subscriber in tuple(self._subscribers.get(conversation, ())):
-                    subscriber.receive(event)
-
-        return publish
-
-    def has(self, conversation: ConversationKey, sender: Subscriber | None = None) -> bool:
-        """Return whether there is a sender, or anybody subscribes to the conversation."""
-        return sender is not None or conversation in self._subscribers
+    def has(self, conversation: ConversationKey) -> bool:
+        """Return whether anybody subscribes to the conversation."""
+        return conversation in self._subscribers
 
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
@@ -150,6 +143,42 @@ class Subscriptions:
             turn = self.observed(parent.conversation, parent.uid, parent.number)
             caller = Caller(turn, child.call_id)
         return ObservedTurn(conversation=conversation, uid=uid, turn=number, caller=caller)
+
+
+class Audience(Struct, frozen=True, kw_only=True):
+    """Who receives the events of a turn: the observer, the program's log, the sender and the subscribers."""
+
+    conversation: ConversationKey
+    sender: Subscriber | None
+    subscribers: Mapping[ConversationKey, Sequence[Subscriber]]
+    observation: _Observation | None
+    redactor: Redactor | None
+    logs: bool
+
+    def receive(self, event: Event) -> None:
+        """Pass the event on to everybody."""
+        match event:
+            case Block():
+                if self.observation is not None:
+                    self.observation.tell(event)
+                if self.logs:
+                    log_block(self.conversation.name, event)
+            case Delta():
+                event = _redacted(event, self.redactor)
+        if self.sender is not None:
+            self.sender.receive(event)
+        if self.subscribers:
+            for subscriber in tuple(self.subscribers.get(self.conversation, ())):
+                subscriber.receive(event)
+
+    def is_there(self) -> bool:
+        """Return whether there is a sender, or anybody subscribes to the conversation."""
+        return self.sender is not None or self.conversation in self.subscribers
+
+    def has_user(self) -> bool:
+        """Return whether somebody who hears a question can answer it: the sender of a child run is its parent."""
+        is_child = parent_name(self.conversation.name) is not None
+        return self.conversation in self.subscribers if is_child else self.is_there()
 
 
 def _redacted(delta: Delta, redactor: Redactor | None) -> Delta:
@@ -201,18 +230,40 @@ def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
             return
 
 
-async def tell_busy(
-    log: TimelineLog, conversation: ConversationKey, sink: EventSink | None
-) -> None:
-    """Tell the sender of a turn, and the log of the program, which turn it waits for."""
-    try:
-        timeline = await open_timeline(log, conversation)
-    except StoreError:
-        return  # the turn itself reads the store next, and raises what is wrong with it
-    text = "another turn is about to run"
-    running = next(iter(timeline.unfinished), None)
-    if running is not None and running.started_at is not None:
-        text = f"{turn_id(running.number)} has been running since {running.started_at:%H:%M:%S} UTC"
-    logger.info("conversation %r is busy: %s", conversation.name, text)
-    if sink is not None:
-        sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
+class BusyNotice:
+    """A notice of which turn the sender of a turn waits for, told once it has waited `BUSY_SECONDS`, until it ends."""
+
+    def __init__(
+        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, sink: EventSink | None
+    ) -> None:
+        self._log = log
+        self._conversation = conversation
+        self._sink = sink
+        self._telling: asyncio.Task[None] | None = None
+        self._alarm = clock.alarm(BUSY_SECONDS, self._begin)
+
+    async def end(self) -> None:
+        """Tell nothing more."""
+        self._alarm.cancel()
+        telling, self._telling = self._telling, None
+        if telling is not None:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    def _begin(self) -> None:
+        self._telling = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell the sender, and the log of the program."""
+        try:
+            timeline = await open_timeline(self._log, self._conversation)
+        except StoreError:
+            return  # the turn itself reads the store next, and raises what is wrong with it
+        text = "another turn is about to run"
+        running = next(iter(timeline.unfinished), None)
+        if running is not None and running.started_at is not None:
+            since = f"{running.started_at:%H:%M:%S} UTC"
+            text = f"{turn_id(running.number)} has been running since {since}"
+        logger.info("conversation %r is busy: %s", self._conversation.name, text)
+        if self._sink is not None:
+            self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))

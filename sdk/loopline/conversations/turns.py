@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Container
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,11 +19,10 @@ from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
 from loopline.conversations.subscriptions import (
-    BUSY_SECONDS,
+    BusyNotice,
     Subscriber,
     Subscriptions,
     replay,
-    tell_busy,
 )
 from loopline.conversations.turn_checks import check_confirmed, check_known
 from loopline.conversations.turn_log import IN_TURN, in_turn
@@ -339,63 +338,47 @@ class Turns:
         return bool(stopped)
 
     async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
-        conversation = pending.request.conversation
+        """Take the lease and run the chosen turn; a sender who has to wait is told which turn it waits for.
+
+        Raises:
+            ConflictError: it may not wait, and another turn runs.
+        """
+        request, conversation = pending.request, pending.request.conversation
         _inside.set(_inside.get() | {conversation})
+        queue = self._queues.setdefault(conversation, asyncio.Lock())
+        if not request.wait and queue.locked():
+            raise ConflictError(f"conversation {conversation.name!r} is being run already")
+        is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
+        notice = BusyNotice(self._log, self._clock, conversation, request.sink) if is_told else None
         try:
-            async with self._lease(pending.request) as term:
-                cached = await self._current(conversation, is_new=pending.request.is_new)
-                check_known(cached.timeline)
-                number = await pending.request.choose(cached.timeline)
-                timeline = await reaching(self._log, conversation, cached.timeline, number)
-                check_known(timeline)
-                check_confirmed(timeline, number)
-                if self._bundle is not None:
-                    await self._bundle.services.background.settle(conversation, timeline)
-                cached.timeline = timeline
-                if cached.summary is None:
-                    cached.summary = await self._log.find(conversation)
-                lease = self._leased(conversation, cached, term)
-                return await self._run_chosen(pending, lease, number)
+            async with queue, self._log.lease(conversation, wait=request.wait) as term:
+                if notice is not None:
+                    await notice.end()
+                return await self._run_leased(pending, term)
         except asyncio.CancelledError:
             if not pending.stopping:
                 raise
             _uncancel()
             raise StoppedInQueue("the turn was stopped before it was begun") from None
-
-    @asynccontextmanager
-    async def _lease(self, request: Request) -> AsyncGenerator[int, None]:
-        """Take the lease of the conversation; a sender who has to wait is told which turn it waits for.
-
-        Raises:
-            ConflictError: it may not wait, and another turn runs.
-        """
-        conversation = request.conversation
-        queue = self._queues.setdefault(conversation, asyncio.Lock())
-        if not request.wait and queue.locked():
-            raise ConflictError(f"conversation {conversation.name!r} is being run already")
-        notices: list[asyncio.Task[None]] = []
-
-        def notify() -> None:
-            telling = tell_busy(self._log, conversation, request.sink)
-            notices.append(asyncio.create_task(telling))
-
-        is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
-        alarm = self._clock.alarm(BUSY_SECONDS, notify) if is_told else None
-
-        async def end_wait() -> None:
-            if alarm is not None:
-                alarm.cancel()
-            while notices:
-                notice = notices.pop()
-                notice.cancel()
-                await asyncio.gather(notice, return_exceptions=True)
-
-        try:
-            async with queue, self._log.lease(conversation, wait=request.wait) as term:
-                await end_wait()
-                yield term
         finally:
-            await end_wait()
+            if notice is not None:
+                await notice.end()
+
+    async def _run_leased(self, pending: _PendingRequest, term: int) -> TurnResult[Any]:
+        """Choose the turn from the newest blocks, and run it."""
+        request, conversation = pending.request, pending.request.conversation
+        cached = await self._current(conversation, is_new=request.is_new)
+        check_known(cached.timeline)
+        number = await request.choose(cached.timeline)
+        timeline = await reaching(self._log, conversation, cached.timeline, number)
+        check_known(timeline)
+        check_confirmed(timeline, number)
+        if self._bundle is not None:
+            await self._bundle.services.background.settle(conversation, timeline)
+        cached.timeline = timeline
+        if cached.summary is None:
+            cached.summary = await self._log.find(conversation)
+        return await self._run_chosen(pending, self._leased(conversation, cached, term), number)
 
     async def _current(self, conversation: ConversationKey, *, is_new: bool) -> _CachedConversation:
         """Return the conversation with its newest blocks, from the cache where it is there."""

@@ -104,9 +104,9 @@ class ToolExecutor:
         self._runtime = runtime
         self._context = context
         self._interrupter = interrupter
-        self._checker = CallChecker(runtime, lambda: context.tools)
+        self._checker = CallChecker(runtime, context)
         self._running: dict[str, _RunningCall] = {}
-        self._programs = ProgramHost(runtime, self._checker, self._invoke_proxied)
+        self._programs = ProgramHost(runtime, self._checker)
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._pulled: dict[str, Block] = {}
 
@@ -353,7 +353,14 @@ class ToolExecutor:
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
-        proxied = ProxiedCalls(self._programs, call, effect, self._context.tools, children.outbox)
+        proxied = ProxiedCalls(
+            self._programs,
+            self._invoke_proxied,
+            call,
+            effect,
+            self._context.tools,
+            children.outbox,
+        )
         invocation = self._tool_call(parsed, effect, children, beside, proxied)
         step = self._timed(tool, copied_arguments(arguments), invocation)
         outcome = await children.run(_closing(proxied, step))

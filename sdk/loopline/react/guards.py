@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import dropwhile
 from string import Formatter
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -277,12 +278,21 @@ class CheckedCall(Struct, frozen=True):
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
 
 
+class ToolOffer(Protocol):
+    """What the loop offers to its model now."""
+
+    @property
+    def tools(self) -> ToolSet:
+        """The tools."""
+        ...
+
+
 class CallChecker:
     """Reads the calls of a turn, and has its guards judge them and look over their results."""
 
-    def __init__(self, runtime: ToolRuntime, tools: Callable[[], ToolSet]) -> None:
+    def __init__(self, runtime: ToolRuntime, offer: ToolOffer) -> None:
         self._recorder = runtime.recorder
-        self._tools = tools
+        self._offer = offer
         self._guards = Guards(tuple(runtime.guards))
         self._options = runtime.options
         self._deps = runtime.deps
@@ -290,7 +300,7 @@ class CallChecker:
     def parse(self, call: ToolCalled) -> CheckedCall:
         """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
         try:
-            tool = self._tools().find(call.tool)
+            tool = self._offer.tools.find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
             return CheckedCall(call, error, Claim("read"), call.arguments)

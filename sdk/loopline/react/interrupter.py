@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Literal, Self, TypeVar
 
 from msgspec import Struct
 
-from loopline.clock import Clock
+from loopline.clock import Alarm, Clock
 from loopline.errors import StoreBusy
 from loopline.timeline import Recorder
 
@@ -39,16 +39,16 @@ class _Step(Struct):
 class Interrupter:
     """The scope of one turn: an interruption cuts off what the turn waits for, and no step begins after the deadline.
 
-    A steer in this process interrupts at once; one from another process, when it is read from the log. While calls run,
-    `interrupt_calls` is called with the cause, and cuts them off one by one.
+    It watches over the turn as a context manager. A steer in this process interrupts at once; one from another process,
+    when it is read from the log.
     """
 
-    def __init__(
-        self, recorder: Recorder, clock: Clock, interrupt_calls: Callable[[InterruptCause], None]
-    ) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock) -> None:
         self._recorder = recorder
         self._clock = clock
-        self._interrupt_calls = interrupt_calls
+        self._interrupt_calls: Callable[[InterruptCause], None] | None = None
+        self._alarms: tuple[Alarm, ...] = ()
+        self._polling: asyncio.Task[None] | None = None
         self._step: _Step | None = None
         self._deadline: float | None = None
         self._deadline_reached = False
@@ -62,29 +62,32 @@ class Interrupter:
             deadline is not None and self._recorder.elapsed_seconds >= deadline
         )
 
-    @asynccontextmanager
-    async def watch(self, deadline: float | None) -> AsyncGenerator[None, None]:
-        """Watch over the turn, which may run so many seconds in all."""
+    def watch(
+        self, deadline: float | None, interrupt_calls: Callable[[InterruptCause], None]
+    ) -> Self:
+        """Return the watch over the turn, which may run so many seconds in all.
+
+        While calls run, `interrupt_calls` is called with the cause, and cuts them off one by one.
+        """
+        self._deadline, self._interrupt_calls = deadline, interrupt_calls
+        return self
+
+    async def __aenter__(self) -> None:
         self._recorder.on_steer = self._take_steer
-        self._deadline = deadline
-        alarm = None
-        if deadline is not None and not self.is_late:
-            seconds_left = deadline - self._recorder.elapsed_seconds
-            alarm = self._clock.alarm(seconds_left, self._reach_deadline)
-        polls: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(
-            POLL_SECONDS, lambda: polls.append(asyncio.create_task(self._poll()))
-        )
-        try:
-            yield
-        finally:
-            self._recorder.on_steer = None
-            if alarm is not None:
-                alarm.cancel()
-            timer.cancel()
-            for poll in polls:
-                poll.cancel()
-                await asyncio.gather(poll, return_exceptions=True)
+        timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._begin_to_poll)
+        self._alarms = (timer,)
+        if self._deadline is not None and not self.is_late:
+            seconds_left = self._deadline - self._recorder.elapsed_seconds
+            self._alarms = (timer, self._clock.alarm(seconds_left, self._reach_deadline))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._recorder.on_steer = self._interrupt_calls = None  # else the turn is in a circle
+        for alarm in self._alarms:
+            alarm.cancel()
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """Return the outcome of a step that may be cut off; after the deadline no step begins.
@@ -123,7 +126,8 @@ class Interrupter:
         """Cut off what runs; return whether that was a step."""
         step = self._step
         if step is None:
-            self._interrupt_calls(why)
+            if self._interrupt_calls is not None:
+                self._interrupt_calls(why)
         elif step.task is not None and step.cause is None and (step.steerable or why != "steer"):
             step.cause = why
             step.task.cancel()
@@ -138,6 +142,9 @@ class Interrupter:
     def _reach_deadline(self) -> None:
         self._deadline_reached = True
         self.interrupt("deadline")
+
+    def _begin_to_poll(self) -> None:
+        self._polling = asyncio.create_task(self._poll())
 
     async def _poll(self) -> None:
         """Look for steers of other processes until cancelled; what an append returns need not be read."""

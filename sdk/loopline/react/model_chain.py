@@ -10,7 +10,6 @@ from loopline.errors import (
     ModelError,
     ModelOverflow,
     ModelRequestError,
-    ModelUnavailable,
 )
 from loopline.models import Model, Reply, Usage, well_formed
 from loopline.prompt import NATIVE, DecodedReply, protocol
@@ -118,25 +117,13 @@ class ModelChain:
         prompt = self._context.prompt(purpose, longer=self._recorder.turn.cut_off)
         self._reading = reading = self._format(traces=traces)
         stream = ReplyStream(self._texts, reading)
-
-        async def begin(attempt: int) -> None:
-            if reading.before:
-                await compute(partial(stream.begin, attempt), characters=len(reading.before))
-            else:
-                stream.begin(attempt)
-            stream.open()
-
-        async def retry(attempt: int, error: ModelUnavailable, seconds: float) -> None:
-            stream.retract(error, seconds)
-            await begin(attempt + 1)
-
         retries = RetryPolicy(
             clock=self._runtime.clock,
             retries=self._runtime.options.model_retries,
             has_fallback=has_fallback,
-            on_retry=retry,
+            on_retry=stream.retry,
         )
-        await begin(1)
+        await stream.open(1)
         reply = await request_reply(self._context.metered, prompt, stream, retries)
         stream.close()
         return reply

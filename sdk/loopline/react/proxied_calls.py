@@ -60,7 +60,6 @@ class ProgramHost(Struct, frozen=True):
 
     runtime: ToolRuntime
     checker: CallChecker
-    invoke: Invoke
 
 
 class ProxiedCalls:
@@ -71,9 +70,16 @@ class ProxiedCalls:
     """
 
     def __init__(
-        self, host: ProgramHost, parent: ToolCalled, effect: Effect, tools: ToolSet, outbox: Outbox
+        self,
+        host: ProgramHost,
+        invoke: Invoke,
+        parent: ToolCalled,
+        effect: Effect,
+        tools: ToolSet,
+        outbox: Outbox,
     ) -> None:
         self._host = host
+        self._invoke = invoke
         self._parent = parent
         self._effect = effect
         self._tools = tools
@@ -196,7 +202,7 @@ class ProxiedCalls:
             raise parsed.tool
         self._outbox.progress(call.tool)
         children = Children(call.call_id, self._host.runtime, spawn=None)
-        outcome = await self._host.invoke(parsed, children)
+        outcome = await self._invoke(parsed, children)
         if parsed.guarded is not None:
             outcome = await self._host.checker.filter_result(parsed.guarded, outcome)
         return await self._record_outcome(parsed, outcome, start)

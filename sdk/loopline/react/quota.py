@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from loopline.errors import LooplineError, ModelError
 from loopline.models import Capabilities, Model, Price, Prompt, Usage
@@ -35,8 +36,7 @@ class OutOfBudget(ModelError):
     """The request is not sent: too little of the turn's budget is left, or none of its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Struct, frozen=True, gc=False):
     """Tokens and US dollars."""
 
     tokens: int = 0
@@ -46,8 +46,7 @@ class Amount:
         return Amount(self.tokens + amount.tokens, self.cost + amount.cost)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestEstimate:
+class RequestEstimate(Struct, frozen=True, kw_only=True, gc=False):
     """A request before it is sent: its estimated input and its output limit, in tokens.
 
     The price is in US dollars for a million tokens, 0 where nobody knows one. An answer may use what is kept for it.
@@ -92,8 +91,7 @@ class RequestEstimate:
         return output
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
+class Remaining(Struct, frozen=True, gc=False):
     """What is left of the limits; None where there is no limit."""
 
     tokens: int | None
@@ -105,8 +103,7 @@ class Remaining:
         return Remaining(tokens, None if self.cost is None else self.cost - used.cost)
 
 
-@dataclass(slots=True, eq=False)
-class Quota:
+class Quota(Struct, eq=False):
     """The limits of one run, and what it and its child runs have used of them.
 
     What was used before this process ran it is read from the log; `settled` came since, `reserved` is in flight.
@@ -119,13 +116,13 @@ class Quota:
     deadline_seconds: float | None = None
     elapsed_seconds: Callable[[], float] | None = None
     answer_share: float = 0.0
-    recorded: Amount = field(default_factory=Amount)
-    settled: Amount = field(default_factory=Amount)
+    recorded: Amount = Amount()
+    settled: Amount = Amount()
     reserved: Amount | None = None
     estimated: Usage = NO_USAGE
     estimated_cost: float = 0.0
     running: bool = False
-    children: dict[str, Quota] = field(default_factory=dict[str, "Quota"])
+    children: dict[str, Quota] = {}
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def open(

@@ -51,6 +51,7 @@ from loopline.timeline import (
     citations,
     plan,
 )
+from loopline.timeline.tasks import compute
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""
@@ -452,7 +453,7 @@ class _StreamFilters(Struct, frozen=True, kw_only=True):
 
 
 class ReplyStream:
-    """A reply as subscribers receive it while it is written; each attempt is begun, opened and closed."""
+    """A reply as subscribers receive it while it is written; each attempt is opened, and the last one closed."""
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
@@ -470,25 +471,28 @@ class ReplyStream:
         else:
             self._feed(filters, filters.splitter.feed(piece.text))
 
-    def begin(self, attempt: int) -> None:
-        """Read what was written before the reply; subscribers receive nothing of it yet."""
-        self._attempt, self._filters, self._written = attempt, None, []
-        if self._reading.before:
-            self._target = ChannelTexts(lambda _: None)
-            filters = self._filters = self._new_filters()
-            self._feed(filters, filters.splitter.feed(self._reading.before))
-
-    def open(self) -> None:
+    async def open(self, attempt: int) -> None:
         """Send subscribers the text from before the reply, and from now on the text that arrives."""
-        texts = self._target.texts if self._reading.before else {}
-        self._texts.begin(texts, self._written, self._attempt)
+        self._attempt, self._filters, self._written = attempt, None, []
+        texts: Mapping[str, str] = {}
+        if self._reading.before:
+            await compute(self._read_before, characters=len(self._reading.before))
+            texts = self._target.texts
+        self._texts.begin(texts, self._written, attempt)
         self._target = self._texts
 
-    def retract(self, error: ModelUnavailable, seconds: float) -> None:
-        """Retract the texts of an attempt that is given up."""
+    def _read_before(self) -> None:
+        """Read what was written before the reply; subscribers receive nothing of it yet."""
+        self._target = ChannelTexts(lambda _: None)
+        filters = self._filters = self._new_filters()
+        self._feed(filters, filters.splitter.feed(self._reading.before))
+
+    async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
+        """Retract the texts of an attempt that is given up, and open the next."""
         self._texts.retract()
         text = f"{error}; asked again in {seconds:.1f} s"
-        self._texts(Delta(type="progress", channel="model", text=text, attempt=self._attempt))
+        self._texts(Delta(type="progress", channel="model", text=text, attempt=attempt))
+        await self.open(attempt + 1)
 
     def close(self) -> None:
         """Emit what is held back, because the reply is complete."""

@@ -64,7 +64,7 @@ class React(Generic[T_co]):
         self._recorder = runtime.recorder
         self._options = runtime.options
         self._context = context
-        self._interrupter = Interrupter(runtime.recorder, runtime.clock, self._interrupt_calls)
+        self._interrupter = Interrupter(runtime.recorder, runtime.clock)
         self._executor = ToolExecutor(runtime, context, self._interrupter)
         self._texts = texts = ChannelTexts(runtime.listen)
         self._chain = ModelChain(runtime, models, context, texts)
@@ -91,9 +91,10 @@ class React(Generic[T_co]):
             LeaseLost: another runner has taken the conversation over.
         """
         run = wrap(self._run, self._extensions.middleware)
-        async with self._interrupter.watch(self._options.deadline_seconds):
+        deadline = self._options.deadline_seconds
+        async with self._interrupter.watch(deadline, self._interrupt_calls):
             try:
-                return await self._interrupter.run(lambda: run(payload), steerable=False)
+                return await self._interrupter.run(partial(run, payload), steerable=False)
             except Interrupted:  # the middleware took too long
                 return self._result or await self._run(payload)
             except asyncio.CancelledError:
