@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 LOG_ROWS = 500
 """After so many rows the thread moves the write-ahead log into the file, which waits for the disk."""
+LOG_PAGES = 4_096
+"""A log of more pages that others have gone on to write is moved to its end while nobody can."""
 SLOW_SECONDS = 0.02
 """After a commit by the event loop that took longer, the thread makes those of the next `PAUSE` times as long."""
 PAUSE = 4
@@ -268,8 +270,9 @@ class WriterThread(JobThread):
         self._pool = pool
         self._on_rollback = on_rollback
         self._in_use = Lock()
-        self._rows_in_file = 0
-        self._is_log_long = False
+        self._moved_rows = 0
+        self._is_moving = False
+        self._moving: Connection | None = None
         self._paused_until = 0.0
         self._connection: Connection | None = None
         self._patience = 0.0
@@ -288,8 +291,7 @@ class WriterThread(JobThread):
     @property
     def is_idle(self) -> bool:
         """Return whether the event loop may commit: the thread is not at work, and the disk was not slow just now."""
-        is_paused = time.monotonic() < self._paused_until
-        return not (self._is_log_long or is_paused or self._in_use.locked())
+        return time.monotonic() >= self._paused_until and not self._in_use.locked()
 
     def at_once(self, work: Callable[[Connection], T]) -> list[T]:
         """Return the result of work in one transaction, made on the calling thread; nothing if another writes meanwhile.
@@ -340,20 +342,31 @@ class WriterThread(JobThread):
         try:
             connection = self._connect()
             retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
-            result = self._commit(connection, work)
+            return self._commit(connection, work)
         except BaseException as error:
             self._undo(error)
             raise
-        if self._is_log_long:
-            self._move_log(connection)
-        return result
 
-    def _move_log(self, connection: Connection) -> None:
-        """Move the write-ahead log into the file; if others write or read meanwhile, the next commit goes on with it."""
-        with suppress(*DATABASE_ERRORS):  # everything is kept, in the log
-            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if moved == pages:
-                self._rows_in_file, self._is_log_long = connection.total_changes, False
+    def _move_log(self) -> None:
+        """Move the write-ahead log into the file, while the event loop goes on to commit.
+
+        SQLite begins the log anew once all of it is in the file. If others always write meanwhile, and it is long, what they
+        wrote is moved while nobody can.
+        """
+        with suppress(*DATABASE_ERRORS, StoreError):  # everything is kept, in the log
+            pages, moved = self._checkpoint()
+            if moved < pages and pages > LOG_PAGES:
+                with self._in_use:
+                    self.transact(lambda _: self._checkpoint())
+        self._is_moving = False
+
+    def _checkpoint(self) -> tuple[int, int]:
+        """Move what nobody reads from the log any more; return the pages of the log, and how many were moved."""
+        if self._moving is None:
+            self._check_file()
+            self._moving = self._pool.take()
+        _, pages, moved = self._moving.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return pages, moved
 
     def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         result = work(connection)
@@ -363,7 +376,10 @@ class WriterThread(JobThread):
         end = time.monotonic()
         if end - start > SLOW_SECONDS:
             self._paused_until = end + PAUSE * (end - start)
-        self._is_log_long = connection.total_changes - self._rows_in_file > LOG_ROWS
+        if connection.total_changes - self._moved_rows > LOG_ROWS and not self._is_moving:
+            self._moved_rows, self._is_moving = connection.total_changes, True
+            with suppress(StoreError):  # it is being closed, which moves the log too
+                self._put(self._move_log)
         return result
 
     def _undo(self, error: BaseException) -> None:
@@ -394,7 +410,7 @@ class WriterThread(JobThread):
             self._check_file()  # which SQLite would create
             connection = self._connection = self._pool.take()
             self._patience = set_patience(connection, 0.0)  # `transact` itself waits
-            self._rows_in_file, self._is_log_long = 0, False
+            self._moved_rows = 0
         return connection
 
     def _check_file(self) -> None:
@@ -419,4 +435,6 @@ class WriterThread(JobThread):
         """Finish the jobs that were submitted, then close the file."""
         super().close()
         self._disconnect()
+        if self._moving is not None:
+            self._moving.close()
         self._pool.close()
