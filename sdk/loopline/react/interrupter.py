@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, Self, TypeVar
 
 from msgspec import Struct
@@ -47,8 +47,9 @@ class Interrupter:
         self._recorder = recorder
         self._clock = clock
         self._interrupt_calls: Callable[[InterruptCause], None] | None = None
-        self._alarms: tuple[Alarm, ...] = ()
-        self._polling: asyncio.Task[None] | None = None
+        self._alarm: Alarm | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._step: _Step | None = None
         self._deadline: float | None = None
         self._deadline_reached = False
@@ -74,20 +75,19 @@ class Interrupter:
 
     async def __aenter__(self) -> None:
         self._recorder.on_steer = self._take_steer
-        timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._begin_to_poll)
-        self._alarms = (timer,)
         if self._deadline is not None and not self.is_late:
             seconds_left = self._deadline - self._recorder.elapsed_seconds
-            self._alarms = (timer, self._clock.alarm(seconds_left, self._reach_deadline))
+            self._alarm = self._clock.alarm(seconds_left, self._reach_deadline)
+        self._look_in(POLL_SECONDS)
 
     async def __aexit__(self, *_: object) -> None:
         self._recorder.on_steer = self._interrupt_calls = None  # else the turn is in a circle
-        for alarm in self._alarms:
-            alarm.cancel()
-        polling, self._polling = self._polling, None
-        if polling is not None:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        for timer in (self._alarm, self._next_look):
+            if timer is not None:
+                timer.cancel()
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """Return the outcome of a step that may be cut off; after the deadline no step begins.
@@ -143,21 +143,24 @@ class Interrupter:
         self._deadline_reached = True
         self.interrupt("deadline")
 
-    def _begin_to_poll(self) -> None:
-        self._polling = asyncio.create_task(self._poll())
+    def _look_in(self, seconds: float) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(seconds, self._look)
 
-    async def _poll(self) -> None:
-        """Look for steers of other processes until cancelled; what an append returns need not be read."""
-        recorder = self._recorder
-        while True:
-            try:
-                if recorder.quiet_seconds < POLL_SECONDS:
-                    newest = recorder.waiting_steer_after(self._newest_steer)
-                else:
-                    newest = await recorder.newest_steer_after(self._newest_steer)
-            except StoreBusy:  # another writer holds it for a moment
-                newest = 0
-            if newest > self._newest_steer:
-                self._newest_steer = newest
-                self.interrupt("steer")
-            await asyncio.sleep(max(POLL_SECONDS - recorder.quiet_seconds, 0.0))
+    def _look(self) -> None:
+        """Look for steers of other processes; what an append returned lately need not be read."""
+        quiet_seconds = self._recorder.quiet_seconds
+        if quiet_seconds < POLL_SECONDS:
+            self._take_newest(self._recorder.waiting_steer_after(self._newest_steer))
+            self._look_in(POLL_SECONDS - quiet_seconds)
+        else:
+            self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        with suppress(StoreBusy):  # another writer holds it for a moment
+            self._take_newest(await self._recorder.newest_steer_after(self._newest_steer))
+        self._look_in(POLL_SECONDS)
+
+    def _take_newest(self, newest: int) -> None:
+        if newest > self._newest_steer:
+            self._newest_steer = newest
+            self.interrupt("steer")
