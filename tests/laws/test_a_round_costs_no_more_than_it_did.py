@@ -43,6 +43,7 @@ COUNTED: dict[CodeType, str] = {
     Context.prompt.__code__: "prompts made",
     Delta.__init__.__code__: "deltas made",
     MemoryLog.append.__code__: "appends",
+    MemoryLog.read.__code__: "reads",
     call_ref.__code__: "refs of calls written",
 }
 
@@ -80,11 +81,12 @@ A_TURN = {
     "tasks": 2,
     "ticks of the event loop": 6,
     "appends": 4,
-    "calls of the package's functions": 697,
+    "reads": 1,
+    "calls of the package's functions": 690,
 }
 """What a first turn costs at most that answers at once, from its message to its result."""
 
-A_LATER_TURN = A_TURN | {"calls of the package's functions": 706}
+A_LATER_TURN = A_TURN | {"calls of the package's functions": 701}
 """The same of a turn that shows those before it."""
 
 

@@ -42,6 +42,7 @@ from loopline.react import (
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.timeline import (
     NEW_TURN,
+    Block,
     BodyUnion,
     ConversationKey,
     Feedback,
@@ -407,14 +408,18 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._turns.check_outside(self.conversation)
         earlier = await self._sent_before(message)
         receipts = [] if earlier is None else [earlier]
+        began: Sequence[Block] | None = None
         wait = message.when_busy == "queue" or earlier is not None
         if wait and not receipts:
-            receipts.append(await self._store(body, message))
+            receipt, blocks = await self._store(body, message)
+            receipts.append(receipt)
+            began = blocks if receipt.seq == 1 else None
 
         async def choose(timeline: Timeline) -> int:
             """Return the turn of the message, which is recorded only now where it may not have to wait."""
             if not receipts:
-                receipts.append(await self._store(body, message))
+                receipt, _ = await self._store(body, message)
+                receipts.append(receipt)
             if timeline.seq < receipts[0].seq:
                 timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return receipts[0].turn
@@ -424,7 +429,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             choose=choose,
             sink=message.sink,
             wait=wait,
-            is_new=earlier is None and wait and receipts[0].seq == 1,
+            began=began,
             output=message.output,
             default=self._turns.output,
         )
@@ -467,12 +472,14 @@ class Conversation(ConversationReader, Generic[T_co]):
             message.on_receipt(receipt)
         return receipt
 
-    async def _store(self, body: UserPrompt, message: Message) -> Receipt:
-        """Store the message as the prompt of a new turn."""
-        receipt = await self.interrupts.append(body, NEW_TURN, message.files, key=message.key)
+    async def _store(self, body: UserPrompt, message: Message) -> tuple[Receipt, Sequence[Block]]:
+        """Store the message as the prompt of a new turn; return its receipt and all blocks that were not read here."""
+        receipt, blocks = await self.interrupts.append_input(
+            body, NEW_TURN, message.files, key=message.key
+        )
         if message.on_receipt is not None:
             message.on_receipt(receipt)
-        return receipt
+        return receipt, blocks
 
     async def _join(self, message: Message) -> TurnResult[Any] | None:
         """Add the message to the running turn and return its result; None if it came too late."""

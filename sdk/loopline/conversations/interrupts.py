@@ -222,6 +222,16 @@ class InterruptQueue:
         Raises:
             LooplineError: this is a child run, which may only be judged.
         """
+        receipt, _ = await self.append_input(body, turn, files, key=key)
+        return receipt
+
+    async def append_input(
+        self, body: Body, turn: int, files: Sequence[UserAttachment], *, key: str
+    ) -> tuple[Receipt, Sequence[Block]]:
+        """Append the same, and return beside the receipt all blocks behind the last one that was read here.
+
+        Where the key was used before there are none.
+        """
         if not isinstance(body, Feedback):
             check_own(self._conversation)
         last_seq = self._turns.last_seq(self._conversation)
@@ -232,9 +242,9 @@ class InterruptQueue:
         blocks = await self._log.append(self._conversation, entries, seen=last_seq, key=key)
         first = await self.receipt_of(key)
         if first is not None:
-            return first
+            return first, ()
         block = blocks[-len(entries)]
-        return Receipt(block.seq, block.turn)
+        return Receipt(block.seq, block.turn), blocks
 
     async def _newest(self, otherwise: str) -> int:
         summary = await self._log.find(self._conversation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -50,6 +50,7 @@ from loopline.react import (
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.timeline import (
     NEW_TURN,
+    Block,
     ConversationKey,
     ConversationSummary,
     Entry,
@@ -85,7 +86,8 @@ class ChildRun(Struct, frozen=True, kw_only=True):
 class Request(Struct, frozen=True, kw_only=True):
     """A request to run a turn; with `wait` False it does not queue behind another one.
 
-    `sink` receives the turn's events. A turn is `adopted` by who did not ask for it. `output` is the type of the answer,
+    `began` has the blocks of a conversation that was begun for this request, else it is None. `sink` receives the turn's
+    events. A turn is `adopted` by who did not ask for it. `output` is the type of the answer,
     and `default` the bundle's, by which an answer is read that was given before.
     """
 
@@ -96,7 +98,7 @@ class Request(Struct, frozen=True, kw_only=True):
     child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
-    is_new: bool = False
+    began: Sequence[Block] | None = None
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
 
@@ -245,7 +247,7 @@ class Turns:
                 choose=choose,
                 sink=sink,
                 child=of_parent,
-                is_new=child.is_new,
+                began=() if child.is_new else None,
             )
         )
 
@@ -367,7 +369,7 @@ class Turns:
     async def _run_leased(self, pending: _PendingRequest, term: int) -> TurnResult[Any]:
         """Choose the turn from the newest blocks, and run it."""
         request, conversation = pending.request, pending.request.conversation
-        cached = await self._current(conversation, is_new=request.is_new)
+        cached = await self._current(request, term)
         check_known(cached.timeline)
         number = await request.choose(cached.timeline)
         timeline = await reaching(self._log, conversation, cached.timeline, number)
@@ -380,12 +382,17 @@ class Turns:
             cached.summary = await self._log.find(conversation)
         return await self._run_chosen(pending, self._leased(conversation, cached, term), number)
 
-    async def _current(self, conversation: ConversationKey, *, is_new: bool) -> _CachedConversation:
-        """Return the conversation with its newest blocks, from the cache where it is there."""
+    async def _current(self, request: Request, term: int) -> _CachedConversation:
+        """Return the conversation with its newest blocks, from the cache where it is there.
+
+        One that began with the request has no others that a runner wrote in the first term; an append returns the rest.
+        """
+        conversation = request.conversation
         cached = self._cached.pop(conversation, None)
-        if cached is None:
-            timeline = Timeline() if is_new else await open_timeline(self._log, conversation)
-            cached = _CachedConversation(timeline)
+        if cached is None and request.began is not None and term == 1:
+            cached = _CachedConversation(Timeline(request.began))
+        elif cached is None:
+            cached = _CachedConversation(await open_timeline(self._log, conversation))
         else:
             cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
             cached.timeline = trimmed(cached.timeline)

@@ -137,7 +137,8 @@ class ToolExecutor:
                 await self._record_end(call, DENIED, "denied")
             else:
                 run.append(call)
-        await self.run_calls(run)
+        if run:
+            await self.run_calls(run)
 
     async def _settle_proxied(self) -> None:
         """Give every call of a program that was cut off its result: it is not begun again."""
