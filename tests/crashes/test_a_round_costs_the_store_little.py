@@ -14,7 +14,7 @@ from typing import TypeVar, TypeVarTuple
 import pytest
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.store_writer import LITTLE, LITTLE_BYTES
+from loopline.adapters.sql.conversation_states import LITTLE, LITTLE_BYTES
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.timeline import (
     NEW_TURN,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.store_writer import CACHED_CONVERSATIONS
+from loopline.adapters.sql.conversation_states import CACHED_CONVERSATIONS
 from loopline.errors import ConflictError, StoreBusy, StoreError, StoreFull
 from loopline.timeline import ConversationKey, Entry, Notes
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url

@@ -209,6 +209,9 @@ SELECT_STATE: Query = (
     .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
     .where(_IS_NAMED)
 )
+SELECT_HEADS = select(conversations.c.id, conversations.c.term, _head).where(
+    conversations.c.id.in_(_listed("rows"))
+)
 SELECT_ID: Query = select(conversations.c.id, null(), null(), null()).where(_IS_NAMED)
 SELECT_FORGOTTEN_AT = (
     select(tombstones.c.at)

@@ -36,6 +36,7 @@ class _PendingWrite(Generic[T]):
     It is `quick` if the event loop may do it.
     """
 
+    conversation: ConversationKey
     work: Callable[[Connection], T]
     survives_power_loss: bool
     quick: bool
@@ -121,7 +122,9 @@ class GroupCommit:
 
         It is `quick` if it has little to read and waits for no file.
         """
-        pending: _PendingWrite[T] = _PendingWrite(work, survives_power_loss, quick, [])
+        pending: _PendingWrite[T] = _PendingWrite(
+            conversation, work, survives_power_loss, quick, []
+        )
         is_alone = self._is_alone(conversation)
         if quick and is_alone and self._commit_at_once([pending]):
             if survives_power_loss and pending.refusal is None:
@@ -154,17 +157,17 @@ class GroupCommit:
 
     def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
         """Return whether there probably is little to read after that seq, as far as that is known without waiting."""
-        has_little = self.writer.has_little_after(conversation, seq)
+        has_little = self.writer.states.has_little_after(conversation, seq)
         if has_little is not None:
             return has_little
         return self.thread.check_at_once(
-            partial(self.writer.finds_little_after, conversation=conversation, seq=seq)
+            partial(self.writer.states.finds_little_after, conversation=conversation, seq=seq)
         )
 
     def has_nothing_after(self, conversation: ConversationKey, seq: int) -> bool:
         """Return whether the conversation ends at that seq, as far as that is known without waiting."""
         return self.thread.check_at_once(
-            partial(self.writer.is_head, conversation=conversation, seq=seq)
+            partial(self.writer.states.is_head, conversation=conversation, seq=seq)
         )
 
     async def drain(self) -> None:

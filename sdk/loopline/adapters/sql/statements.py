@@ -25,6 +25,9 @@ shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER B
 segments.last DESC LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND
 conversations.project = :project AND conversations.user = :user AND conversations.name =
 :name"""
+SELECT_HEADS = """SELECT conversations.id, conversations.term, (SELECT max(blocks.seq) AS max_1 FROM blocks
+WHERE blocks.conversation = conversations.id) AS anon_1 FROM conversations WHERE
+conversations.id IN (SELECT anon_2.value FROM json_each(:rows) AS anon_2)"""
 SELECT_ID = """SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
 conversations WHERE conversations.tenant = :tenant AND conversations.project = :project
 AND conversations.user = :user AND conversations.name = :name"""

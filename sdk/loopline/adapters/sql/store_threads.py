@@ -401,8 +401,8 @@ class WriterThread(JobThread):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             set_patience(connection, 0.0)
         except DATABASE_ERRORS as error:
-            self._disconnect()
-            raise store_error(self._path, error) from error
+            self._undo(error)
+            raise
 
     def _connect(self) -> Connection:
         connection = self._connection

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 from loopline.adapters.sql import statements
+from loopline.adapters.sql.conversation_states import (
+    CACHED_CONVERSATIONS,
+    ConversationState,
+    ConversationStates,
+)
 from loopline.adapters.sql.read_statements import SCHEMA_VERSION, BlockFilter
 from loopline.adapters.sql.rows import (
     AppendRequest,
@@ -23,7 +28,6 @@ from loopline.adapters.sql.rows import (
     LeaseOwner,
     StoreReader,
     encode_block,
-    from_milliseconds,
     key_parameters,
     lease_owner,
     schema_version,
@@ -58,12 +62,6 @@ from loopline.timeline.log import (
     warn_if_nearly_full,
 )
 
-CACHED_CONVERSATIONS = 1024
-"""How many conversations a process caches the state and the ordinals of."""
-
-LITTLE, LITTLE_BYTES = 64, 128 * 1024
-"""So many blocks of a conversation of so many bytes are read in a millisecond or two."""
-
 _COLLECTED_AT = "collected_at"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
@@ -71,31 +69,6 @@ _Parameters = dict[str, int | str]
 
 TypeCounts = dict[int, Counter[str]]
 """How many blocks of each type a turn has, by turn."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _State:
-    """What the writer knows of a conversation; `id` is None when it has no row, `head` 0 when it is empty.
-
-    `base` is the last seq that it inherits, `tip` the chain up to its head.
-    """
-
-    id: int | None = None
-    turns: int = 0
-    term: int = 0
-    base: int = 0
-    head: int = 0
-    tip: ChainPoint = field(default_factory=ChainPoint)
-    forgotten: datetime | None = None
-
-    @property
-    def size(self) -> ConversationSize:
-        return ConversationSize(blocks=self.head, bytes=self.tip.bytes)
-
-    def has_little_after(self, seq: int) -> bool:
-        """Return whether there is little to read after that seq."""
-        unread = self.head - seq
-        return unread <= 0 or (unread <= LITTLE and self.tip.bytes <= LITTLE_BYTES)
 
 
 @dataclass(slots=True)
@@ -129,14 +102,16 @@ class _Ordinals:
         default_factory=OrderedDict[int, tuple[int, TypeCounts]]
     )
 
-    def known(self, row: int, state: _State, turns: set[int]) -> TypeCounts | None:
+    def known(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
         """Return the counts of these turns up to the head, and perhaps of others; None if some must be read."""
         if not state.head:
             return {turn: Counter() for turn in turns}
         cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
         return cached if cached_head == state.head and turns <= cached.keys() else None
 
-    def read(self, connection: Connection, row: int, state: _State, turns: set[int]) -> TypeCounts:
+    def read(
+        self, connection: Connection, row: int, state: ConversationState, turns: set[int]
+    ) -> TypeCounts:
         """Return the counts of these turns up to the head; only what is not cached is read."""
         cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
         counts = {turn: cached[turn] for turn in turns & cached.keys()}
@@ -195,16 +170,18 @@ class LeaseClaim:
 class Write(Protocol):
     """One of the writes of a transaction."""
 
+    @property
+    def conversation(self) -> ConversationKey:
+        """Return what is written to."""
+        ...
+
     def attempt(self, connection: Connection) -> None:
         """Do it, and note its result or why it was refused."""
         ...
 
 
 class StoreWriter:
-    """Writes to the store of one file. Only the writer thread may use it.
-
-    It caches the state of the conversations used last, until another process writes to the file.
-    """
+    """Writes to the store of one file, on one thread at a time."""
 
     def __init__(
         self,
@@ -219,39 +196,18 @@ class StoreWriter:
         self._limits = limits
         self._reader = StoreReader(path, blobs)
         self._ordinals = _Ordinals()
-        self._states: OrderedDict[ConversationKey, _State] = OrderedDict()
         self._pending = _PendingRows()
-        self._data_version: int | None = None
+        self.states: ConversationStates = ConversationStates()
 
     def clear_cache(self) -> None:
         """Drop what was learnt in transactions that were not kept."""
         self._ordinals.clear()
-        self._states.clear()
         self._pending = _PendingRows()
-        self._data_version = None
+        self.states.clear()
 
-    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool | None:
-        """Return whether there probably is little to read after that seq, None if unknown; any thread may ask."""
-        state = self._states.get(conversation)
-        return None if state is None else state.has_little_after(seq)
-
-    def finds_little_after(
-        self, connection: Connection, conversation: ConversationKey, seq: int
-    ) -> bool:
-        """Read whether there is little to read after that seq; outside of a transaction too."""
-        if data_version(connection) == self._data_version:  # which a later write of others changes
-            return self._state(connection, conversation).has_little_after(seq)
-        return _read_state(connection, conversation).has_little_after(seq)
-
-    def is_head(self, connection: Connection, conversation: ConversationKey, seq: int) -> bool:
-        """Return whether the conversation is known to end there; outside of a transaction too."""
-        state = self._states.get(conversation)
-        is_head = state is not None and state.head == seq
-        return is_head and data_version(connection) == self._data_version
-
-    def write(self, connection: Connection, batch: Iterable[Write]) -> None:
+    def write(self, connection: Connection, batch: Sequence[Write]) -> None:
         """Do these writes in the transaction, each of which notes itself what it is refused for."""
-        self._refresh(connection)
+        self._refresh(connection, [write.conversation for write in batch])
         for write in batch:
             write.attempt(connection)
         self._pending.write(connection)
@@ -260,7 +216,7 @@ class StoreWriter:
         self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
     ) -> int | LeaseOwner:
         """Begin and return the conversation's next term, or return the owner if it prevails; only within `write`."""
-        state = self._state(connection, conversation)
+        state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
         existing = lease_owner(connection, row)
@@ -277,13 +233,13 @@ class StoreWriter:
         return state.term
 
     def renew(
-        self, connection: Connection, terms: Iterable[tuple[ConversationKey, int]], ends: int
+        self, connection: Connection, terms: Sequence[tuple[ConversationKey, int]], ends: int
     ) -> list[tuple[ConversationKey, int]]:
         """Let the leases of these terms end later; return the terms that no newer one has ended."""
-        self._refresh(connection)
+        self._refresh(connection, [conversation for conversation, _ in terms])
         current, changes = list[tuple[ConversationKey, int]](), list[dict[str, int]]()
         for conversation, term in terms:
-            state = self._state(connection, conversation)
+            state = self.states.current(connection, conversation)
             if state.id is not None and 0 < state.term == term:
                 current.append((conversation, term))
                 changes.append({"row": state.id, "ends": ends})
@@ -296,18 +252,18 @@ class StoreWriter:
     ) -> None:
         """Begin the fork with the conversation's blocks up to `seq`."""
         self._refresh(connection)
-        parent = self._state(connection, conversation)
-        state = self._state(connection, fork)
+        parent = self.states.current(connection, conversation)
+        state = self.states.current(connection, fork)
         check_not_forgotten(conversation, parent.forgotten)
         exists = bool(state.head) or state.forgotten is not None
         check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
         row = self._row(connection, fork, state)
         _inherit(connection, row, self._row(connection, conversation, parent), seq)
-        self._states.pop(fork)
+        self.states.drop(fork)
         imports = BlockFilter(after=seq, types=("conv.imported",))
         marks = self._reader.blocks(connection, conversation, imports)
         if marks:
-            state = self._state(connection, fork)
+            state = self.states.current(connection, fork)
             entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
             request = AppendRequest.encode(
                 fork,
@@ -326,7 +282,7 @@ class StoreWriter:
     ) -> None:
         """Remove a conversation and its child runs, with `cascade` their forks too; tombstones remain."""
         self._refresh(connection)
-        state = self._state(connection, conversation)
+        state = self.states.current(connection, conversation)
         if state.id is None or not state.head:
             return
         rows, forks = _cascade(connection, state.id)
@@ -338,7 +294,7 @@ class StoreWriter:
             for removal in statements.DELETE_CONTENT:
                 execute(connection, removal, {"row": row})
             execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
-        self._states.clear()
+        self.states.drop_all()
         self._ordinals.clear()
 
     def starts_collection(self, connection: Connection) -> bool:
@@ -369,7 +325,7 @@ class StoreWriter:
             StoreError: the blocks exceed the limits.
         """
         self._refresh(connection)
-        state = self._state(connection, conversation)
+        state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         if state.head:
             raise ConflictError(
@@ -394,22 +350,24 @@ class StoreWriter:
         execute(connection, statements.UPDATE_START, start)
         term = max(state.term, *(block.term for block, _ in blocks))
         execute(connection, statements.UPDATE_TERM, {"row": row, "term": term})
-        self._states.pop(conversation)
+        self.states.drop(conversation)
 
-    def _refresh(self, connection: Connection) -> None:
-        """Check the schema and drop the cached states if another connection has written since."""
+    def _refresh(
+        self, connection: Connection, conversations: Iterable[ConversationKey] = ()
+    ) -> None:
+        """Check the schema, and the states of these conversations, if another connection has written since."""
         version = data_version(connection)
-        if version != self._data_version:
-            self._states.clear()
+        if version != self.states.version:
             migrate(connection, self._path)
-            self._data_version = version
+            self.states.version = version
+        self.states.confirm(connection, conversations)
 
     def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
         """Append the entries, and return every block after `seen`; only within `write`.
 
         A refusal changes nothing, so that the writes beside it are not affected.
         """
-        state = self._state(connection, request.conversation)
+        state = self.states.current(connection, request.conversation)
         check_append(request.entries, term=request.term, newest=state.term)
         check_not_forgotten(request.conversation, state.forgotten)
         if request.at_head:
@@ -433,24 +391,16 @@ class StoreWriter:
             return [block for block in appended if block.seq > request.seen]
         return unseen + appended
 
-    def _is_repeated(self, connection: Connection, state: _State, key: str) -> bool:
+    def _is_repeated(self, connection: Connection, state: ConversationState, key: str) -> bool:
         if not key or state.id is None:
             return False
         self._pending.write(connection)
         parameters = {"conversation": state.id, "key": key}
         return execute(connection, statements.SELECT_APPEND, parameters).fetchone() is not None
 
-    def _state(self, connection: Connection, conversation: ConversationKey) -> _State:
-        state = self._states.get(conversation)
-        if state is None:
-            state = self._states[conversation] = _read_state(connection, conversation)
-            if len(self._states) > CACHED_CONVERSATIONS:
-                self._states.popitem(last=False)
-        # A transaction never evicts what it has used, for not all of it is written yet.
-        self._states.move_to_end(conversation)
-        return state
-
-    def _row(self, connection: Connection, conversation: ConversationKey, state: _State) -> int:
+    def _row(
+        self, connection: Connection, conversation: ConversationKey, state: ConversationState
+    ) -> int:
         """Return the id of the conversation's row, which is created if there is none."""
         if state.id is None:
             columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
@@ -460,7 +410,9 @@ class StoreWriter:
             return row
         return state.id
 
-    def _write(self, connection: Connection, state: _State, request: AppendRequest) -> list[Block]:
+    def _write(
+        self, connection: Connection, state: ConversationState, request: AppendRequest
+    ) -> list[Block]:
         """Give the entries their seqs and queue their rows; return them as blocks."""
         row = self._row(connection, request.conversation, state)
         written_to = {entry.turn for entry in request.entries}
@@ -503,23 +455,6 @@ class StoreWriter:
             )
         state.turns, state.head, state.tip = turns, head, tip
         return blocks
-
-
-def _read_state(connection: Connection, conversation: ConversationKey) -> _State:
-    key = key_parameters(conversation)
-    columns = execute(connection, statements.SELECT_STATE, key).fetchone()
-    if columns is None:
-        return _State()
-    row, turns, term, head, base, at, digest, size = columns
-    return _State(
-        id=row,
-        turns=turns,
-        term=term,
-        base=base or 0,
-        head=head or base or 0,
-        tip=ChainPoint() if digest is None else ChainPoint(digest, size),
-        forgotten=None if at is None else from_milliseconds(at),
-    )
 
 
 def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
