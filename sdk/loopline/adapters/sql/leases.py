@@ -8,8 +8,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -74,25 +74,30 @@ class Leases:
         make_private_folder(self._folder)
         boot_id()
 
-    @asynccontextmanager
-    async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
-        """Hold the right to run the conversation, as a new term, until the context is left.
+    def hold(self, conversation: ConversationKey, *, wait: bool) -> HeldLease:
+        """Return a context that holds the right to run the conversation, as a new term, until it is left.
+
+        It raises a ConflictError if `wait` is False and another runner holds the right.
+        """
+        return HeldLease(self, _ConversationLock(self._folder, conversation), wait=wait)
+
+    async def take(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
+        """Take the lease of a conversation, and renew it from now on.
 
         Raises:
             ConflictError: `wait` is False and another runner holds it.
         """
-        with ExitStack() as files:
-            lock = _ConversationLock(self._folder, conversation, files)
-            lease = await self._acquire(lock, wait=wait)
-            self._leases[conversation] = lease
-            try:
-                if self._heartbeat is None:
-                    beat = partial(self._beat, self._group_commit())
-                    self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
-                yield lease.term
-            finally:
-                if self._leases.get(conversation) is lease:
-                    del self._leases[conversation]
+        lease = await self._acquire(lock, wait=wait)
+        if self._heartbeat is None:
+            beat = partial(self._beat, self._group_commit())
+            self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
+        self._leases[lock.conversation] = lease
+        return lease
+
+    def give_up(self, conversation: ConversationKey, lease: _Lease) -> None:
+        """Renew the lease no more."""
+        if self._leases.get(conversation) is lease:
+            del self._leases[conversation]
 
     async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
         pause = FIRST_POLL_SECONDS
@@ -179,6 +184,31 @@ class Leases:
             await heartbeat.stop()
 
 
+class HeldLease:
+    """The lease of a conversation while the context lasts; it gives the term."""
+
+    def __init__(self, leases: Leases, lock: _ConversationLock, *, wait: bool) -> None:
+        self._leases = leases
+        self._lock = lock
+        self._wait = wait
+        self._lease: _Lease | None = None
+
+    async def __aenter__(self) -> int:
+        try:
+            self._lease = await self._leases.take(self._lock, wait=self._wait)
+        except BaseException:
+            self._lock.close()
+            raise
+        return self._lease.term
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if self._lease is not None:
+                self._leases.give_up(self._lock.conversation, self._lease)
+        finally:
+            self._lock.close()
+
+
 class _ConversationLock:
     """The lock of a conversation: files in a folder beside the store, one for each generation.
 
@@ -186,10 +216,8 @@ class _ConversationLock:
     be taken away. Two tasks of a process exclude each other too, for each opens the file anew.
     """
 
-    def __init__(self, folder: Path, conversation: ConversationKey, stack: ExitStack) -> None:
-        """Close the files, which releases the lock, when the stack is closed."""
+    def __init__(self, folder: Path, conversation: ConversationKey) -> None:
         self._folder = folder
-        self._stack = stack
         self._files: dict[int, FileIO] = {}
         self.conversation = conversation
         self.generation = 0
@@ -206,6 +234,11 @@ class _ConversationLock:
             raise store_error(self._folder, error) from error
         return True
 
+    def close(self) -> None:
+        """Close the files, which releases the lock."""
+        while self._files:
+            self._files.popitem()[1].close()
+
     def switch_to(self, generation: int) -> None:
         """Release the lock, and use that of another generation from now on."""
         if generation != self.generation and self.generation in self._files:
@@ -216,9 +249,9 @@ class _ConversationLock:
         key = self.conversation
         names = (key.tenant, key.project, key.user, key.name)
         suffix = f".{self.generation}" if self.generation else ""
-        path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
+        path = f"{self._folder}/{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
         try:
-            return self._stack.enter_context(FileIO(path, "a", opener=partial(os.open, mode=0o600)))
+            return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w")
         except OSError as error:
             raise store_error(self._folder, error) from error
 

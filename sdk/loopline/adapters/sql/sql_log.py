@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.group_commit import GroupCommit
-from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
+from loopline.adapters.sql.leases import LEASE_SECONDS, HeldLease, Leases
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
 from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader, key_parameters
 from loopline.adapters.sql.sqlite import Connection, database_path, execute, file_id
@@ -173,14 +173,10 @@ class SqlLog:
             return await self._read_little(work)
         return await self._read(work)
 
-    @asynccontextmanager
-    async def lease(
-        self, conversation: ConversationKey, *, wait: bool = True
-    ) -> AsyncGenerator[int, None]:
-        """Hold the right to run the conversation."""
+    def lease(self, conversation: ConversationKey, *, wait: bool = True) -> HeldLease:
+        """Return a context that holds the right to run the conversation."""
         self._group_commit()
-        async with self._leases.hold(conversation, wait=wait) as term:
-            yield term
+        return self._leases.hold(conversation, wait=wait)
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """Return the conversation's summary, or None when it has no blocks."""
