@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 from loopline import Harness
+from loopline.errors import ModelError
 from loopline.models import ModelRegistry
 from loopline.testing import Say, ScriptedModel
 from loopline.timeline import Block
@@ -87,3 +88,21 @@ async def test_a_model_that_objects_to_being_closed_is_held_and_given_again() ->
     async with Harness.open(playground, store="memory:", model=lambda: next(given)) as harness:
         answers = [(await harness.conversation("c").say("go")).answer for _ in range(3)]
     assert answers == ["One.", "Two.", "Three."]
+
+
+class Objecting(Closed):
+    """Cannot be closed the first time."""
+
+    async def close(self, *, failed: bool) -> None:
+        await super().close(failed=failed)
+        if self.closed == 1:
+            raise ModelError("it is still in use elsewhere")
+
+
+async def test_a_model_that_objected_to_being_closed_stops_no_later_run() -> None:
+    models = [Objecting(["One."]), Closed(["Two."]), Closed(["Three."])]
+    given = iter(models)
+    async with Harness.open(playground, store="memory:", model=lambda: next(given)) as harness:
+        answers = [(await harness.conversation("c").say("go")).answer for _ in models]
+    assert answers == ["One.", "Two.", "Three."]
+    assert [model.closed for model in models] == [2, 1, 1]

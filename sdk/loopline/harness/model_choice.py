@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
@@ -65,52 +65,84 @@ class ModelsInUse:
     def __init__(self) -> None:
         self._open: dict[int, Model] = {}
         self._runs: dict[int, int] = {}
+        self._idle: dict[int, None] = {}
 
-    @asynccontextmanager
-    async def of_run(
-        self, choose: Callable[[], ModelRegistry], clock: Clock
-    ) -> AsyncGenerator[ModelRegistry, None]:
-        """Choose the models of a run, and hold them until the context is left.
+    def of_run(self, choose: Callable[[], ModelRegistry], clock: Clock) -> ModelsOfRun:
+        """Return a context that chooses the models of a run, and holds them until it is left.
 
-        Raises:
-            ModelError: the function that makes them failed.
+        It raises a ModelError if the function that makes them failed.
         """
-        try:
-            registry = choose()
-        except LooplineError:
-            raise
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the model of this run could not be made: {cause}") from error
-        used = {id(model): model for chain in registry.roles.values() for model in chain}
-        for key, model in used.items():
-            if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
-                model.use_clock(clock)
+        return ModelsOfRun(self, choose, clock)
+
+    async def hold(self, models: Sequence[Model]) -> None:
+        """Hold the models for one run more, and close those that no run uses."""
+        for model in models:
+            key = id(model)
             self._open[key] = model
             self._runs[key] = self._runs.get(key, 0) + 1
-        try:
-            await self._release()
-            yield registry
-        finally:
-            for key in used:
-                self._runs[key] -= 1
+            self._idle.pop(key, None)
+        for key in [*self._idle]:
+            await self._close(key)
 
-    async def _release(self) -> None:
-        """Close models that no run uses; one that cannot be closed is closed again with the harness."""
-        for key in [key for key in self._open if not self._runs[key]]:
-            model = self._open.pop(key)
-            del self._runs[key]
-            if _has_methods_of(type(model), ClosingModel) and isinstance(model, ClosingModel):
-                try:
-                    await model.close(failed=False)
-                except LooplineError:
-                    self._open[key] = model
+    def give_up(self, models: Sequence[Model]) -> None:
+        """Hold the models for one run less."""
+        for key in map(id, models):
+            self._runs[key] -= 1
+            if not self._runs[key]:
+                self._idle[key] = None
+
+    async def _close(self, key: int) -> None:
+        """Close a model unless a run has begun to use it; what cannot be closed is closed again with the harness."""
+        if key not in self._idle:
+            return
+        model = self._open.pop(key)
+        del self._runs[key], self._idle[key]
+        if _has_methods_of(type(model), ClosingModel) and isinstance(model, ClosingModel):
+            try:
+                await model.close(failed=False)
+            except LooplineError:
+                self._open[key] = model
 
     def close_with(self, stack: AsyncExitStack, *, failed: bool) -> None:
         """Close every model with the stack."""
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
+
+
+class ModelsOfRun:
+    """The models of a run, while the context lasts."""
+
+    def __init__(
+        self, in_use: ModelsInUse, choose: Callable[[], ModelRegistry], clock: Clock
+    ) -> None:
+        self._in_use = in_use
+        self._choose = choose
+        self._clock = clock
+        self._models: Sequence[Model] = ()
+
+    async def __aenter__(self) -> ModelRegistry:
+        try:
+            registry = self._choose()
+        except LooplineError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ModelError(f"the model of this run could not be made: {cause}") from error
+        models = registry.models
+        for model in models:
+            if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
+                model.use_clock(self._clock)
+        self._models = models
+        try:
+            await self._in_use.hold(models)
+        except BaseException:
+            self._in_use.give_up(models)
+            raise
+        return registry
+
+    async def __aexit__(self, *_: object) -> None:
+        self._in_use.give_up(self._models)
 
 
 AnyModel = Model | ForeignModel
