@@ -273,3 +273,18 @@ def test_blocks_are_inserted_by_the_dozen(tmp_path: Path) -> None:
         return loop.statements - before
 
     assert counted(appends) <= 6  # two of them insert
+
+
+async def test_a_dozen_statements_insert_any_number_of_blocks(tmp_path: Path) -> None:
+    rows = set[int]()
+
+    def note(statement: str) -> None:
+        if statement.startswith("INSERT INTO blocks"):
+            rows.add(statement.count(UserFollowup.type))
+
+    with each_connection(lambda connection: connection.set_trace_callback(note)):
+        async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+            for count in range(1, 100):
+                said = [Entry(body=UserFollowup(text="more"), turn=1)] * count
+                await log.append(ConversationKey(name=f"c{count}"), said, seen=0)
+    assert len(rows) <= 12

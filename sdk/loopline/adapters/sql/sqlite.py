@@ -26,6 +26,8 @@ RETRY_SECONDS = 0.000_5
 """SQLite itself soon waits 100 ms between two attempts, in which others can take a lock hundreds of times."""
 MOST_ROWS = 64
 """The most rows that one statement inserts."""
+FEW_ROWS = 8
+"""From here on a statement inserts a power of two, for to compile one takes three times as long as to run it."""
 BEGIN_WRITING = "BEGIN IMMEDIATE"
 """A transaction that begins by reading fails when it comes to write after another has written."""
 UNFINISHED = ".unfinished"
@@ -77,9 +79,12 @@ def insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...
     The driver lets go of the interpreter's lock for each statement and each row of `executemany`, and a busy event
     loop keeps it for 5 ms, while other processes wait for the store.
     """
-    for start in range(0, len(rows), MOST_ROWS):
-        part = rows[start : start + MOST_ROWS]
-        connection.execute(_insertion(statement, len(part)), [*chain.from_iterable(part)])
+    start = 0
+    while left := len(rows) - start:
+        count = left if left < FEW_ROWS else min(1 << left.bit_length() - 1, MOST_ROWS)
+        part = rows[start : start + count]
+        connection.execute(_insertion(statement, count), [*chain.from_iterable(part)])
+        start += count
 
 
 def set_patience(connection: Connection, seconds: float) -> float:
