@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
+from operator import attrgetter
 from sys import float_info
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
@@ -55,7 +56,7 @@ def encode(body: Body) -> tuple[str, int, str]:
 
 def is_short(body: Body) -> TypeIs[RoundStart]:
     """Return whether the body is the start of a round that is stored as a `ShortStart`."""
-    return isinstance(body, RoundStart) and body.version == SHORT
+    return type(body) is RoundStart and body.version == SHORT
 
 
 def body_version(body: Body) -> int:
@@ -75,9 +76,12 @@ def _stored(body: Struct, plan: _Plan) -> bytes:
     """Return the JSON of a body of a known type."""
     body = _as_read(body) if plan.defaults or plan.floats or plan.nested else body
     stored = _write(body)
-    for name in plan.loose:
-        value = getattr(body, name)
-        if type(value) not in _NO_FLOATS and _has_large_float([value]):
+    for get in plan.loose:
+        value = get(body)
+        kind = type(value)
+        if kind in _NO_FLOATS:
+            continue
+        if abs(value) >= _LARGE_FLOAT if kind is float else _has_large_float([value]):
             return _with_signs(stored.decode()).encode()
     return stored
 
@@ -133,7 +137,7 @@ def _reader(stored_type: str) -> Callable[[str | bytes], Body]:
 def body_reader(stored_type: str, version: int) -> Callable[[str | bytes], Body]:
     """Return what decodes a type and version; it raises `DECODE_ERRORS`."""
     if is_known_version(stored_type, version):
-        return _short_reader() if version == SHORT else _reader(stored_type)
+        return _read_short if version == SHORT else _reader(stored_type)
     return partial(_unknown, stored_type, version)
 
 
@@ -143,9 +147,12 @@ def _unknown(stored_type: str, version: int, stored: str | bytes) -> Unknown:
 
 
 @cache
-def _short_reader() -> Callable[[str | bytes], RoundStart]:
-    decode_short = Decoder(ShortStart).decode
-    return lambda stored: decode_short(stored).read()
+def _short_forms() -> Callable[[str | bytes], ShortStart]:
+    return Decoder(ShortStart).decode
+
+
+def _read_short(stored: str | bytes) -> RoundStart:
+    return _short_forms()(stored).read()
 
 
 def _plain(value: object) -> object:
@@ -187,7 +194,7 @@ def _has_large_float(values: list[object]) -> bool:
             case list() | tuple():
                 values += cast("Sequence[object]", value)
             case Struct():
-                values += [getattr(value, name) for name in _plan(type(value)).loose]
+                values += [get(value) for get in _plan(type(value)).loose]
             case _:
                 pass
     return False
@@ -198,13 +205,13 @@ class _Plan(Struct, frozen=True):
 
     A field is left out if it holds the very object that is its default. `defaults` are those that another object can
     be equal to, `floats` the fields that are read as a float though they may hold an int, `nested` the fields with values
-    that have either. `loose` are the fields that may hold a float, `free` those that may hold any JSON, however deep.
+    that have either. `loose` get what may hold a float, `free` are the fields that may hold any JSON, however deep.
     """
 
     defaults: tuple[tuple[str, object], ...]
     floats: tuple[str, ...]
     nested: tuple[str, ...]
-    loose: tuple[str, ...]
+    loose: tuple[Callable[[object], Any], ...]
     free: tuple[str, ...]
 
 
@@ -226,17 +233,23 @@ def _plan(kind: type[Struct]) -> _Plan:
             for name in inner
             if any(_plan(item).defaults or _plan(item).floats for item in inner[name])
         ),
-        loose=tuple(
-            name
-            for name in inner
-            if _mentions(hints[name], float, Any) or any(_plan(item).loose for item in inner[name])
-        ),
+        loose=tuple(map(attrgetter, _loose(kind))),
         free=tuple(
             name
             for name in inner
             if _mentions(hints[name], Any) or any(_plan(item).free for item in inner[name])
         ),
     )
+
+
+def _loose(kind: type[Struct]) -> Iterator[str]:
+    """Yield the names of what may hold a float: fields, and such as `start.elapsed_ms` of a field that is always a struct."""
+    for name, hint in get_type_hints(kind).items():
+        inner = [item for item in _struct_types(hint) if any(_loose(item))]
+        if [hint] == inner:
+            yield from (f"{name}.{below}" for below in _loose(hint))
+        elif inner or _mentions(hint, float, Any):
+            yield name
 
 
 def _is_unique(default: object) -> bool:
@@ -299,10 +312,10 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
     Raises:
         UnsoundBody: one of its fields has a value of the wrong type, or one that JSON cannot hold.
     """
-    if isinstance(body, Unknown):
-        return _encode_unknown(body)
-    if is_short(body):
+    if type(body) is RoundStart and body.version == SHORT:
         return _encode_short(body)
+    if type(body) is Unknown:
+        return _encode_unknown(body)
     kind, plan = body.type, _plan(type(body))
     try:
         stored = _stored(body, plan)
@@ -321,9 +334,10 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
 def _encode_short(body: RoundStart) -> tuple[str, int, str]:
     again = None
     try:
-        stored = _stored(ShortStart.of(body), _plan(ShortStart))
-        again = _short_reader()(stored)
-        if again == body:
+        form = ShortStart.of(body)
+        stored = _stored(form, _plan(ShortStart))
+        again = _short_forms()(stored)
+        if again == form:
             return body.type, SHORT, stored.decode()
     except (ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
         pass  # what follows names the field

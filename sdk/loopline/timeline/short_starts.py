@@ -76,7 +76,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
                 points=tuple(
                     [(point.name, point.messages, point.tokens) for point in start.points]
                 ),
-                elapsed_ms=float(start.elapsed_ms),
+                elapsed_ms=1.0 * start.elapsed_ms,  # a text is no number
             ),
             takes=start.takes,
             opened_by=start.opened_by,
