@@ -198,6 +198,8 @@ class ToolExecutor:
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
+        if not calls:
+            return
         if self._interrupter.is_late:
             await self.skip(calls, "deadline")
             return
@@ -209,6 +211,7 @@ class ToolExecutor:
                 await self.skip(calls, interruption.cause)
                 return
         loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
         for parsed in judged:
             before = [
                 running.task
@@ -220,15 +223,16 @@ class ToolExecutor:
             # A task without a name is given one, which costs more than the rest of its making.
             task = loop.create_task(work, name=parsed.call.call_id)
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
-        tasks = [running.task for running in self._running.values()]
+            tasks.append(task)
         try:
+            await asyncio.sleep(0)  # a call that waits for nothing is over then
             await run_together(tasks)
-        finally:
-            unfinished = [task for task in tasks if not task.done()]
-            for task in unfinished:
+        except BaseException:
+            for task in tasks:
                 task.cancel()
-            if unfinished:
-                await asyncio.gather(*unfinished, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
             self._running.clear()
 
     async def _judge(self, calls: Sequence[CheckedCall]) -> list[CheckedCall]:
