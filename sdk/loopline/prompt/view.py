@@ -56,7 +56,7 @@ class View:
         opener, start, take = None, 0, self.state.take
         for index, block in enumerate(fresh):
             take(block)
-            if isinstance(body := block.body, RoundStart) and opens_epoch(body):
+            if type(body := block.body) is RoundStart and opens_epoch(body):
                 opener, start = body, index
         self.seq = fresh[-1].seq
         if opener is not None:

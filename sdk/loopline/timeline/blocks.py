@@ -502,14 +502,14 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def ref(self) -> str:
         """Return the pinned ref of this block as text."""
         body = self.body
-        if isinstance(body, ToolCalled):  # these are written in every round and turn
+        if type(body) is ToolCalled:  # these are written in every round and turn
             return call_ref(f"turn_{self.turn}", body.call_id, "call")
-        if isinstance(body, ToolResult):
+        if type(body) is ToolResult:
             return call_ref(f"turn_{self.turn}", body.call_id, "result")
-        if isinstance(body, UserPrompt):
+        if type(body) is UserPrompt:
             return newest_ref(f"turn_{self.turn}", body.type)
-        if isinstance(body, Notes | Decision | Completion | RoundStart):
-            return block_ref(f"turn_{self.turn}", body.type, self.n)
+        if type(body) not in _NAMED.types:
+            return block_ref(f"turn_{self.turn}", stored_type(body), self.n)
         return str(self.name)
 
     @property

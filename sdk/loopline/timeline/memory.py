@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from operator import attrgetter
 
 from msgspec import structs
@@ -43,8 +44,8 @@ class _StoredConversation:
     title: str
     blocks: list[Block] = field(default_factory=list[Block])
     sizes: list[int] = field(default_factory=list[int])
-    """The bytes of each block's body as it would be stored."""
-    counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
+    """The bytes of the bodies up to each block, as they would be stored."""
+    counts: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     turns: int = 0
     shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
@@ -107,17 +108,18 @@ class MemoryLog:
     ) -> None:
         if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
-        total, blocks = stored.size.bytes, stored.blocks
+        total, blocks, counts = stored.size.bytes, stored.blocks, stored.counts
+        seq = len(blocks)
         for entry, (kind, _, text) in zip(entries, encoded, strict=True):
             turn = entry.turn or stored.turns
             place = turn, kind
-            size = len(text) if text.isascii() else len(text.encode())
-            stored.sizes.append(size)
-            total += size
-            stored.counts[place] = n = stored.counts[place] + 1
+            counts[place] = n = counts.get(place, 0) + 1
+            total += len(text) if text.isascii() else len(text.encode())
+            stored.sizes.append(total)
+            seq += 1
             blocks.append(
                 Block(
-                    seq=len(blocks) + 1,
+                    seq=seq,
                     turn=turn,
                     round=entry.round,
                     n=n,
@@ -126,7 +128,7 @@ class MemoryLog:
                     body=entry.body,
                 )
             )
-        stored.size = ConversationSize(blocks=len(blocks), bytes=total)
+        stored.size = ConversationSize(blocks=seq, bytes=total)
 
     async def read(
         self,
@@ -215,7 +217,7 @@ class MemoryLog:
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were stored elsewhere."""
-        sizes = [_size(block.body) for block in blocks]
+        sizes = list(accumulate(_size(block.body) for block in blocks))
         check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._conversations:
             raise ConflictError(
@@ -227,7 +229,7 @@ class MemoryLog:
             title=title,
             blocks=list(blocks),
             sizes=sizes,
-            size=ConversationSize(blocks=len(blocks), bytes=sum(sizes)),
+            size=ConversationSize(blocks=len(blocks), bytes=sizes[-1]),
         )
         check_restored(conversation, stored.size, self._limits)
         warn_if_nearly_full(conversation, ConversationSize(), stored.size, self._limits)
@@ -253,8 +255,8 @@ class MemoryLog:
                 title=stored.title,
                 blocks=shown,
                 sizes=stored.sizes[:seq],
-                size=ConversationSize(blocks=seq, bytes=sum(stored.sizes[:seq])),
-                counts=Counter((block.turn, block.type) for block in shown),
+                size=ConversationSize(blocks=seq, bytes=stored.sizes[seq - 1]),
+                counts=dict(Counter((block.turn, block.type) for block in shown)),
                 turns=max(block.turn for block in shown),
                 shows=_shown(conversation, stored, seq),
             )

@@ -310,13 +310,13 @@ class Timeline:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
-        turns, waiting, folds = self._turns, self._waiting, self._folds
+        turns, waiting, folds, kept = self._turns, self._waiting, self._folds, self.blocks
         for block in blocks:
-            if block.seq <= self.seq:
+            seq, number, body = block.seq, block.turn, block.body
+            if seq <= self.seq:
                 continue
-            self.seq = block.seq
-            self.blocks.append(block)
-            number, body = block.turn, block.body
+            self.seq = seq
+            kept.append(block)
             if number in waiting:
                 waiting[number].append(block)
             elif number in turns:

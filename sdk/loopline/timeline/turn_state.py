@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,7 @@ from hashlib import sha256
 from json import dumps
 from typing import ClassVar, Generic
 
+import msgspec
 from msgspec import Struct
 from typing_extensions import TypeVar
 
@@ -96,7 +98,7 @@ class Turn(Struct):
     call_counts: dict[str, int] = {}
     failure_counts: dict[str, int] = {}
     notice_codes: list[str] = []
-    notice_counts: dict[str, int] = {}
+    notice_counts: Counter[str] = msgspec.field(default_factory=Counter)  # round hooks read it
     selected: ToolsSelected | None = None
     steered_at_round: int | None = None
     draft: Draft | None = None
@@ -143,7 +145,7 @@ class Turn(Struct):
                 self.overflowed = True
             case Notice(code=code):
                 self.notice_codes.append(code)
-                self.notice_counts[code] = self.notice_counts.get(code, 0) + 1
+                self.notice_counts[code] += 1
 
     def _set_time(self, block: Block, body: RoundStart | ToolPending) -> None:
         """Take the time that the runner measured instead of the time between blocks."""
@@ -189,15 +191,6 @@ class Turn(Struct):
                 for batch in self.batches[-1:]:
                     batch.calls.append(body)
                     self.call_counts[body.tool] = self.call_counts.get(body.tool, 0) + 1
-            case ToolStarted(call_id=call_id):
-                self.started[call_id] = body
-            case ToolPending(call_id=call_id):
-                pending = {**self.pending, call_id: body}
-                self.pending = {key: pending[key] for key in self.open_calls if key in pending}
-                self.answers.pop(call_id, None)  # given to what it asked before
-                self._set_time(block, body)
-            case UserAnswer():
-                self._take_answer(body)
             case ToolResult(call_id=call_id, status=status, answer=answer):
                 if answer is not None:
                     self.tool_answers[call_id] = answer
@@ -208,6 +201,15 @@ class Turn(Struct):
                 self.results.append(body)
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
+            case ToolStarted(call_id=call_id):
+                self.started[call_id] = body
+            case ToolPending(call_id=call_id):
+                pending = {**self.pending, call_id: body}
+                self.pending = {key: pending[key] for key in self.open_calls if key in pending}
+                self.answers.pop(call_id, None)  # given to what it asked before
+                self._set_time(block, body)
+            case UserAnswer():
+                self._take_answer(body)
 
     def _take_answer(self, body: UserAnswer) -> None:
         if body.call_id in self.pending:  # else the call runs, and has the answer to what it asked
