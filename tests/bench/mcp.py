@@ -25,7 +25,7 @@ from loopline import Bundle, Harness
 from loopline.adapters.mcp.connection import McpConnection
 from loopline.bundle import read_mcp_file
 from loopline.clock import SystemClock
-from loopline.models import Json
+from loopline.models import Json, ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ToolResult
 from tests.mcp.served import SDK, Served, plain, results_in, sdk
@@ -39,7 +39,7 @@ class Trial:
 
     name: str
     entry: dict[str, Json]
-    call: Call
+    call: ToolCall
     times: int = 1
     seconds: float = 30.0
     start_seconds: float = 20.0

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from loopline import Bundle, Harness, tool
 from loopline.clock import SystemClock
-from loopline.models import Prompt
+from loopline.models import Prompt, ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolResult
 
@@ -137,7 +137,7 @@ async def recorded() -> Way:
         way.look()
         return f"{leaves}: three minutes"
 
-    def first_reply(request: Prompt) -> Call:
+    def first_reply(request: Prompt) -> ToolCall:
         del request
         way.look()
         return Call("tea.steep", leaves="oolong")

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 from pydantic_ai import (
     CachePoint,
     ModelMessage,
@@ -187,11 +188,11 @@ async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tai
 async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_was_made() -> None:
     listener = Listener()
     await listener.ask(
-        replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
-        replace(
+        structs.replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
+        structs.replace(
             PROMPT, options=Options(allow_calls=False, reasoning_effort="low", stop=("Stop:",))
         ),
-        replace(PROMPT, options=Options(json_object=True)),
+        structs.replace(PROMPT, options=Options(json_object=True)),
     )
     expected_model_settings: list[Mapping[str, object]] = [
         request.model_settings or {} for request in listener.asked
@@ -304,7 +305,7 @@ FORMED = {
 async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
     server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
     async with server as peer, bridged_at(peer, wire) as model:
-        await asked(model, replace(PROMPT, options=Options(json_form=FORM)))
+        await asked(model, structs.replace(PROMPT, options=Options(json_form=FORM)))
         assert model.capabilities.json_schema
     field, said = FORMED[wire]
     assert peer.requests[0].body[field] == said
@@ -315,7 +316,7 @@ async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> Non
     server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
     loose = Options(json_form=replace(FORM, strict=False))
     async with server as peer, bridged_at(peer, wire) as model:
-        await asked(model, replace(PROMPT, options=loose))
+        await asked(model, structs.replace(PROMPT, options=loose))
     body = peer.requests[0].body
     held = [body.get("response_format"), as_object(body.get("text")).get("format")]
     assert ({"type": "json_object"} in held) == (wire != "messages")

@@ -315,7 +315,7 @@ async def test_an_effort_is_asked_for_as_the_model_takes_it(
         anthropic_like(ant.Says("Tea.")) as peer,
         bridged_at(peer, "messages", model) as bridged,
     ):
-        await asked(bridged, replace(PROMPT, options=options, messages=PROMPT.messages[:1]))
+        await asked(bridged, structs.replace(PROMPT, options=options, messages=PROMPT.messages[:1]))
     body = peer.requests[0].body
     assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
 
@@ -326,7 +326,7 @@ async def test_a_budget_is_less_than_what_the_model_was_made_to_write() -> None:
         bridged_at(peer, "messages", "claude-haiku-4-5", {"max_tokens": 3_000}) as model,
     ):
         hard = Options(reasoning_effort="high")
-        await asked(model, replace(PROMPT, options=hard, messages=PROMPT.messages[:1]))
+        await asked(model, structs.replace(PROMPT, options=hard, messages=PROMPT.messages[:1]))
     body: Any = peer.requests[0].body
     assert body["max_tokens"] > body.get("thinking", {}).get("budget_tokens", 0)
 
@@ -346,5 +346,5 @@ async def test_no_budget_is_asked_for_behind_calls_whose_thinking_is_gone() -> N
         anthropic_like(ant.Says("Tea.")) as peer,
         bridged_at(peer, "messages", "claude-haiku-4-5") as model,
     ):
-        await asked(model, replace(PROMPT, options=HARD, messages=PROMPT.messages[:4]))
+        await asked(model, structs.replace(PROMPT, options=HARD, messages=PROMPT.messages[:4]))
     assert "thinking" not in peer.requests[0].body

@@ -7,6 +7,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, Output, TurnPayload, TurnResult, tool
 from loopline.cli.timeline_reports import verification_summary, verified_answers
 from loopline.clock import SystemClock
+from loopline.models import ToolCall
 from loopline.models.redaction import Redactor
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (
@@ -96,7 +97,7 @@ def look(text: str, signed: bool = False) -> Output:
 
 
 async def supports(
-    *script: Call | str, bundle: Bundle, redactor: Redactor | None = None
+    *script: ToolCall | str, bundle: Bundle, redactor: Redactor | None = None
 ) -> list[Support]:
     """Return how each cited sentence of the answer is supported."""
     model = ScriptedModel([*script])

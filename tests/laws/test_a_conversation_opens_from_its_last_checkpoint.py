@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline import Harness
 from loopline.clock import SystemClock
@@ -184,7 +184,7 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
-            sequences.append([replace(request, cache_key="") for request in model.requests])
+            sequences.append([structs.replace(request, cache_key="") for request in model.requests])
         part, whole = [timeless(await log.read(ConversationKey(name=n))) for n in ("part", "whole")]
         assert part == whole
         assert sequences[0] == sequences[1]

@@ -52,7 +52,7 @@ ROUNDS = 30
 
 ALONE = {
     "tasks": 1,
-    "ticks of the event loop": 2,
+    "ticks of the event loop": 1,
     "bodies encoded and checked": 5,
     "bodies encoded again": 0,
     "bodies decoded": 5,
@@ -64,7 +64,7 @@ ALONE = {
     "refs of calls written": 2,
     "prompts made": 1,
     "deltas made": 0,
-    "calls of the package's functions": 369,
+    "calls of the package's functions": 353,
 }
 """What a round costs at most that nobody listens to: one reply with notes and one call, and its result."""
 
@@ -72,7 +72,7 @@ HEARD = ALONE | {
     "ticks of the event loop": 5,
     "events": 6,
     "deltas made": 1,
-    "calls of the package's functions": 471,
+    "calls of the package's functions": 468,
 }
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 
@@ -82,11 +82,11 @@ A_TURN = {
     "ticks of the event loop": 6,
     "appends": 4,
     "reads": 1,
-    "calls of the package's functions": 690,
+    "calls of the package's functions": 675,
 }
 """What a first turn costs at most that answers at once, from its message to its result."""
 
-A_LATER_TURN = A_TURN | {"calls of the package's functions": 701}
+A_LATER_TURN = A_TURN | {"calls of the package's functions": 688}
 """The same of a turn that shows those before it."""
 
 

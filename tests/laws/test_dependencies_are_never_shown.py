@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, ToolContext, ToolError, tool
-from loopline.models import JsonObject, dumps
+from loopline.models import JsonObject, ToolCall, dumps
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Cassette, Say, ScriptedModel
 from tests.support.peers import openai_replies as oai
@@ -97,7 +97,7 @@ class Printing(BaseWorkflow[object]):
 bundle = Bundle(id="shop", workflow=Printing)
 
 
-def asked(name: str, how: str) -> Call:
+def asked(name: str, how: str) -> ToolCall:
     return Call(f"shop.{name}", how=how)
 
 
@@ -109,7 +109,7 @@ calls = st.lists(
 keys = st.text(st.sampled_from("abcdefgXYZ0123456789"), min_size=12).map("sk-".__add__)
 
 
-async def rendered(deps: object, made: list[Call]) -> list[str]:
+async def rendered(deps: object, made: list[ToolCall]) -> list[str]:
     """Everything that is made of a turn with these dependencies and calls."""
     watching = Watching()
     model = ScriptedModel([Say("", *made), "Done."] if made else ["Done."], strict=False)
@@ -129,7 +129,7 @@ async def rendered(deps: object, made: list[Call]) -> list[str]:
 @settings(max_examples=60, deadline=None)
 @given(key=keys, shape=st.sampled_from(SHAPES), made=calls)
 def test_a_secret_in_them_is_nowhere_in_what_a_turn_leaves(
-    key: str, shape: Callable[[str], object], made: list[Call]
+    key: str, shape: Callable[[str], object], made: list[ToolCall]
 ) -> None:
     heard = _Heard()
     logger = logging.getLogger("loopline")

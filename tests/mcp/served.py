@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopline import Bundle, Harness
-from loopline.models import Json
-from loopline.testing import Call, Say, ScriptedModel
+from loopline.models import Json, ToolCall
+from loopline.testing import Say, ScriptedModel
 from loopline.timeline import Block, ToolResult
 
 SERVERS = Path(__file__).parent / "servers"
@@ -60,7 +60,7 @@ class Served:
         ) as harness:
             yield harness
 
-    async def calls(self, *calls: Call, **limits: float) -> list[ToolResult]:
+    async def calls(self, *calls: ToolCall, **limits: float) -> list[ToolResult]:
         """Return the results of these calls, one a round, in a turn that was answered."""
         async with self.open(ScriptedModel([*calls, Say("Done.")])) as harness:
             talk = harness.conversation("c1")

@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Bundle, Harness, LooplineError
 from loopline.memory import MOST_FACTS, Owner, UserFacts, turn_texts
-from loopline.models import Prompt
+from loopline.models import Prompt, ToolCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,
@@ -33,7 +33,7 @@ STRANGERS = [
 ]
 
 
-async def results_of(*calls: Call, user: str = "ann") -> Sequence[ToolResult]:
+async def results_of(*calls: ToolCall, user: str = "ann") -> Sequence[ToolResult]:
     """The results of calls that a model makes one after the other, each in a conversation of its own."""
     script = [say for call in calls for say in (Say("", call), Say("Done."))]
     bundle = Bundle(id="tea", instructions="You advise on tea.")
@@ -48,7 +48,7 @@ async def results_of(*calls: Call, user: str = "ann") -> Sequence[ToolResult]:
     return results
 
 
-def memory(mode: str, **arguments: object) -> Call:
+def memory(mode: str, **arguments: object) -> ToolCall:
     return Call("react.memory", mode=mode, **arguments)
 
 
@@ -115,7 +115,7 @@ async def test_facts_are_no_texts_of_turns() -> None:
         (memory("burn"), "react.memory knows list, write, supersede and drop"),
     ],
 )
-async def test_a_wrong_call_is_explained(call: Call, message: str) -> None:
+async def test_a_wrong_call_is_explained(call: ToolCall, message: str) -> None:
     (result,) = await results_of(call)
     assert result.status == "error"
     assert message in result.text

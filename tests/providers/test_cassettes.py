@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline.adapters.providers.cassettes import CassettePlayer, CassetteRecorder
 from loopline.adapters.providers.cassettes.cassette_file import (
@@ -61,7 +62,7 @@ def keep(file: Path, content: bytes) -> None:
 
 def about(text: str) -> Prompt:
     """The request, with this for a question."""
-    return replace(PROMPT, messages=(*PROMPT.messages, UserMessage(text=text)))
+    return structs.replace(PROMPT, messages=(*PROMPT.messages, UserMessage(text=text)))
 
 
 def peer_saying(wire: str) -> AbstractAsyncContextManager[Peer]:
@@ -224,7 +225,7 @@ async def test_a_miss_names_the_first_place_that_differs(place: str, file: Path)
             case "messages[2]":
                 prompt = about("And coffee?")
             case _:
-                prompt = replace(PROMPT, tools=(replace(PROMPT.tools[0], name="shop.buy"),))
+                prompt = structs.replace(PROMPT, tools=(replace(PROMPT.tools[0], name="shop.buy"),))
         with pytest.raises(CassetteError) as raised:
             await asked(model, prompt)
     assert f"differs first at {place}: " in str(raised.value)

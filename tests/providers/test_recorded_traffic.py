@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from loopline.adapters.providers.http import HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
@@ -95,10 +96,14 @@ def test_the_files_are_what_the_forms_say() -> None:
 def _goes_back(wire: str, reply: Reply) -> None:
     """The reply can be stored, and be part of the next request."""
     wire_of_echo = reply.echo.wire if reply.echo else ""
-    calls = tuple(replace(call, call_id="c1", echoed_on=wire_of_echo) for call in reply.calls)
+    calls = tuple(
+        structs.replace(call, call_id="c1", echoed_on=wire_of_echo) for call in reply.calls
+    )
     message = AssistantMessage(text=reply.text, calls=calls, echo=reply.echo)
     http = replaying(recorded("proxy-document"))
-    json.loads(_model(wire, http).body(replace(PROMPT, messages=(*PROMPT.messages, message))))
+    json.loads(
+        _model(wire, http).body(structs.replace(PROMPT, messages=(*PROMPT.messages, message)))
+    )
 
 
 def _told(came: Reply | ModelError) -> object:

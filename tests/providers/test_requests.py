@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import MessageParam
+from msgspec import structs
 from openai.types.chat import ChatCompletionUserMessageParam
 from openai.types.responses import EasyInputMessageParam
 from pydantic import TypeAdapter
@@ -119,7 +120,7 @@ def test_the_key_is_in_no_request_and_in_no_name(wire: str) -> None:
 
 
 def test_a_reply_ends_before_a_text_where_the_provider_can_see_to_that() -> None:
-    stopped = replace(PROMPT, options=Options(stop=("\nObservation:",)))
+    stopped = structs.replace(PROMPT, options=Options(stop=("\nObservation:",)))
     assert sent("chat", stopped)["stop"] == ["\nObservation:"]
     assert sent("messages", stopped)["stop_sequences"] == ["\nObservation:"]
     assert "stop" not in sent("responses", stopped)
@@ -256,7 +257,7 @@ LOOKED = Prompt(
 
 
 def test_files_go_inside_with_what_they_came_with() -> None:
-    inside = sent("chat", replace(LOOKED, tail="", tail_kind="inside"))["messages"][1]
+    inside = sent("chat", structs.replace(LOOKED, tail="", tail_kind="inside"))["messages"][1]
     assert inside == sent("chat", LOOKED)["messages"][1]
 
 

@@ -28,7 +28,7 @@ from loopline import (
 )
 from loopline.conversations import Conversation
 from loopline.events import Event
-from loopline.models import Json
+from loopline.models import Json, ToolCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -222,7 +222,7 @@ BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
     ],
 )
 async def test_a_name_or_data_that_is_wrong_is_what_the_call_comes_to(
-    call: Call, text: str
+    call: ToolCall, text: str
 ) -> None:
     model = ScriptedModel([call, Say("Done.")])
     async with Harness.open(BROKEN, store="memory:", model=model) as harness:

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from loopline import Bundle, ConflictError, Harness, LooplineError
-from loopline.testing import Call, Say, ScriptedModel
+from loopline.models import ToolCall
+from loopline.testing import Say, ScriptedModel
 
 GUIDE = Bundle(id="guide", instructions="You guide.")
 
 
-def harness(*script: Say | Call) -> Harness[None]:
+def harness(*script: Say | ToolCall) -> Harness[None]:
     return Harness.open(GUIDE, store="memory:", model=ScriptedModel(list(script)))
 
 

@@ -11,7 +11,7 @@ import pytest
 from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
-from loopline.models import AssistantMessage, Prompt, ToolMessage, UserMessage
+from loopline.models import AssistantMessage, Prompt, ToolCall, ToolMessage, UserMessage
 from loopline.models.base64_runs import without_base64
 from loopline.prompt import truncation
 from loopline.react import Limits
@@ -284,7 +284,7 @@ async def test_the_time_to_live_that_the_last_request_was_written_with_counts() 
     assert [start.opened_by for start in starts] == ["start", "", "", "", "", "prune"]
 
 
-def hide(path: str) -> Call:
+def hide(path: str) -> ToolCall:
     return Call("react.hide", path=path, replacement="it was about herons")
 
 

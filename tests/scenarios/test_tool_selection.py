@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from loopline import ToolError, tool
-from loopline.models import Json, JsonObject, ToolSpec, Usage
+from loopline.models import Json, JsonObject, ToolCall, ToolSpec, Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, Body, ResultStatus, Timeline, ToolCalled, ToolResult
@@ -35,7 +35,7 @@ def choosing(*entries: Entry, tool_call: bool = True) -> ScriptedModel:
     return ScriptedModel([], aux={"selection": entries}, tool_call=tool_call)
 
 
-def picks(*numbers: int) -> Call:
+def picks(*numbers: int) -> ToolCall:
     return Call("select_tools", tools=[f"shop.t{n}" for n in numbers])
 
 

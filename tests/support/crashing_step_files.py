@@ -10,6 +10,7 @@ from pathlib import Path
 from loopline import Bundle, Harness, LooplineError, Store
 from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
+from loopline.models import ToolCall
 from loopline.testing import Call
 from loopline.timeline import FileAdded
 from tests.support.crashing_turns import CrashPoint, KillingLog
@@ -40,7 +41,7 @@ bundle = Bundle(
 )
 
 
-def written(path: str, content: str) -> Call:
+def written(path: str, content: str) -> ToolCall:
     """Return the call that writes a file."""
     return Call("react.write", path=f"files/{path}", content=content)
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from msgspec import structs
@@ -371,7 +371,7 @@ def in_json(text: str, calls: Sequence[ToolCall]) -> str:
 def made(act: Act, prompt: Prompt) -> list[ToolCall]:
     """The calls of the act, and those that name what the model sees."""
     refs = list(refs_in(prompt)) or ["tc:turn_1.c1.result"]
-    calls = [replace(call, arguments=said_in(call.arguments)) for call in act.calls]
+    calls = [structs.replace(call, arguments=said_in(call.arguments)) for call in act.calls]
     if act.hides is not None:
         path = refs[-1 - act.hides.back % len(refs)]
         calls.append(ToolCall(name="react.hide", arguments={"path": path, "replacement": "seen"}))

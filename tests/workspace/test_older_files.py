@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopline import Bundle
+from loopline.models import ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.scripted_conversation import talking
@@ -13,7 +14,7 @@ FILES = Bundle(id="files", configuration={"react": {"workspace": "latest"}})
 EMPTY = Bundle(id="files", configuration={"react": {"workspace": "empty"}})
 
 
-def write(path: str, content: str) -> Call:
+def write(path: str, content: str) -> ToolCall:
     return Call("react.write", path=path, content=content)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
@@ -36,8 +37,7 @@ class ToolSpec:
         return f"{self.name}: {self.description}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True, kw_only=True):
     """A call of a tool by the model. `call_id` is ours, `provider_id` the provider's.
 
     `echoed_on` is the family to which it goes back as its provider wrote it, empty if to none.
@@ -47,10 +47,10 @@ class ToolCall:
     arguments: JsonObject
     call_id: str = ""
     provider_id: str = ""
-    echoed_on: str = field(default="", repr=False)
+    echoed_on: str = ""
 
     def __repr__(self) -> str:
-        # Digests are made of it. A dataclass writes the same, in three calls more.
+        # Digests are made of it.
         return (
             f"ToolCall(name={self.name!r}, arguments={self.arguments!r}, call_id={self.call_id!r}, "
             f"provider_id={self.provider_id!r})"
@@ -81,10 +81,6 @@ class Attached:
         return self.text
 
 
-def _no_bytes() -> dict[str, bytes]:
-    return {}  # to call `dict[str, bytes]` costs several times as much
-
-
 def _quoted(text: str) -> str:
     """Return `repr(text)`, a long text of ASCII in a quarter of the time."""
     if not text.isascii() or "'" in text:
@@ -92,18 +88,25 @@ def _quoted(text: str) -> str:
     return f"'{text.encode('unicode_escape').decode()}'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserMessage:
+class _SentMessage(Struct, frozen=True, kw_only=True, dict=True):
+    """What messages have in common."""
+
+    @cached_property
+    def wire(self) -> dict[str, bytes]:
+        """The bytes of the message for each API, as far as they were made; they are no part of the content."""
+        return {}
+
+
+class UserMessage(_SentMessage, frozen=True, kw_only=True):
     """A message of the user or of the loop to the model, with its files.
 
     A `passing` one is shown to the model only until there is a newer message, if the provider sees to
-    that. `wire` caches the bytes of the message for each API; it is no part of the content.
+    that.
     """
 
     text: str
-    passing: bool = field(default=False, repr=False)
+    passing: bool = False
     attachments: tuple[Attached, ...] = ()
-    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
 
     def __repr__(self) -> str:
         # The digest of a message without files stays the same as before messages had files.
@@ -130,8 +133,7 @@ class ReasoningReplay(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "\n".join(map(repr, self.parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssistantMessage:
+class AssistantMessage(_SentMessage, frozen=True, kw_only=True):
     """A message of the model, with its calls.
 
     A provider that wants its reply back gets the `echo` instead.
@@ -139,8 +141,7 @@ class AssistantMessage:
 
     text: str
     calls: tuple[ToolCall, ...] = ()
-    echo: ReasoningReplay | None = field(default=None, repr=False)
-    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
+    echo: ReasoningReplay | None = None
 
     def __repr__(self) -> str:
         # Digests are made of it, as of the calls.
@@ -151,8 +152,7 @@ class AssistantMessage:
         return "assistant: " + "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolMessage:
+class ToolMessage(_SentMessage, frozen=True, kw_only=True):
     """The result of a call, with the images that it shows; `provider_id` and `echoed_on` are those of the call."""
 
     call_id: str
@@ -160,9 +160,8 @@ class ToolMessage:
     text: str
     ok: bool = True
     attachments: tuple[Attached, ...] = ()
-    provider_id: str = field(default="", repr=False)
-    echoed_on: str = field(default="", repr=False)
-    wire: dict[str, bytes] = field(init=False, repr=False, compare=False, default_factory=_no_bytes)
+    provider_id: str = ""
+    echoed_on: str = ""
 
     def __repr__(self) -> str:
         # The digest of a result without images stays the same as before results had images.
@@ -211,8 +210,7 @@ class Options:
     stop: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """One request. `tail` is its end, which changes in every round, and `tail_kind` how the next request treats it.
 
     `cache_points` are rising numbers of messages; the provider is asked to cache the prompt up to each. Requests with
@@ -224,7 +222,7 @@ class Prompt:
     messages: tuple[Message, ...] = ()
     tail: str = ""
     tail_kind: TailKind = "dropped"
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
     purpose: Purpose = "decision"
     cache_points: tuple[int, ...] = ()
     cache_key: str = ""

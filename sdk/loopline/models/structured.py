@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from msgspec import structs
+
 from loopline.errors import CassetteError, ModelError, StoreError
 from loopline.models.json import (
     BrokenJson,
@@ -274,7 +276,7 @@ class _StructuredCall:
         by_schema = wants_json and self.model.capabilities.json_schema
         tail = (UserMessage(text=prompt.tail),) if prompt.tail else ()
         instructions = "" if forced else _INSTRUCTIONS + dumps(self.spec.parameters)
-        return replace(
+        return structs.replace(
             prompt,
             system="\n\n".join(part for part in (prompt.system, instructions) if part),
             tools=(self.spec,) if forced else (),

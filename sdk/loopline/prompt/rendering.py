@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from msgspec import Struct, structs
@@ -353,7 +352,7 @@ class Rendering:
     def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
         """Return the decision as its provider wants it back."""
         echo, self._echo = self._echo, None
-        return message if echo is None else replace(message, echo=echo)
+        return message if echo is None else structs.replace(message, echo=echo)
 
     def _begin_round(self, block: Block, start: RoundStart) -> None:
         if start.shows == "trace":
@@ -473,7 +472,7 @@ class Rendering:
             self._echo = None
             return calls
         self._provider_ids |= fresh
-        return [replace(call, echoed_on=echo.wire) for call in calls]
+        return [structs.replace(call, echoed_on=echo.wire) for call in calls]
 
     def _add_text(self, block: Block, body: Completion | Draft | Notice | SystemMessage) -> None:
         match body:

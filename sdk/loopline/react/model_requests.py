@@ -206,7 +206,7 @@ class MeteredModel(Struct, frozen=True):
             tokens = int(cost_of_prompt(prompt) * self.factor) + 1
         need = RequestEstimate.of(prompt, tokens, self.capabilities)
         output = await self.quota.reserve(need)
-        capped = replace(prompt, options=replace(prompt.options, output_limit=output))
+        capped = structs.replace(prompt, options=replace(prompt.options, output_limit=output))
         texts, settled, pieces = list[str](), False, self.model.stream(capped)
         try:
             async for piece in pieces:

@@ -32,12 +32,10 @@ class ScriptError(LooplineError):
     """The script was not read to its end, or was read beyond it."""
 
 
-class Call(ToolCall):
-    """A call of a tool with these arguments; alone it is a reply that consists of this call."""
-
-    def __init__(self, name: str, /, **arguments: object) -> None:
-        as_sent = cast("JsonObject", json.loads(json.dumps(arguments)))  # JSON values only
-        super().__init__(name=name, arguments=as_sent)
+def Call(name: str, /, **arguments: object) -> ToolCall:
+    """Return a call of a tool with these arguments; alone it is a reply that consists of this call."""
+    as_sent = cast("JsonObject", json.loads(json.dumps(arguments)))  # JSON values only
+    return ToolCall(name=name, arguments=as_sent)
 
 
 @dataclass(frozen=True, slots=True, init=False)

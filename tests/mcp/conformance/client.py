@@ -14,7 +14,7 @@ import httpx2
 
 from loopline import Bundle, Harness, ToolError
 from loopline.events import Delta
-from loopline.models import Json, JsonObject, Prompt
+from loopline.models import Json, JsonObject, Prompt, ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 
 VALUES: dict[str, Json] = {
@@ -38,7 +38,7 @@ def client_of(context: JsonObject) -> JsonObject:
             return {}
 
 
-def wanted_calls(context: JsonObject) -> Iterator[Call]:
+def wanted_calls(context: JsonObject) -> Iterator[ToolCall]:
     """Yield the calls that the scenario asks for by name, none if it leaves them to the client."""
     calls = context.get("toolCalls")
     for call in calls if isinstance(calls, list) else ():

@@ -35,7 +35,7 @@ from tests.support.workbench import (
 )
 
 
-def calls(number: int) -> list[Call]:
+def calls(number: int) -> list[ToolCall]:
     """So many calls, each another one."""
     return [Call("w.count", number=n) for n in range(1, number + 1)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Delta, Passage, TurnPayload, TurnResult
-from loopline.models import Prompt
+from loopline.models import Prompt, ToolCall
 from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.guards import block_repeated_failures
 from loopline.testing import Call, Raw, Say, ScriptedModel
@@ -30,12 +30,12 @@ from tests.support.workbench import (
 )
 
 
-def looks(*texts: str, ticks: int = 3) -> list[Call]:
+def looks(*texts: str, ticks: int = 3) -> list[ToolCall]:
     return [Call("w.look", text=text, ticks=ticks) for text in texts]
 
 
 async def told(
-    *calls: Call, guards: Sequence[Guard] = (), desk: Desk | None = None, **limits: int
+    *calls: ToolCall, guards: Sequence[Guard] = (), desk: Desk | None = None, **limits: int
 ) -> list[str]:
     """What the model reads of these calls, made in one reply."""
     model = ScriptedModel([Say("", *calls), "Done."])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from loopline.models import ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Plan, PlanAck, Timeline
 from tests.support.workbench import at_work, bodies, shown, workbench
 
 
-def plan(mode: str, *steps: str, plan_id: str = "") -> Call:
+def plan(mode: str, *steps: str, plan_id: str = "") -> ToolCall:
     named = {"plan_id": plan_id} if plan_id else {}
     listed = {"steps": list(steps)} if steps else {}
     return Call("react.plan", mode=mode, **named, **listed)

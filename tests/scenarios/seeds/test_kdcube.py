@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Passage, TurnPayload, TurnResult
+from loopline.models import ToolCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import PlanAck, RangeSummary, RoundStart, Timeline
 from tests.support.workbench import Spoken, at_work, bodies, heard, results, said, shown
 
 
-def plan(*steps: str) -> Call:
+def plan(*steps: str) -> ToolCall:
     return Call("react.plan", mode="new", steps=list(steps))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape, unescape
 from typing import Literal, TypeVar
+
+from msgspec import structs
 
 from loopline.models import (
     AssistantMessage,
@@ -184,7 +185,7 @@ class _TaggedDecoder:
         else:
             last = self._calls[-1]
             code = _code(element.text)
-            self._calls[-1] = replace(last, arguments={**last.arguments, "code": code})
+            self._calls[-1] = structs.replace(last, arguments={**last.arguments, "code": code})
 
     def _take_decision(self, text: str) -> None:
         match decode_actions(text):
