@@ -78,10 +78,13 @@ def _stored(body: Struct, plan: _Plan) -> bytes:
     stored = _write(body)
     for get in plan.loose:
         value = get(body)
-        kind = type(value)
-        if kind in _NO_FLOATS:
+        if type(value) in _NO_FLOATS:
             continue
-        if abs(value) >= _LARGE_FLOAT if kind is float else _has_large_float([value]):
+        if isinstance(value, float):
+            is_large = abs(value) >= _LARGE_FLOAT
+        else:
+            is_large = _has_large_float([value])
+        if is_large:
             return _with_signs(stored.decode()).encode()
     return stored
 
@@ -211,7 +214,7 @@ class _Plan(Struct, frozen=True):
     defaults: tuple[tuple[str, object], ...]
     floats: tuple[str, ...]
     nested: tuple[str, ...]
-    loose: tuple[Callable[[object], Any], ...]
+    loose: tuple[Callable[[object], object], ...]
     free: tuple[str, ...]
 
 

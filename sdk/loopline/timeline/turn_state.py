@@ -98,7 +98,7 @@ class Turn(Struct):
     call_counts: dict[str, int] = {}
     failure_counts: dict[str, int] = {}
     notice_codes: list[str] = []
-    notice_counts: Counter[str] = msgspec.field(default_factory=Counter)  # round hooks read it
+    notice_counts: Counter[str] = msgspec.field(default_factory=Counter[str])  # round hooks read it
     selected: ToolsSelected | None = None
     steered_at_round: int | None = None
     draft: Draft | None = None
