@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Unpack, cast
 
@@ -53,7 +54,6 @@ from loopline.react import (
     Quota,
     React,
     RoundHook,
-    Spawn,
     ToolRuntime,
     TurnPayload,
     TurnResult,
@@ -291,7 +291,7 @@ class BaseWorkflow(Generic[Deps]):
             guards=tuple(self.guards),
             options=options,
             output=loop.output,
-            spawn=self._spawner(run, loop),
+            spawn=partial(self._spawn, run, loop),
             quota=quota,
             deps=services.deps,
             background=services.background,
@@ -312,20 +312,18 @@ class BaseWorkflow(Generic[Deps]):
             successor=None if child else self._successor(run, loop, scratchpad, extensions),
         )
 
-    def _spawner(self, run: PreparedRun, loop: LoopSpec) -> Spawn:
-        """Return what runs the children of a loop."""
+    async def _spawn(
+        self, run: PreparedRun, loop: LoopSpec, child: Child, listen: EventSink
+    ) -> TurnResult[Any]:
+        """Run a child of a loop."""
+        of_child = loop.of_child(child, run.models)
+        task = replace(child.task, model=of_child.models[0])
 
-        async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
-            of_child = loop.of_child(child, run.models)
-            task = replace(child.task, model=of_child.models[0])
+        async def run_loop(run: PreparedRun) -> TurnResult[Any]:
+            react = await self._react(run, of_child, {}, Extensions(), child)
+            return await react.run(run.payload)
 
-            async def run_loop(run: PreparedRun) -> TurnResult[Any]:
-                react = await self._react(run, of_child, {}, Extensions(), child)
-                return await react.run(run.payload)
-
-            return await run.spawn(replace(child, task=task), listen, run_loop)
-
-        return spawn
+        return await run.spawn(replace(child, task=task), listen, run_loop)
 
     async def _pages(
         self, run: PreparedRun, knowledge: KnowledgeRead | None

@@ -406,7 +406,7 @@ class Conversation(ConversationReader, Generic[T_co]):
                 f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
             )
         self._turns.check_outside(self.conversation)
-        earlier = await self._sent_before(message)
+        earlier = await self._sent_before(message) if message.key else None
         receipts = [] if earlier is None else [earlier]
         began: Sequence[Block] | None = None
         wait = message.when_busy == "queue" or earlier is not None
@@ -449,14 +449,12 @@ class Conversation(ConversationReader, Generic[T_co]):
             return stopped_early(receipts[0].turn_id if receipts else "")
 
     async def _sent_before(self, message: Message) -> Receipt | None:
-        """Return the receipt of the message if it was sent with its key before.
+        """Return the receipt of the message, which has a key, if it was sent with that key before.
 
         Raises:
             ConflictError: the key was used for another text.
         """
         key = message.key
-        if not key:
-            return None
         receipt = await self.interrupts.receipt_of(key + QUEUED)
         receipt = receipt or await self.interrupts.receipt_of(key)
         if receipt is None:

@@ -240,7 +240,7 @@ class InterruptQueue:
             last_seq = summary.head if summary else 0
         entries = [Entry(body=entry_body, turn=turn) for entry_body in (body, *files)]
         blocks = await self._log.append(self._conversation, entries, seen=last_seq, key=key)
-        first = await self.receipt_of(key)
+        first = await self.receipt_of(key) if key else None
         if first is not None:
             return first, ()
         block = blocks[-len(entries)]

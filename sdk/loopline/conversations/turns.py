@@ -356,7 +356,8 @@ class Turns:
             async with queue, self._log.lease(conversation, wait=request.wait) as term:
                 if notice is not None:
                     await notice.end()
-                return await self._run_leased(pending, term)
+                number, lease = await self._chosen(request, term)
+                return await self._run_chosen(pending, lease, number)
         except asyncio.CancelledError:
             if not pending.stopping:
                 raise
@@ -366,9 +367,9 @@ class Turns:
             if notice is not None:
                 await notice.end()
 
-    async def _run_leased(self, pending: _PendingRequest, term: int) -> TurnResult[Any]:
-        """Choose the turn from the newest blocks, and run it."""
-        request, conversation = pending.request, pending.request.conversation
+    async def _chosen(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
+        """Return the turn that is chosen from the newest blocks, and the conversation as it is leased."""
+        conversation = request.conversation
         cached = await self._current(request, term)
         check_known(cached.timeline)
         number = await request.choose(cached.timeline)
@@ -380,7 +381,7 @@ class Turns:
         cached.timeline = timeline
         if cached.summary is None:
             cached.summary = await self._log.find(conversation)
-        return await self._run_chosen(pending, self._leased(conversation, cached, term), number)
+        return number, self._leased(conversation, cached, term)
 
     async def _current(self, request: Request, term: int) -> _CachedConversation:
         """Return the conversation with its newest blocks, from the cache where it is there.

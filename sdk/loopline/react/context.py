@@ -187,7 +187,7 @@ class Context:
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
         recorder = self._recorder
-        self._quota.open(recorder.turn, self._options, lambda: recorder.elapsed_seconds)
+        self._quota.open(recorder.turn, self._options, recorder)
         if self._quota.is_limited:
             await recount(self._quota, recorder.turn, recorder.conversation.name, recorder)
 

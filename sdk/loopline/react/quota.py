@@ -7,7 +7,7 @@ A child's quota stands below its parent's, so a request reserves from every run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
@@ -114,7 +114,7 @@ class Quota(Struct, eq=False):
     parent: Quota | None = None
     limit: Remaining = Remaining(None, None)
     deadline_seconds: float | None = None
-    elapsed_seconds: Callable[[], float] | None = None
+    recorder: Recorder | None = None
     answer_share: float = 0.0
     recorded: Amount = Amount()
     settled: Amount = Amount()
@@ -125,13 +125,11 @@ class Quota(Struct, eq=False):
     children: dict[str, Quota] = {}
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def open(
-        self, turn: Turn, options: LoopOptions, elapsed_seconds: Callable[[], float] | None = None
-    ) -> None:
-        """Take the limits of the options, what the turn's blocks say was used, and the turn's clock."""
+    def open(self, turn: Turn, options: LoopOptions, recorder: Recorder | None = None) -> None:
+        """Take the limits of the options, what the turn's blocks say was used, and the recorder, which has its time."""
         self.limit = Remaining(options.max_tokens, options.max_cost)
         self.deadline_seconds = options.deadline_seconds
-        self.elapsed_seconds = elapsed_seconds
+        self.recorder = recorder
         self.answer_share = ANSWER_SHARE if options.forces_answer else 0.0
         self.recorded = recorded_amount(turn)
 
@@ -164,9 +162,9 @@ class Quota(Struct, eq=False):
         if self.parent is None and self.deadline_seconds is None:
             return
         for quota in self._lineage():
-            if quota.deadline_seconds is None or quota.elapsed_seconds is None:
+            if quota.deadline_seconds is None or quota.recorder is None:
                 continue
-            if quota.elapsed_seconds() >= quota.deadline_seconds:
+            if quota.recorder.elapsed_seconds >= quota.deadline_seconds:
                 raise OutOfBudget("the time of the turn is over")
 
     @property

@@ -114,13 +114,14 @@ async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> 
 
 def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
     """Return what finds the other conversations of the same user by name."""
+    return partial(_find_conversation, log, conversation)
 
-    async def find(name: str) -> ConversationView | None:
-        key = structs.replace(conversation, name=name)
-        view = await view_conversation(log, key)
-        return view if view.summary or view.forgotten else None
 
-    return find
+async def _find_conversation(
+    log: TimelineLog, conversation: ConversationKey, name: str
+) -> ConversationView | None:
+    view = await view_conversation(log, structs.replace(conversation, name=name))
+    return view if view.summary or view.forgotten else None
 
 
 class Reader(Struct, frozen=True, kw_only=True):

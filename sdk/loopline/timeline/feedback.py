@@ -60,7 +60,7 @@ class Reactions(Struct):
     the others: it replaces nothing, and nothing replaces it. `newest_seq` is the seq of the last feedback.
     """
 
-    _entries: list[FeedbackEntry] = []
+    _entries: dict[int, FeedbackEntry] = {}
     _users: dict[int, list[FeedbackEntry]] = {}
     _machines: dict[int, list[FeedbackEntry]] = {}
     newest_seq: int = 0
@@ -78,7 +78,7 @@ class Reactions(Struct):
 
     def _keep(self, by_turn: dict[int, list[FeedbackEntry]], entry: FeedbackEntry) -> None:
         by_turn.setdefault(entry.block.turn, []).append(entry)
-        self._entries.append(entry)
+        self._entries[entry.block.seq] = entry
 
     @property
     def user_reactions(self) -> dict[int, FeedbackEntry]:
@@ -89,7 +89,7 @@ class Reactions(Struct):
     @property
     def machine_feedback(self) -> list[FeedbackEntry]:
         """Return the feedback of machines, in order."""
-        return [entry for entry in self._entries if entry.feedback.origin != "user"]
+        return [entry for entry in self._entries.values() if entry.feedback.origin != "user"]
 
     def in_force_for(self, turn: int) -> list[FeedbackEntry]:
         """Return the feedback in force for one turn, in order."""
@@ -107,7 +107,8 @@ class Reactions(Struct):
         return entry.feedback.reaction is not None and entry is self._users[entry.block.turn][-1]
 
     def _after(self, seq: int) -> list[FeedbackEntry]:
-        return list(takewhile(lambda entry: entry.block.seq > seq, reversed(self._entries)))
+        newest_first = reversed(self._entries.values())
+        return list(takewhile(lambda entry: entry.block.seq > seq, newest_first))
 
     @property
     def rate(self) -> float | None:
