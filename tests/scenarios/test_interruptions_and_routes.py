@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 
@@ -67,6 +69,10 @@ class ReadsCounted(MemoryLog):
 
     reads = 0
 
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.was_asked = asyncio.Event()
+
     async def read(
         self,
         conversation: ConversationKey,
@@ -79,7 +85,9 @@ class ReadsCounted(MemoryLog):
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """Count the read."""
-        self.reads += bool(types)
+        if types:
+            self.reads += 1
+            self.was_asked.set()
         return await super().read(
             conversation,
             after=after,
@@ -257,6 +265,17 @@ async def test_a_turn_that_waits_reads_the_steers_of_other_processes() -> None:
             with pytest.raises(Interrupted, match="steer"):
                 await interrupter.run(idly)
     assert log.reads == 1
+
+
+async def test_a_look_that_is_due_as_the_turn_ends_is_not_taken() -> None:
+    clock = FakeClock()
+    log, hold_up = ReadsCounted(clock), partial(time.sleep, 2 * POLL_SECONDS)
+    async with recorder_of(log, clock) as recorder, asyncio.timeout(10):
+        before = asyncio.all_tasks()
+        async with Interrupter(recorder, clock).watch(None, lambda _: None):
+            await log.was_asked.wait()
+            hold_up()
+        assert asyncio.all_tasks() == before
 
 
 def test_a_turn_looks_for_steers_of_other_processes_four_times_a_second() -> None:

@@ -82,12 +82,12 @@ class Interrupter:
 
     async def __aexit__(self, *_: object) -> None:
         self._recorder.on_steer = self._interrupt_calls = None  # else the turn is in a circle
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
         for timer in (self._alarm, self._next_look):
             if timer is not None:
                 timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """Return the outcome of a step that may be cut off; after the deadline no step begins.

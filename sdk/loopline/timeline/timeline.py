@@ -312,11 +312,12 @@ class Timeline:
         """Fold further blocks; those folded before are skipped."""
         turns, waiting, folds, kept = self._turns, self._waiting, self._folds, self.blocks
         for block in blocks:
-            seq, number, body = block.seq, block.turn, block.body
+            seq = block.seq
             if seq <= self.seq:
                 continue
             self.seq = seq
             kept.append(block)
+            number, body = block.turn, block.body
             if number in waiting:
                 waiting[number].append(block)
             elif number in turns:
