@@ -38,8 +38,10 @@ T = TypeVar("T")
 
 LOG_ROWS = 500
 """After so many rows the thread moves the write-ahead log into the file, which waits for the disk."""
+ROWS_MEANWHILE = 250
+"""So many rows the event loop commits while the log is moved; what comes behind them waits for the thread."""
 LOG_PAGES = 4_096
-"""A log of more pages that others have gone on to write is moved to its end while nobody can."""
+"""The end of a log of more pages is moved while nobody can write, in other processes too."""
 SLOW_SECONDS = 0.02
 """After a commit by the event loop that took longer, the thread makes those of the next `PAUSE` times as long."""
 PAUSE = 4
@@ -271,6 +273,7 @@ class WriterThread(JobThread):
         self._on_rollback = on_rollback
         self._in_use = Lock()
         self._moved_rows = 0
+        self._new_rows = 0
         self._is_moving = False
         self._moving: Connection | None = None
         self._paused_until = 0.0
@@ -291,7 +294,9 @@ class WriterThread(JobThread):
     @property
     def is_idle(self) -> bool:
         """Return whether the event loop may commit: the thread is not at work, and the disk was not slow just now."""
-        return time.monotonic() >= self._paused_until and not self._in_use.locked()
+        is_paused = time.monotonic() < self._paused_until
+        is_behind = self._is_moving and self._new_rows > ROWS_MEANWHILE
+        return not (is_paused or is_behind or self._in_use.locked())
 
     def at_once(self, work: Callable[[Connection], T]) -> list[T]:
         """Return the result of work in one transaction, made on the calling thread; nothing if another writes meanwhile.
@@ -348,16 +353,19 @@ class WriterThread(JobThread):
             raise
 
     def _move_log(self) -> None:
-        """Move the write-ahead log into the file, while the event loop goes on to commit.
+        """Move the write-ahead log into the file, while the event loop goes on to commit; it waits while the end is moved.
 
-        SQLite begins the log anew once all of it is in the file. If others always write meanwhile, and it is long, what they
-        wrote is moved while nobody can.
+        SQLite begins the log anew once all of it is in the file. While other processes always write, it grows: the end of a
+        long one is moved with the write lock. If one reads what is to be moved, the next commit goes on with it.
         """
         with suppress(*DATABASE_ERRORS, StoreError):  # everything is kept, in the log
-            pages, moved = self._checkpoint()
-            if moved < pages and pages > LOG_PAGES:
-                with self._in_use:
-                    self.transact(lambda _: self._checkpoint())
+            pages, _ = self._checkpoint()
+            with self._in_use:
+                is_long = pages > LOG_PAGES
+                end = self.transact(lambda _: self._checkpoint()) if is_long else self._checkpoint()
+            pages, moved = end
+            if moved < pages:
+                self._moved_rows = 0
         self._is_moving = False
 
     def _checkpoint(self) -> tuple[int, int]:
@@ -376,8 +384,9 @@ class WriterThread(JobThread):
         end = time.monotonic()
         if end - start > SLOW_SECONDS:
             self._paused_until = end + PAUSE * (end - start)
-        if connection.total_changes - self._moved_rows > LOG_ROWS and not self._is_moving:
-            self._moved_rows, self._is_moving = connection.total_changes, True
+        self._new_rows = connection.total_changes - self._moved_rows
+        if self._new_rows > LOG_ROWS and not self._is_moving:
+            self._moved_rows, self._new_rows, self._is_moving = connection.total_changes, 0, True
             with suppress(StoreError):  # it is being closed, which moves the log too
                 self._put(self._move_log)
         return result
