@@ -220,7 +220,7 @@ class _ConversationLock:
         self._folder = folder
         self._files: dict[int, FileIO] = {}
         self.conversation = conversation
-        self.generation = 0
+        self.generation: int = 0
 
     def take(self) -> bool:
         """Take the lock if nobody has it; return whether it is taken. It blocks while a file is opened."""
