@@ -198,8 +198,6 @@ class ToolExecutor:
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
-        if not calls:
-            return
         if self._interrupter.is_late:
             await self.skip(calls, "deadline")
             return
