@@ -358,7 +358,7 @@ class WriterThread(JobThread):
         SQLite begins the log anew once all of it is in the file. While other processes always write, it grows: the end of a
         long one is moved with the write lock. If one reads what is to be moved, the next commit goes on with it.
         """
-        with suppress(*DATABASE_ERRORS, StoreError):  # everything is kept, in the log
+        try:
             pages, _ = self._checkpoint()
             with self._in_use:
                 is_long = pages > LOG_PAGES
@@ -366,7 +366,10 @@ class WriterThread(JobThread):
             pages, moved = end
             if moved < pages:
                 self._moved_rows = 0
-        self._is_moving = False
+        except (*DATABASE_ERRORS, StoreError):
+            pass  # everything is kept, in the log
+        finally:
+            self._is_moving = False
 
     def _checkpoint(self) -> tuple[int, int]:
         """Move what nobody reads from the log any more; return the pages of the log, and how many were moved."""
