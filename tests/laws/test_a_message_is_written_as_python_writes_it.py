@@ -18,3 +18,11 @@ def test_the_texts_of_a_message_are_written_as_python_writes_them(text: str) -> 
     assert (
         repr(answer) == f"ToolMessage(call_id='c1', name='desk.look', text={text!r}, ok={True!r})"
     )
+
+
+@given(TEXTS)
+def test_the_bytes_made_of_a_message_are_no_part_of_it(text: str) -> None:
+    sent, unsent = UserMessage(text=text), UserMessage(text=text)
+    sent.wire["messages"] = text.encode("utf-8", "replace")
+    assert not unsent.wire
+    assert (sent, hash(sent), repr(sent)) == (unsent, hash(unsent), repr(unsent))
