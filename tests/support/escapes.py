@@ -98,7 +98,7 @@ ATTEMPTS: Mapping[str, str] = {
     # Other processes and the kernel's files.
     "environment of init": 'attempt(lambda: read("/proc/1/environ"), lambda value: b"secret" in value)',
     "memory of init": 'attempt(lambda: read("/proc/1/mem", 10))',
-    "root of init": 'attempt(lambda: os.listdir("/proc/1/root/"), lambda value: "work" in value or "root" in value)',
+    "root of init": 'attempt(lambda: os.listdir("/proc/1/root/"), lambda value: "boot" in value or "root" in value)',
     "folder of init": 'attempt(lambda: os.listdir("/proc/1/cwd/"), lambda value: "canary.sock" in value)',
     "environments of all": 'attempt(lambda: [p for p in os.listdir("/proc") if p.isdigit() and b"the-secret" in read(f"/proc/{p}/environ")])',
     "processes of the host": 'attempt(lambda: os.path.exists(f"/proc/{HOST_PID}/cmdline") and read(f"/proc/{HOST_PID}/cmdline"), bool)',
