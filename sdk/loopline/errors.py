@@ -114,6 +114,16 @@ class BundleError(LooplineError):
         self.problems: tuple[str, ...] = problems
 
 
+class WrongBundle(LooplineError):
+    """The turn was sent through another bundle or a later version, or a tool of an open call has changed; it waits."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}: open the conversation with the right bundle; or run the turn with this one, by "
+            "any_bundle=True or loopline run BUNDLE --any-bundle; or stop it"
+        )
+
+
 class PropertyError(LooplineError):
     """A property or setting is unknown or has the wrong type; the message names the nearest."""
 

@@ -32,7 +32,8 @@ class Bundle(Generic[T_co]):
     `configuration` holds the defaults of the bundle's properties, nested. `deps` makes the dependencies if
     `Harness.open` gets none: a function without parameters, sync or async, that returns them or an async context
     manager of them. The answer of each turn is a value of `output_type`, unless the turn or its workflow asks for
-    another type. `module` is the name of the module that made the bundle.
+    another type. `version` names this release of the bundle, and the store orders the versions by when it first met each;
+    without one it is a digest of the bundle's files. `module` is the name of the module that made the bundle.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Bundle(Generic[T_co]):
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
+    version: str = ""
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

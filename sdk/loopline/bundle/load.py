@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 GROUP = "loopline.bundles"
 """The group of the entry points that name installed bundles."""
+
+VERSION_CHARACTERS = 16
+"""Characters of a version that is a digest."""
+TEXT_FILES = (".md", ".txt", ".toml", ".yaml", ".yml", ".json")
+TEXT_BYTES = 256 * 1024
+"""Bytes of the largest text file that makes part of a version."""
 
 BUNDLES_FOLDER = "bundles"
 """The folder here whose folders are bundles, by their names."""
@@ -58,6 +65,26 @@ class LoadedBundle:
             yield self.file
         elif self.folder is not None:
             yield from _package_files(self.folder)
+
+    def version(self) -> str:
+        """Return the bundle's version: the author's, else a digest of its files, empty if it has none."""
+        if self.bundle.version or self.folder is None:
+            return self.bundle.version
+        digest = sha256()
+        for file in sorted(self._versioned_files()):
+            data = file.read_bytes()
+            digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
+        return digest.hexdigest()[:VERSION_CHARACTERS]
+
+    def _versioned_files(self) -> Iterator[Path]:
+        """Yield the files that make a version: the bundle's code and, in a package, the texts that belong to it."""
+        yield from self.code
+        if self.folder is None or self.file is not None:
+            return
+        for folder, folders, names in os.walk(self.folder):
+            folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+            files = (Path(folder, name) for name in names if name.endswith(TEXT_FILES))
+            yield from (file for file in files if file.stat().st_size <= TEXT_BYTES)
 
     def resolve_module(self, name: str) -> ModuleType:
         """Return the module of that name; one that begins with the bundle's own is inside the bundle.

@@ -18,7 +18,7 @@ from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload, TurnResult
 from loopline.reader import ConversationLookup, ConversationView
-from loopline.timeline import Completion, Notice, Recorder
+from loopline.timeline import Completion, Notice, Recorder, Sender
 from loopline.tools import deps_problem
 
 _loaded: set[type] = set()
@@ -65,10 +65,11 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
 
 @dataclass(frozen=True, slots=True)
 class OpenBundle:
-    """A bundle in use: its code, and what its runs work with."""
+    """A bundle in use: its code, what its runs work with, and the sender of the inputs that come through it."""
 
     loaded: LoadedBundle
     services: Services
+    sender: Sender
 
     async def prepare(
         self,
@@ -108,7 +109,8 @@ class OpenBundle:
             recorder.header = run.header(models.chain(model), DEFAULT_OPTIONS.with_limits(limits))
             recorder.foreword = stale
         else:
-            recorder.header = structs.replace(header, recoveries=run.recoveries)
+            version = services.bundle_version
+            recorder.header = structs.replace(header, recoveries=run.recoveries, version=version)
             if stale:
                 await recorder.record(*stale)
         if recorder.adopted:  # if it ends this process too, the next one passes it over

@@ -119,6 +119,7 @@ class Services:
 
     source: str
     bundle_id: str
+    bundle_version: str
     instructions: str
     output: OutputType[Any] | None
     properties: Properties
@@ -211,6 +212,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             output=output.schema if output else None,
             agent=agent[0],
             agent_digest=agent[1],
+            version=self.services.bundle_version,
         )
 
     def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:

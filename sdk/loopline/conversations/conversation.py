@@ -17,18 +17,17 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own
 from loopline.conversations.submission import (
     QUEUED,
     Message,
+    Resumption,
     Submission,
     WhenBusy,
     turn_to_continue,
 )
-from loopline.conversations.turn_checks import turn_to_resume
-from loopline.conversations.turns import Request, StoppedInQueue, Turns
+from loopline.conversations.turns import Request, StoppedInQueue, Turns, stopped_early
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
 from loopline.files import AttachmentInput, check_text
 from loopline.models import (
     Json,
-    OutputType,
     output_type_of,
     well_formed,
     well_formed_json,
@@ -51,12 +50,14 @@ from loopline.timeline import (
     TimelineLog,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
     UserSteer,
     UserStop,
     open_timeline,
     turn_id,
     turn_number,
 )
+from loopline.timeline.tasks import finish
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
@@ -237,6 +238,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: None = None,
+        any_bundle: bool = False,
         **limits: Unpack[Limits],
     ) -> TurnResult[T_co]: ...
     @overload
@@ -245,6 +247,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: TypeForm[Out],
+        any_bundle: bool = False,
         **limits: Unpack[Limits],
     ) -> TurnResult[Out]: ...
     async def resume(
@@ -252,18 +255,28 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: object = None,
+        any_bundle: bool = False,
         **limits: Unpack[Limits],
     ) -> TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
-        `values` are the user's answers to calls that wait, by call id; for an approval, True or False. Without an
-        `output_type` the answer keeps the type that the turn was started with.
+        `values` are the user's answers to calls that wait, by call id; for an approval, True or False. The result is that
+        of the turn whose calls they answer. Without an `output_type` the answer keeps the type that the turn was started
+        with. A turn that was sent through another bundle, or through a later version of this one, is refused; with
+        `any_bundle` it is run with this bundle all the same.
 
         Raises:
-            LooplineError: there is nothing to resume, or no call waits for such a value.
+            LooplineError: there is nothing to resume, no call waits for such a value, or the turn is one of another
+                bundle; nothing was recorded.
             AttachmentError: the values are too large; nothing was recorded.
         """
-        return await self._resume(values, limits, None, output_type_of(output_type))
+        resumption = Resumption(
+            values=values,
+            limits=limits,
+            output=output_type_of(output_type),
+            any_bundle=any_bundle,
+        )
+        return await self._resume(resumption)
 
     async def stream_resume(
         self,
@@ -273,8 +286,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Resume as `resume` does, and yield the events of the turn."""
-        output = output_type_of(output_type)
-        async for event in self._stream(lambda sink: self._resume(values, limits, sink, output)):
+        resumption = Resumption(values=values, limits=limits, output=output_type_of(output_type))
+        async for event in self._stream(
+            lambda sink: self._resume(structs.replace(resumption, sink=sink))
+        ):
             yield event
 
     async def submit_resume(
@@ -285,13 +300,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         **limits: Unpack[Limits],
     ) -> Submission:
         """Resume as `resume` does, and return once the answers are stored; the turn runs in the background."""
-        output = output_type_of(output_type)
-        check_own(self.conversation)
-        if values:
-            await self.interrupts.answer_paused(values, self._checks.caps)
+        resumption = Resumption(values=values, limits=limits, output=output_type_of(output_type))
+        number = await self._answer(resumption)
         timeline = await open_timeline(self._log, self.conversation)
-        receipt = Receipt(timeline.seq, turn_to_continue(timeline))
-        turn = asyncio.create_task(self._resume(None, limits, None, output))
+        receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
+        turn = asyncio.create_task(self._run_again(resumption, number))
         self._tasks.add(turn)
         turn.add_done_callback(self._discard_task)
         return Submission(receipt, turn)
@@ -335,19 +348,21 @@ class Conversation(ConversationReader, Generic[T_co]):
         return await self.interrupts.recall(receipt)
 
     async def stop(self) -> bool:
-        """Stop the turn that runs, in any process, or waits; return whether there was one.
+        """Stop the turn that runs or is paused, in any process; return whether there was a turn to stop.
 
-        Messages that wait behind it in this harness are taken back. The next turn continues from what this one left.
+        Messages that wait behind it are taken back. The next turn continues from what this one left.
         """
-        if await self._turns.stop(self.conversation):
-            return True
+        was_run_here = await self._turns.stop(self.conversation)
         timeline = await open_timeline(self._log, self.conversation)
-        if not timeline.open_turns:
-            return False
-        for turn in timeline.open_turns:
-            await self.interrupts.append(UserStop(), turn.number)
-        await self._turns.end_stopped(self.conversation)
-        return True
+        turns = timeline.open_turns
+        for turn in turns:
+            if turn.header is not None:
+                await self.interrupts.append(UserStop(), turn.number)
+            elif turn.prompt is not None:
+                await self.interrupts.append(UserRecalled(said=turn.prompt.seq), turn.number)
+        if any(turn.header is not None for turn in turns):
+            await self._turns.end_stopped(self.conversation)
+        return was_run_here or bool(turns)
 
     async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
         """Rate a turn; the newest reaction counts, and None removes it.
@@ -396,15 +411,7 @@ class Conversation(ConversationReader, Generic[T_co]):
 
     async def _say(self, message: Message) -> TurnResult[Any]:
         self._turns.check_bundle()
-        body = UserPrompt(
-            text=checked_text(message.text),
-            limits=stored_limits(check_limits(message.limits)),
-            output=message.output.schema if message.output else None,
-        )
-        if message.when_busy not in BUSY_POLICIES:
-            raise LooplineError(
-                f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
-            )
+        body = self._prompt(message)
         self._turns.check_outside(self.conversation)
         earlier = await self._sent_before(message) if message.key else None
         receipts = [] if earlier is None else [earlier]
@@ -444,9 +451,37 @@ class Conversation(ConversationReader, Generic[T_co]):
             )
             return joined or await self._say(late)
         except StoppedInQueue:
-            for receipt in receipts:
+            if not receipts:
+                receipts.append((await self._store(body, message))[0])
+            await self.recall(receipts[0])
+            return stopped_early(receipts[0].turn_id)
+        except asyncio.CancelledError:
+            await finish(asyncio.ensure_future(self._withdraw(receipts)))
+            raise
+
+    def _prompt(self, message: Message) -> UserPrompt:
+        """Return the prompt of a message.
+
+        Raises:
+            LooplineError: the text is empty, or a limit or the policy for a busy conversation is unknown.
+        """
+        if message.when_busy not in BUSY_POLICIES:
+            raise LooplineError(
+                f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
+            )
+        return UserPrompt(
+            text=checked_text(message.text),
+            limits=stored_limits(check_limits(message.limits)),
+            output=message.output.schema if message.output else None,
+            sender=self._turns.sender,
+        )
+
+    async def _withdraw(self, receipts: Sequence[Receipt]) -> None:
+        """Take back a message whose turn has not begun: its sender no longer waits for it."""
+        for receipt in receipts:
+            timeline = await open_timeline(self._log, self.conversation)
+            if receipt.seq in timeline.pending and timeline.turn(receipt.turn).header is None:
                 await self.recall(receipt)
-            return stopped_early(receipts[0].turn_id if receipts else "")
 
     async def _sent_before(self, message: Message) -> Receipt | None:
         """Return the receipt of the message, which has a key, if it was sent with that key before.
@@ -490,34 +525,46 @@ class Conversation(ConversationReader, Generic[T_co]):
         outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
         return None if await self.recall(receipt) else outcome
 
-    async def _resume(
-        self,
-        values: Mapping[str, Json] | None,
-        limits: Limits,
-        sink: EventSink | None,
-        output: OutputType[Any] | None,
-    ) -> TurnResult[Any]:
+    async def _resume(self, resumption: Resumption) -> TurnResult[Any]:
+        return await self._run_again(resumption, await self._answer(resumption))
+
+    async def _answer(self, resumption: Resumption) -> int:
+        """Store the answers of a resumption; return the number of the turn that asked, 0 without answers.
+
+        Raises:
+            LooplineError: there is no bundle here, or the turn may not run with it; nothing was stored.
+        """
         check_own(self.conversation)
-        if values:
-            await self.interrupts.answer_paused(values, self._checks.caps)
+        order = self._turns.order()
+        check_limits(resumption.limits)
+        if not resumption.values:
+            return 0
+        if not resumption.any_bundle:
+            timeline = await open_timeline(self._log, self.conversation)
+            for turn in timeline.resumable:
+                await order.check(timeline, turn)
+        return await self.interrupts.answer_paused(resumption.values, self._checks.caps)
+
+    async def _run_again(self, resumption: Resumption, number: int) -> TurnResult[Any]:
+        """Run the turn of that number, or if it is 0 the one that is to be continued."""
 
         async def choose(timeline: Timeline) -> int:
-            return turn_to_continue(timeline)
+            return number or turn_to_continue(timeline)
 
-        self._turns.check_bundle()
         request = Request(
             conversation=self.conversation,
             choose=choose,
-            limits=check_limits(limits),
-            sink=sink,
-            output=output,
+            limits=check_limits(resumption.limits),
+            sink=resumption.sink,
+            output=resumption.output,
             default=self._turns.output,
+            any_bundle=resumption.any_bundle,
         )
         try:
             return await self._turns.run(request)
         except StoppedInQueue:
             timeline = await open_timeline(self._log, self.conversation)
-            return stopped_early(turn_id(turn_to_resume(timeline)))
+            return stopped_early(turn_id(number or max(timeline.turns)))
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]
@@ -535,8 +582,3 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # raised to whoever still iterates; else it is in the log
-
-
-def stopped_early(turn: str) -> TurnResult:
-    """Return the result of a turn that was stopped while it waited to be run here."""
-    return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,10 +19,12 @@ from loopline.timeline import (
     Feedback,
     HeadMoved,
     RoundStart,
+    Sender,
     Timeline,
     TimelineLog,
     ToolPending,
     ToolQuestion,
+    Turn,
     UserAnswer,
     UserAttachment,
     UserFollowup,
@@ -55,7 +57,12 @@ class Receipt:
 
 
 class LocalTurns(Protocol):
-    """The turns that run in this process."""
+    """The turns that run in this process, and the bundle through which inputs are sent here."""
+
+    @property
+    def sender(self) -> Sender | None:
+        """The sender of the inputs, None without a bundle."""
+        ...
 
     def steer(self, conversation: ConversationKey, seq: int) -> None:
         """Have the conversation's turn look at once: the user has steered it, by the block of that seq."""
@@ -83,7 +90,8 @@ class InterruptQueue:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to follow up: say something first")
-        return await self._add(UserFollowup(text=checked_text(text)), turn, files, key)
+        followup = UserFollowup(text=checked_text(text), sender=self._turns.sender)
+        return await self._add(followup, turn, files, key)
 
     async def steer(
         self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
@@ -94,7 +102,8 @@ class InterruptQueue:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to steer: say something first")
-        receipt = await self._add(UserSteer(text=checked_text(text)), turn, files, key)
+        steer = UserSteer(text=checked_text(text), sender=self._turns.sender)
+        receipt = await self._add(steer, turn, files, key)
         self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
@@ -114,7 +123,7 @@ class InterruptQueue:
         Raises:
             LooplineError: no such call asks anything.
         """
-        body = UserAnswer(call_id=call_id, value=well_formed_json(value))
+        body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
         encode_checked(body)
         asked = 0
 
@@ -131,33 +140,35 @@ class InterruptQueue:
 
         return await self._append_at_head(entries)
 
-    async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> None:
-        """Record the user's answers to calls of turns that are paused, all or none.
+    async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> int:
+        """Record the user's answers to calls of the paused turn, all or none; return the number of the turn.
 
         Raises:
-            LooplineError: no such call waits, it waits for something else, or it has an answer.
+            LooplineError: no such call waits, it waits for something else, or it has an answer; or the turn is over, because
+                it was stopped or a message was sent after its question.
             AttachmentError: the values are too large.
         """
         bodies = {
-            call_id: UserAnswer(call_id=call_id, value=well_formed_json(value))
+            call_id: UserAnswer(
+                call_id=call_id, value=well_formed_json(value), sender=self._turns.sender
+            )
             for call_id, value in values.items()
         }
+        number = 0
 
         def entries(timeline: Timeline) -> Sequence[Entry]:
-            turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
+            nonlocal number
+            turn = _asking_turn(timeline, values)
             for call_id, value in values.items():
-                if call_id not in turns:
-                    call_ids = ", ".join(turns) or "none"
-                    raise LooplineError(f"no call {call_id!r} waits for an answer: {call_ids}")
-                if call_id in turns[call_id].answers:
+                if call_id in turn.answers:
                     raise LooplineError(f"{call_id} has been answered already")
-                check_answer(turns[call_id].pending[call_id], value)
+                check_answer(turn.pending[call_id], value)
             check_values(values, caps)
-            return [
-                Entry(body=body, turn=turns[call_id].number) for call_id, body in bodies.items()
-            ]
+            number = turn.number
+            return [Entry(body=body, turn=number) for body in bodies.values()]
 
         await self._append_at_head(entries)
+        return number
 
     async def _append_at_head(self, entries: Callable[[Timeline], Sequence[Entry]]) -> bool:
         """Append what `entries` returns for all blocks before it; return whether it returned anything."""
@@ -258,6 +269,27 @@ def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
     turns = {turn.number for turn in timeline.open_turns}
     questions = open_questions.unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
+
+
+def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
+    """Return the paused turn whose calls of these ids wait for the user.
+
+    Raises:
+        LooplineError: one of the calls does not wait, or the turn is over.
+    """
+    turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
+    for call_id in call_ids:
+        if call_id not in turns:
+            waiting = ", ".join(turns) or "none"
+            raise LooplineError(f"no call {call_id!r} waits for an answer: {waiting}")
+    turn = next(turns[call_id] for call_id in call_ids)
+    if turn.stopped:
+        raise LooplineError(f"{turn_id(turn.number)} was stopped: its calls take no answers")
+    if timeline.has_later_message(turn):
+        raise LooplineError(
+            f"a message was sent after {turn_id(turn.number)} asked, and ends that turn: its calls take no answers"
+        )
+    return turn
 
 
 def checked_text(text: str) -> str:

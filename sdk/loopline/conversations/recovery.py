@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from loopline.conversations.turn_order import bundle_of
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import TurnResult, result
@@ -58,14 +59,13 @@ class _CutOffAgain(LooplineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoveries:
-    """Resumes the unfinished turns of one bundle in a store.
+    """Resumes the unfinished turns of a harness's bundle in a store.
 
     With `unbegun_since` it also starts those of conversations that were active since, and where no bundle has begun a turn.
     """
 
     log: TimelineLog
     turns: Turns
-    bundle: str
     on_outcome: Callable[[Recovery], None] | None
     unbegun_since: datetime | None = None
 
@@ -122,11 +122,11 @@ class Recoveries:
         status: RecoveryStatus
         try:
             timeline = await open_timeline(self.log, conversation)
-            turn = next(iter(timeline.open_turns), None)
+            turn = _next_turn(timeline)
             if turn is None:
                 return None
             number = turn.number
-            outcome = self._reason_to_leave(conversation, timeline, turn)
+            outcome = await self._reason_to_leave(conversation, timeline, turn)
             return outcome or await self._resume(conversation, number)
         except _NothingToResume:
             return None
@@ -140,36 +140,32 @@ class Recoveries:
             conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
         )
 
-    def _reason_to_leave(
+    async def _reason_to_leave(
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
     ) -> Recovery | None:
         """Return why the turn is not resumed; None if it is to be."""
         name = turn_id(turn.number)
-        if turn.pending and not turn.answers:
+        if turn.is_paused:
             paused = result(timeline, turn.number, "paused")
             return Recovery(
                 conversation=conversation, turn_id=name, status="waiting", result=paused
             )
-        bundle = _bundle(timeline, turn)
-        if bundle == self.bundle or (not bundle and self.unbegun_since is not None):
+        bundle = bundle_of(timeline, turn)
+        reason = await self.turns.order().refusal(timeline, turn) if bundle else NEVER_STARTED
+        if not reason or (not bundle and self.unbegun_since is not None):
             return None
-        reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
         return Recovery(
-            conversation=conversation,
-            turn_id=name,
-            status="skipped",
-            reason=reason,
-            bundle=bundle,
+            conversation=conversation, turn_id=name, status="skipped", reason=reason, bundle=bundle
         )
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
             """Return the turn, if it is still unfinished now that the conversation is leased."""
-            turn = next(iter(timeline.open_turns), None)
+            turn = _next_turn(timeline)
             if (
                 turn is None
                 or turn.number != number
-                or self._reason_to_leave(conversation, timeline, turn)
+                or await self._reason_to_leave(conversation, timeline, turn)
             ):
                 raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
             if turn.header is not None and turn.header.recoveries >= MAX_RECOVERIES:
@@ -186,7 +182,7 @@ class Recoveries:
         )
 
 
-def _bundle(timeline: Timeline, turn: Turn) -> str:
-    """Return the bundle that started the turn, else the one that started a turn last."""
-    turns = [turn, *reversed(timeline.turns.values())]
-    return next((turn.header.bundle for turn in turns if turn.header is not None), "")
+def _next_turn(timeline: Timeline) -> Turn | None:
+    """Return the oldest turn to run; a paused turn that a later message ends is none."""
+    turns = (turn for turn in timeline.open_turns if not timeline.is_superseded(turn))
+    return next(turns, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from loopline.conversations.interrupts import Receipt
 from loopline.conversations.turn_checks import turn_to_resume
 from loopline.errors import LooplineError
 from loopline.events import EventSink
-from loopline.models import OutputType
+from loopline.models import Json, OutputType
 from loopline.react import Limits, TurnResult, pending_calls
 from loopline.timeline import Timeline, UserAttachment, turn_id
 
@@ -33,6 +33,16 @@ class Message(Struct, frozen=True, kw_only=True):
     sink: EventSink | None = None
     key: str = ""
     on_receipt: Callable[[Receipt], None] | None = None
+
+
+class Resumption(Struct, frozen=True, kw_only=True):
+    """A turn to be continued: the user's answers by call id, and what `Conversation.resume` takes beside them."""
+
+    values: Mapping[str, Json] | None
+    limits: Limits
+    output: OutputType[Any] | None
+    any_bundle: bool = False
+    sink: EventSink | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ def turn_to_resume(timeline: Timeline) -> int:
     Raises:
         LooplineError: there is none.
     """
-    waiting = timeline.open_turns
+    waiting = [turn for turn in timeline.open_turns if not timeline.is_superseded(turn)]
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
     if not waiting:

@@ -26,6 +26,7 @@ from loopline.conversations.subscriptions import (
 )
 from loopline.conversations.turn_checks import check_confirmed, check_known
 from loopline.conversations.turn_log import IN_TURN, in_turn
+from loopline.conversations.turn_order import End, Run, TurnOrder, Wait
 from loopline.errors import (
     BundleError,
     ConflictError,
@@ -33,6 +34,7 @@ from loopline.errors import (
     LooplineError,
     StoreBusy,
     StoreError,
+    WrongBundle,
 )
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
@@ -56,6 +58,7 @@ from loopline.timeline import (
     Entry,
     ExitReason,
     Recorder,
+    Sender,
     Timeline,
     TimelineLog,
     UserPrompt,
@@ -67,6 +70,12 @@ from loopline.timeline import (
 
 Choose = Callable[[Timeline], Awaitable[int]]
 """Chooses the turn to run, once the conversation is leased."""
+
+FIRST_LOOK_SECONDS = 0.01
+LAST_LOOK_SECONDS = 0.2
+"""How long a request waits before it looks again for what it waits for, at first and at last."""
+BEGIN_SECONDS = 10.0
+"""How long a request waits for another harness to begin a turn that was sent through that one."""
 
 KEPT_TIMELINES = 64
 """Timelines of the conversations run last, cached so that a turn reads only new blocks."""
@@ -87,7 +96,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """A request to run a turn; with `wait` False it does not queue behind another one.
 
     `began` has the blocks of a conversation that was begun for this request, else it is None. `sink` receives the turn's
-    events. A turn is `adopted` by who did not ask for it. `output` is the type of the answer,
+    events. A turn is `adopted` by who did not ask for it. With `any_bundle` a person has decided that the bundle here runs
+    the turn, although it was sent through another one. `output` is the type of the answer,
     and `default` the bundle's, by which an answer is read that was given before.
     """
 
@@ -98,6 +108,7 @@ class Request(Struct, frozen=True, kw_only=True):
     child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
+    any_bundle: bool = False
     began: Sequence[Block] | None = None
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
@@ -152,6 +163,19 @@ class Turns:
         self.on_turn_end: Callable[[ConversationKey], None] | None = None
         if bundle is not None:
             bundle.services.background.follow(self._subscriptions.running)
+
+    @property
+    def sender(self) -> Sender | None:
+        """The bundle through which inputs are sent here, None without a bundle."""
+        return None if self._bundle is None else self._bundle.sender
+
+    def order(self) -> TurnOrder:
+        """Return the order of turns for a request of this harness.
+
+        Raises:
+            LooplineError: there is no bundle.
+        """
+        return TurnOrder(self._log, self.check_bundle().sender)
 
     def check_bundle(self) -> OpenBundle:
         """Return the bundle that runs the turns.
@@ -352,12 +376,20 @@ class Turns:
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
         notice = BusyNotice(self._log, self._clock, conversation, request.sink) if is_told else None
+        order = self.order()
         try:
-            async with queue, self._log.lease(conversation, wait=request.wait) as term:
-                if notice is not None:
-                    await notice.end()
-                number, lease = await self._chosen(request, term)
-                return await self._run_chosen(pending, lease, number)
+            while True:
+                async with queue, self._log.lease(conversation, wait=request.wait) as term:
+                    number, lease = await self._chosen(request, term)
+                    wait = await self._clear_way(pending, lease, number, order)
+                    seen = lease.timeline.seq  # the next request here extends the same timeline
+                    if wait is None:
+                        if notice is not None:
+                            await notice.end()
+                        return await self._run_chosen(pending, lease, number)
+                if not request.wait:
+                    raise ConflictError(f"{turn_id(number)} waits for another turn to end")
+                await self._wait_for_change(conversation, seen, wait, order)
         except asyncio.CancelledError:
             if not pending.stopping:
                 raise
@@ -366,6 +398,48 @@ class Turns:
         finally:
             if notice is not None:
                 await notice.end()
+
+    async def _wait_for_change(
+        self, conversation: ConversationKey, seen: int, wait: Wait, order: TurnOrder
+    ) -> None:
+        """Wait for a block behind `seen`; a harness that is to write one within `BEGIN_SECONDS` counts as absent then."""
+        pause, waited = FIRST_LOOK_SECONDS, 0.0
+        while not await self._log.read(conversation, after=seen, limit=1):
+            if wait.sender is not None and waited >= BEGIN_SECONDS:
+                order.absent.add(wait.sender.harness)
+                return
+            # Not by the port's clock: the other process lives in the time of this machine.
+            await asyncio.sleep(pause)
+            waited += pause
+            pause = min(2 * pause, LAST_LOOK_SECONDS)
+
+    async def _clear_way(
+        self, pending: _PendingRequest, lease: LeasedConversation, number: int, order: TurnOrder
+    ) -> Wait | None:
+        """Run or end the turns that come before the chosen one; return what it waits for, None if nothing.
+
+        Raises:
+            LooplineError: the chosen turn may not run with this bundle.
+        """
+        request, timeline = pending.request, lease.timeline
+        if request.child is not None or timeline.turn(number).exit is not None:
+            return None
+        inherited = lease.summary.inherited if lease.summary else 0
+        if not request.any_bundle:
+            await order.check(timeline, timeline.turn(number))
+        while (step := await order.next_step(timeline, number, inherited)) is not None:
+            match step:
+                case Wait():
+                    return step
+                case End(turn):
+                    await lease.interrupt(turn.number)
+                case Run(turn):
+                    try:
+                        await self._run_for_another(pending, lease, turn.number)
+                    except WrongBundle as error:
+                        _log.warning("%s is not run for its sender: %s", turn_id(turn.number), error)
+                        order.skipped.add(turn.number)
+        return None
 
     async def _chosen(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
         """Return the turn that is chosen from the newest blocks, and the conversation as it is leased."""
@@ -423,18 +497,19 @@ class Turns:
         if self._subscriptions.has(lease.conversation):
             await self._subscriptions.catch_up(lease.conversation, timeline, number)
         sender = None if request.sink is None else Subscriber(request.sink, 0)
-        if timeline.turn(number).exit is not None:
+        turn = timeline.turn(number)
+        if turn.exit is not None:
             replay(timeline, number, sender)
             return _ended_result(timeline, number, request.answer_type)
+        if turn.header is None and turn.prompt and turn.prompt.seq not in timeline.pending:
+            return stopped_early(turn_id(number))  # the message was recalled
+        if turn.is_paused and not turn.stopped:
+            replay(timeline, number, sender)
+            return result(timeline, number, "paused", output=request.answer_type)
         recorder, sink = lease.recorder(number, sender)
-        recorder.adopted = request.adopted
+        recorder.adopted, recorder.any_bundle = request.adopted, request.any_bundle
         with in_turn(recorder):
             try:
-                for turn in timeline.unfinished:
-                    if turn.number != number:
-                        await lease.interrupt(turn.number)
-                for turn in [turn for turn in timeline.queued if turn.number < number]:
-                    await self._run_for_another(pending, lease, turn.number)
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
                     await lease.stop(recorder)
@@ -458,7 +533,7 @@ class Turns:
         with in_turn(recorder):
             try:
                 await self._run_turn(pending, lease, recorder, sink)
-            except StoreError:
+            except (StoreError, WrongBundle):
                 raise
             except LooplineError as error:
                 _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
@@ -500,7 +575,7 @@ class Turns:
         except asyncio.CancelledError:
             await lease.stop(recorder)
             raise
-        except (LeaseLost, StoreBusy):  # the turn is left as it is, to be carried on
+        except (LeaseLost, StoreBusy, WrongBundle):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
             by_bundle = isinstance(error, BundleError)
@@ -518,6 +593,11 @@ class Turns:
             return done
         # a child that ended with it has told what it used
         return replace(done, usage=turn.usage, cost=turn.cost, late_input=late)
+
+
+def stopped_early(turn: str) -> TurnResult[Any]:
+    """Return the result of a turn that was stopped before it began."""
+    return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
 
 
 def _begin_to_stop(pending: _PendingRequest) -> None:

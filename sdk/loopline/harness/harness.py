@@ -209,6 +209,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(chosen_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
+            version = await asyncio.to_thread(loaded.version)
+            sender = await stack.enter_async_context(log.present(loaded.bundle.id, version))
             store_file = None if self._callers_log is not None else self._store_place.file
             embedders = Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
@@ -226,6 +228,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
+                bundle_version=version,
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
@@ -251,7 +254,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
             )
-            turns = await self._open_turns(log, OpenBundle(loaded, services), redactor, stack)
+            bundle = OpenBundle(loaded, services, sender)
+            turns = await self._open_turns(log, bundle, redactor, stack)
             lessons = open_lessons(services, turns, log, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
@@ -452,7 +456,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         recoveries = Recoveries(
             log=opened.log,
             turns=opened.turns,
-            bundle=opened.loaded.bundle.id,
             on_outcome=on_outcome,
             unbegun_since=unbegun_since,
         )

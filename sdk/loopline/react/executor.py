@@ -117,6 +117,7 @@ class ToolExecutor:
         resumed. Every other call runs.
         """
         turn = self._recorder.turn
+        self._checker.check_offers()
         await self._settle_proxied()
         run: list[ToolCalled] = []
         for call in list(turn.open_calls.values()):

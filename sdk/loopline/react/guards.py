@@ -14,8 +14,9 @@ from string import Formatter
 from typing import Protocol
 
 from msgspec import Struct, structs
+from msgspec.json import decode as decode_json
 
-from loopline.errors import LooplineError
+from loopline.errors import LooplineError, WrongBundle
 from loopline.models import Json, JsonObject, dumps
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
@@ -38,6 +39,13 @@ OWN_TOOLS: frozenset[str] = frozenset(
 QUESTION = "May {tool} run with {arguments}?"
 LONGEST_ARGUMENTS = 400
 """Characters of the arguments that a question shows."""
+
+
+class _OfferedTool(Struct, frozen=True):
+    """A tool as a round offered it to the model."""
+
+    name: str
+    parameters: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +314,37 @@ class CallChecker:
             return CheckedCall(call, error, Claim("read"), call.arguments)
         guarded = self._guarded(call, tool.effect) if self._guards.guards else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
+
+    def check_offers(self) -> None:
+        """Check that each open call that is to start finds its tool as the model was offered it.
+
+        Only another version of the bundle can have changed a tool. A person may run the turn with any bundle.
+
+        Raises:
+            WrongBundle: a tool is gone, or its schema is another.
+        """
+        recorder, turn = self._recorder, self._recorder.turn
+        own = recorder.header.version if recorder.header else ""
+        last = recorder.timeline.last_round
+        if recorder.any_bundle or turn.versions <= {own} or last is None:
+            return
+        text = recorder.timeline.tool_texts.get(last.tools_sha256, "[]")
+        offered = {spec.name: spec for spec in decode_json(text, type=list[_OfferedTool])}
+        for call in turn.open_calls.values():
+            answer = turn.answers.get(call.call_id)
+            is_approved = answer is not None and is_approval(answer.value)
+            may_start = is_approved or call.call_id not in turn.pending
+            if not may_start or call.call_id in turn.started:
+                continue
+            tool, spec = self.parse(call).tool, offered.get(call.tool)
+            if isinstance(tool, LooplineError):
+                raise WrongBundle(
+                    f"{call.call_id} cannot run in version {own!r} of the bundle: {tool}"
+                )
+            if spec is not None and dumps(spec.parameters) != dumps(tool.spec.parameters):
+                raise WrongBundle(
+                    f"{call.call_id} calls {call.tool}, whose schema version {own!r} of the bundle has changed"
+                )
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
         """Return what the call excludes; for a tool that declares no effect an option decides."""

@@ -46,6 +46,7 @@ from loopline.timeline.blocks import ProxiedResult as ProxiedResult
 from loopline.timeline.blocks import Reaction as Reaction
 from loopline.timeline.blocks import ResultStatus as ResultStatus
 from loopline.timeline.blocks import RunChild as RunChild
+from loopline.timeline.blocks import Sender as Sender
 from loopline.timeline.blocks import TextKept as TextKept
 from loopline.timeline.blocks import Thinking as Thinking
 from loopline.timeline.blocks import ToolCalled as ToolCalled

@@ -70,6 +70,17 @@ ResultStatus = Literal["ok", "error", "interrupted", "stopped", "denied"]
 LimitValue = int | float | str | bool | None
 
 
+class Sender(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The bundle through which an input was sent: its id, its version, and the harness that sent it.
+
+    `harness` is the name under which the log counts that harness as present.
+    """
+
+    bundle: str
+    version: str = ""
+    harness: str = ""
+
+
 class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The repository (a folder or URL) and the commit that a knowledge space was read from.
 
@@ -89,7 +100,8 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     of the chain and `then` are the others. `limits` are the options that differ from the preset `bare`.
     `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
     is the schema of the answer. A space of several repositories has them in `repositories`, and `knowledge` is None.
-    `agent` is the agent that runs the turn, if one does, and `agent_digest` what its definition was.
+    `agent` is the agent that runs the turn, if one does, and `agent_digest` what its definition was. `version` is that
+    of the bundle.
     """
 
     bundle: str
@@ -105,6 +117,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     repositories: tuple[KnowledgeCommit, ...] = ()
     agent: str = ""
     agent_digest: str = ""
+    version: str = ""
     type: ClassVar[Literal["turn.header"]] = "turn.header"
 
     @property
@@ -114,11 +127,15 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The message that begins a turn, with the turn's own limits and the schema of its answer."""
+    """The message that begins a turn, with the turn's own limits and the schema of its answer.
+
+    The bundle of the `sender` runs the turn; a message of an older Loopline has no sender.
+    """
 
     text: str
     limits: dict[str, LimitValue] = {}
     output: OutputSchema | None = None
+    sender: Sender | None = None
     type: ClassVar[Literal["user.prompt"]] = "user.prompt"
 
 
@@ -126,6 +143,7 @@ class UserFollowup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that the user added while a turn was running."""
 
     text: str
+    sender: Sender | None = None
     type: ClassVar[Literal["user.followup"]] = "user.followup"
 
 
@@ -133,6 +151,7 @@ class UserSteer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that redirects the running turn: the reply being written is cut off."""
 
     text: str
+    sender: Sender | None = None
     type: ClassVar[Literal["user.steer"]] = "user.steer"
 
 
@@ -147,6 +166,7 @@ class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     call_id: str
     value: Json
+    sender: Sender | None = None
     type: ClassVar[Literal["user.answer"]] = "user.answer"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
-from loopline.timeline.blocks import Block, Entry
+from loopline.timeline.blocks import Block, Entry, Sender
 from loopline.timeline.log import ConversationKey, ConversationSummary, TimelineLog
 
 
@@ -79,6 +79,18 @@ class ForwardingLog:
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Return whether the lease of that term is still valid."""
         return await self._log.holds(conversation, term)
+
+    def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[Sender]:
+        """Register a version of a bundle, and count a harness with it as present until the context is left."""
+        return self._log.present(bundle, version)
+
+    async def is_present(self, sender: Sender) -> bool:
+        """Return whether the harness of that sender is present."""
+        return await self._log.is_present(sender)
+
+    async def versions(self, bundle: str) -> Sequence[str]:
+        """Return the versions of the bundle that were registered in this store, oldest first."""
+        return await self._log.versions(bundle)
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were stored elsewhere, each as it is."""

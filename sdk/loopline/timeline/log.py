@@ -20,6 +20,7 @@ from loopline.timeline.blocks import (
     Feedback,
     InputBody,
     MemoryFact,
+    Sender,
     UserInput,
     UserPrompt,
 )
@@ -162,6 +163,21 @@ class TimelineLog(Protocol):
         While the lease cannot have ended, the check needs no query. After a pause longer than the lease the store is
         asked, and a lease that is still valid is renewed at once.
         """
+        ...
+
+    def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[Sender]:
+        """Register a version of a bundle, and count a harness with it as present until the context is left.
+
+        A harness whose process has died is no longer present.
+        """
+        ...
+
+    async def is_present(self, sender: Sender) -> bool:
+        """Return whether the harness of that sender is present."""
+        ...
+
+    async def versions(self, bundle: str) -> Sequence[str]:
+        """Return the versions of the bundle that were registered in this store, in the order of their first time."""
         ...
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:

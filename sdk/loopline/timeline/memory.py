@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from operator import attrgetter
+from secrets import token_hex
 
 from msgspec import structs
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, as_entry
+from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, Sender, as_entry
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
@@ -65,6 +66,8 @@ class MemoryLog:
         self._running: dict[ConversationKey, asyncio.Lock] = {}
         self._terms: Counter[ConversationKey] = Counter()
         self._forgotten: dict[ConversationKey, datetime] = {}
+        self._present: set[str] = set()
+        self._versions: dict[str, list[str]] = {}
 
     async def append(
         self,
@@ -214,6 +217,27 @@ class MemoryLog:
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Return whether the lease of that term still holds."""
         return 0 < term == self._terms[conversation]
+
+    @asynccontextmanager
+    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
+        """Register a version of a bundle, and count a harness with it as present until the context is left."""
+        versions = self._versions.setdefault(bundle, [])
+        if version not in versions:
+            versions.append(version)
+        sender = Sender(bundle=bundle, version=version, harness=token_hex(8))
+        self._present.add(sender.harness)
+        try:
+            yield sender
+        finally:
+            self._present.remove(sender.harness)
+
+    async def is_present(self, sender: Sender) -> bool:
+        """Return whether the harness of that sender is present."""
+        return sender.harness in self._present
+
+    async def versions(self, bundle: str) -> Sequence[str]:
+        """Return the versions of the bundle, oldest first."""
+        return tuple(self._versions.get(bundle, ()))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were stored elsewhere."""

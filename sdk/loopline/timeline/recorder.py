@@ -42,7 +42,7 @@ class Recorder:
     since. `answers` counts the answers of this run of the turn; the log may hold more from a run that was cut off.
     `on_steer` is called with the seq of a steer, `on_stop` when it must end. `header` is appended first, unless it
     equals the turn's newest header; `foreword` goes with the first header. A turn is `adopted` if its runner was not
-    asked to run it. `output` is the requested type of the answer.
+    asked to run it; with `any_bundle` a person has decided that this bundle runs it. `output` is the requested type of the answer.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Recorder:
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
         self.adopted = False
+        self.any_bundle = False
         self.output: OutputType[Any] | None = None
         self.on_steer: Callable[[int], None] | None = None
         self.on_stop: Callable[[], None] | None = None

@@ -222,6 +222,17 @@ class Timeline:
         """Return the turns that may be run: those to resume and then those to start, oldest first."""
         return [*self.resumable, *self.queued]
 
+    def has_later_message(self, turn: Turn) -> bool:
+        """Return whether a message that begins a turn was sent after the turn's newest question, and waits."""
+        return any(
+            block.seq > turn.asked_seq and isinstance(block.body, UserPrompt)
+            for block in self.pending.values()
+        )
+
+    def is_superseded(self, turn: Turn) -> bool:
+        """Return whether the turn is paused, and a message that was sent after its question ends it."""
+        return turn.is_paused and self.has_later_message(turn)
+
     def prompts_after(self, turn: int) -> list[str]:
         """Return the refs of the prompts queued after that turn, oldest first."""
         if not self.pending:

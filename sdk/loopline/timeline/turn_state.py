@@ -69,7 +69,8 @@ class Turn(Struct):
 
     `open_round` is a round without a decision yet, and it `overflowed` if its request was too long. `pending` are the
     calls that wait for the user, `answers` the user's answers, `tool_answers` the answers that calls of the last
-    round gave for the turn. `proxied` are the calls that programs made, `open_proxied` those without a result.
+    round gave for the turn. `asked_seq` is the seq of the newest block of `pending`, `answer_seqs` are those of the answers.
+    `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made, `open_proxied` those without a result.
     `children` are the child runs by conversation. `notice_codes` are those since the last
     decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and arguments.
     `steered_at_round` is the number of finished rounds when a round took a steer. `model_index` is the model's place
@@ -90,6 +91,9 @@ class Turn(Struct):
     pending: dict[str, ToolPending] = {}
     tool_answers: dict[str, str] = {}
     answers: dict[str, UserAnswer] = {}
+    asked_seq: int = 0
+    answer_seqs: dict[str, int] = {}
+    versions: set[str] = set()
     children: dict[str, RunChild] = {}
     decisions: list[Decision] = []
     batches: list[Batch] = []
@@ -141,6 +145,7 @@ class Turn(Struct):
                 self.prompt = block
             case TurnHeader(began=began):
                 self.header, self.started_at = body, self.started_at or began or block.ts
+                self.versions.add(body.version)
             case ModelOverflowed():
                 self.overflowed = True
             case Notice(code=code):
@@ -207,13 +212,16 @@ class Turn(Struct):
                 pending = {**self.pending, call_id: body}
                 self.pending = {key: pending[key] for key in self.open_calls if key in pending}
                 self.answers.pop(call_id, None)  # given to what it asked before
+                self.asked_seq = block.seq
                 self._set_time(block, body)
             case UserAnswer():
-                self._take_answer(body)
+                self._take_answer(block, body)
 
-    def _take_answer(self, body: UserAnswer) -> None:
-        if body.call_id in self.pending:  # else the call runs, and has the answer to what it asked
-            self.answers.setdefault(body.call_id, body)
+    def _take_answer(self, block: Block, body: UserAnswer) -> None:
+        """Keep the first answer to a pending call; a call that is not pending runs, and has its answer."""
+        if body.call_id in self.pending and body.call_id not in self.answers:
+            self.answers[body.call_id] = body
+            self.answer_seqs[body.call_id] = block.seq
 
     def _take_proxied(self, _: Block, body: ProxiedBody) -> None:
         match body:
@@ -260,6 +268,22 @@ class Turn(Struct):
         if not self.pending:
             return {}
         return {call: body for call, body in self.pending.items() if call not in self.answers}
+
+    @property
+    def new_answers(self) -> dict[int, UserAnswer]:
+        """Return the user's answers that their calls have not been given yet, by seq."""
+        if not self.pending:
+            return {}
+        return {
+            self.answer_seqs[call]: self.answers[call]
+            for call in self.pending
+            if call in self.answers
+        }
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the turn waits for the user, and none of its calls has a new answer."""
+        return bool(self.pending) and not self.new_answers
 
     @property
     def tool_answer(self) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from msgspec import Struct, structs
+from msgspec.json import decode as decode_json
 
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.read_statements import (
@@ -395,6 +396,18 @@ class StoreReader:
                 f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
             )
         return self._blobs.get(blob)
+
+
+def versions_key(bundle: str) -> str:
+    """Return the key under which the store keeps the versions of a bundle."""
+    return f"versions of {bundle}"
+
+
+def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
+    """Return the versions of the bundle that the store has met, oldest first."""
+    parameters = {"key": versions_key(bundle)}
+    row = execute(connection, statements.SELECT_META, parameters).fetchone()
+    return () if row is None else decode_json(row[0], type=tuple[str, ...])
 
 
 def schema_version(connection: Connection, path: Path) -> int:

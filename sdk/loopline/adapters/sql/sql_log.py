@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,15 @@ from typing import Self, TypeVar
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.group_commit import GroupCommit
 from loopline.adapters.sql.leases import LEASE_SECONDS, HeldLease, Leases
+from loopline.adapters.sql.presence import PresentHarnesses
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
-from loopline.adapters.sql.rows import AppendRequest, EncodedBody, StoreReader, key_parameters
+from loopline.adapters.sql.rows import (
+    AppendRequest,
+    EncodedBody,
+    StoreReader,
+    bundle_versions,
+    key_parameters,
+)
 from loopline.adapters.sql.sqlite import Connection, database_path, execute, file_id
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
@@ -29,7 +36,7 @@ from loopline.adapters.sql.store_threads import (
 from loopline.adapters.sql.store_writer import StoreWriter, purge
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
-from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry
+from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry, Sender
 from loopline.timeline.blob_store import BlobStore
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
@@ -76,6 +83,7 @@ class SqlLog:
             writer = StoreWriter(path, clock, blobs, limits)
             thread = WriterThread(path, file_id(path), writing, writer.clear_cache)
             self._group = GroupCommit(thread, writer, LogSync(path))
+        self._present = PresentHarnesses(path)
         self._leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
         if not read_only:
             self._leases.prepare()
@@ -204,6 +212,23 @@ class SqlLog:
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Return whether the lease of that term stands."""
         return await self._leases.stands(conversation, term)
+
+    @asynccontextmanager
+    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
+        """Register a version of a bundle, and count a harness with it as present until the context is left."""
+        group = self._group_commit()
+        if version not in await self.versions(bundle):
+            await group.thread.run(partial(group.writer.register, bundle=bundle, version=version))
+        async with self._present.enter() as name:
+            yield Sender(bundle=bundle, version=version, harness=name)
+
+    async def is_present(self, sender: Sender) -> bool:
+        """Return whether the harness of that sender is present."""
+        return await self._present.has(sender.harness)
+
+    async def versions(self, bundle: str) -> Sequence[str]:
+        """Return the versions of the bundle that were registered in this store, oldest first."""
+        return await self._read(partial(bundle_versions, bundle=bundle))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere; if cancelled in time, with none."""

@@ -27,10 +27,12 @@ from loopline.adapters.sql.rows import (
     EncodedBody,
     LeaseOwner,
     StoreReader,
+    bundle_versions,
     encode_block,
     key_parameters,
     lease_owner,
     schema_version,
+    versions_key,
 )
 from loopline.adapters.sql.sqlite import Connection, data_version, execute, execute_many, insert
 from loopline.adapters.sql.store_file import migrate
@@ -311,6 +313,19 @@ class StoreWriter:
         execute(connection, statements.DELETE_META, {"name": _COLLECTED_AT})
         execute(connection, statements.INSERT_META, {"key": _COLLECTED_AT, "value": str(now)})
         return True
+
+    def register(self, connection: Connection, bundle: str, version: str) -> None:
+        """Record that the store has met a version of a bundle, within the transaction.
+
+        A store of a newer schema version is left as it is.
+        """
+        versions = bundle_versions(connection, bundle)
+        if version in versions or schema_version(connection, self._path) > SCHEMA_VERSION:
+            return
+        key = versions_key(bundle)
+        execute(connection, statements.DELETE_META, {"name": key})
+        value = dumps([*versions, version])
+        execute(connection, statements.INSERT_META, {"key": key, "value": value})
 
     def restore(
         self,

@@ -1,0 +1,160 @@
+"""The order of turns: which harness runs a turn, and what becomes of the turns before the one that is requested.
+
+A turn runs with the bundle through which its message was sent. A message that was sent after the question of a paused
+turn ends that turn; a message that was sent before waits for the answer, and a stored answer is applied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from loopline.errors import WrongBundle
+from loopline.timeline import Sender, Timeline, TimelineLog, Turn, UserPrompt, turn_id
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An earlier turn runs first."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An unfinished turn ends as interrupted."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The requested turn waits until `sender` begins an earlier turn, or until the user answers if it is None."""
+
+    sender: Sender | None = None
+
+
+Step = Run | End | Wait
+
+
+@dataclass(slots=True)
+class TurnOrder:
+    """The order of turns as one request of a harness sees it.
+
+    `absent` are harnesses that did not begin their turn in time. `skipped` are turns that nobody here may run.
+    """
+
+    log: TimelineLog
+    own: Sender
+    absent: set[str] = field(default_factory=set[str])
+    skipped: set[int] = field(default_factory=set[int])
+
+    async def next_step(self, timeline: Timeline, number: int, inherited: int) -> Step | None:
+        """Return what comes before the turn of that number, None if nothing does.
+
+        Nobody waits here for messages up to the seq `inherited`: a fork has them from its parent.
+        """
+        turn = timeline.turn(number)
+        if turn.prompt is None or turn.exit is not None:
+            return None
+        for other in timeline.unfinished:
+            if other is not turn:
+                return End(other) if turn.header else await self._before(timeline, other, turn)
+        if turn.header is not None:
+            return None
+        for queued in timeline.queued:
+            if queued.number >= number or queued.number in self.skipped:
+                continue
+            if await self._is_elsewhere(queued, inherited):
+                return Wait(sender_of(queued))
+            if not await self.refusal(timeline, queued):
+                return Run(queued)
+            self.skipped.add(queued.number)
+        return Wait(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
+
+    async def _before(self, timeline: Timeline, other: Turn, turn: Turn) -> Step:
+        """Return what becomes of an unfinished turn when another one is to begin."""
+        seq, answers = turn.prompt.seq if turn.prompt else 0, other.new_answers
+        is_first = other.asked_seq > seq or any(answered < seq for answered in answers)
+        if other.inert or not other.pending or not is_first:
+            return End(other)
+        if not answers:
+            return Wait()
+        for answer in answers.values():
+            if await self._is_present(answer.sender):
+                return Wait(answer.sender)
+        is_refused = other.number in self.skipped or await self.refusal(timeline, other)
+        return End(other) if is_refused else Run(other)
+
+    async def check(self, timeline: Timeline, turn: Turn) -> None:
+        """Refuse a turn that may not run with the bundle of this harness.
+
+        Raises:
+            WrongBundle: it may not; the message says why.
+        """
+        if refusal := await self.refusal(timeline, turn):
+            raise WrongBundle(refusal)
+
+    async def refusal(self, timeline: Timeline, turn: Turn) -> str:
+        """Return why this harness may not run the turn, empty if it may.
+
+        It may if its bundle has the id of the sender's, and none of the turn's inputs was sent through a later version of
+        it. A message without a sender belongs to the bundle that last ran a turn of the conversation.
+        """
+        if turn.header is None and sender_of(turn) == self.own:
+            return ""
+        needed = list(_bundles(turn))
+        name = turn_id(turn.number)
+        bundle = bundle_of(timeline, turn)
+        if bundle not in ("", self.own.bundle):
+            return f"{name} is a turn of the bundle {bundle!r}, and this is {self.own.bundle!r}"
+        versions = {sender.version for sender in needed} - {"", self.own.version}
+        if not versions or not self.own.version:
+            return ""
+        known = await self.log.versions(self.own.bundle)
+        own = known.index(self.own.version) if self.own.version in known else -1
+        later = [version for version in known[own + 1 :] if version in versions]
+        if not later:
+            return ""
+        return (
+            f"{name} needs version {later[-1]!r} of the bundle {bundle!r}, and this is {self.own.version!r}, an "
+            "earlier one"
+        )
+
+    async def _is_elsewhere(self, turn: Turn, inherited: int) -> bool:
+        """Return whether another harness, which is present, sent the prompt of a queued turn."""
+        is_own = turn.prompt is not None and turn.prompt.seq > inherited
+        return is_own and await self._is_present(sender_of(turn))
+
+    async def _is_present(self, sender: Sender | None) -> bool:
+        if sender is None or sender.harness in self.absent | {self.own.harness}:
+            return False
+        return await self.log.is_present(sender)
+
+
+def sender_of(turn: Turn) -> Sender | None:
+    """Return the sender of the turn's prompt, None if it names none."""
+    if turn.prompt is None or not isinstance(turn.prompt.body, UserPrompt):
+        return None
+    return turn.prompt.body.sender
+
+
+def _bundles(turn: Turn) -> Iterator[Sender]:
+    """Yield the bundle of the turn's prompt, that which ran the turn last, and those of its answers."""
+    sender = sender_of(turn)
+    if sender is not None:
+        yield sender
+    if turn.header is not None:
+        yield Sender(bundle=turn.header.bundle, version=turn.header.version)
+    for answer in turn.answers.values():
+        if answer.sender is not None:
+            yield answer.sender
+
+
+def bundle_of(timeline: Timeline, turn: Turn) -> str:
+    """Return the id of the bundle that the turn was sent through, else of that which ran a turn last, else nothing."""
+    senders = (sender.bundle for sender in _bundles(turn))
+    turns = reversed(timeline.turns.values())
+    headers = (turn.header.bundle for turn in turns if turn.header is not None)
+    return next(chain(senders, headers), "")
