@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         StoreFull,
         StoreVersion,
         ToolError,
+        WrongBundle,
     )
     from loopline.events import AgentEvent, Delta, Event, PartialOutput
     from loopline.files import Attachment, AttachmentCaps, OutputFile
@@ -156,6 +157,7 @@ __all__ = [
     "TurnResult",
     "Usage",
     "Verdict",
+    "WrongBundle",
     "__version__",
     "allow_only",
     "ask_before",

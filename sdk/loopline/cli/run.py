@@ -27,7 +27,7 @@ from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on
 from loopline.cli.question_form import QuestionForm
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import TurnDisplay
-from loopline.conversations import Recovery
+from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness
@@ -73,6 +73,9 @@ async def run(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the screen as a picture.")
     ] = None,
+    any_bundle: Annotated[
+        bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
+    ] = False,
 ) -> int:
     """Ask a bundle; without TEXT continue its cut turn."""
     limits: Limits = {}
@@ -93,7 +96,14 @@ async def run(
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
             finished = await watch(
-                conversation, text, choices, screen, limits=limits, answers=answers, files=files
+                conversation,
+                text,
+                choices,
+                screen,
+                limits=limits,
+                answers=answers,
+                files=files,
+                any_bundle=any_bundle,
             )
         show_result(finished, name, screen, as_json=choices.as_json)
         summary = FinishedRun(
@@ -199,6 +209,7 @@ async def watch(
     answers: Mapping[str, str],
     files: Sequence[Path],
     animated: bool = True,
+    any_bundle: bool = False,
 ) -> FinishedTurn:
     """Show a turn until it ends, also with an error, or waits for the user.
 
@@ -208,7 +219,9 @@ async def watch(
     location = escape(shlex.join(options))
     hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
-    if text is None:
+    if text is None and isinstance(conversation, Conversation):
+        events = conversation.stream_resume(answers or None, any_bundle=any_bundle, **limits)
+    elif text is None:
         events = conversation.stream_resume(answers or None, **limits)
     else:
         events = conversation.stream(text, attachments=files, **limits)
@@ -388,10 +401,15 @@ async def resume(
     at_once: Annotated[
         int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
     ] = 4,
+    any_bundle: Annotated[
+        bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
+    ] = False,
 ) -> int:
     """Continue the turn that was cut off, or all of the store."""
     if not all_turns:
-        return await run(choices, screen, bundle)
+        return await run(choices, screen, bundle, any_bundle=any_bundle)
+    if any_bundle:
+        raise UsageError("--any-bundle continues one turn: name its conversation, without --all")
     async with open_bundle(bundle, choices, screen) as harness:
         show = None if choices.as_json else partial(_show_recovery, screen)
         with stop_on_signal(screen):

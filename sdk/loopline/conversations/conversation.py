@@ -283,10 +283,16 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: object = None,
+        any_bundle: bool = False,
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Resume as `resume` does, and yield the events of the turn."""
-        resumption = Resumption(values=values, limits=limits, output=output_type_of(output_type))
+        resumption = Resumption(
+            values=values,
+            limits=limits,
+            output=output_type_of(output_type),
+            any_bundle=any_bundle,
+        )
         async for event in self._stream(
             lambda sink: self._resume(structs.replace(resumption, sink=sink))
         ):
@@ -356,11 +362,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         timeline = await open_timeline(self._log, self.conversation)
         turns = timeline.open_turns
         for turn in turns:
-            if turn.header is not None:
-                await self.interrupts.append(UserStop(), turn.number)
-            elif turn.prompt is not None:
+            if turn.header is None and turn.prompt is not None:
                 await self.interrupts.append(UserRecalled(said=turn.prompt.seq), turn.number)
-        if any(turn.header is not None for turn in turns):
+            await self.interrupts.append(UserStop(), turn.number)
+        if turns:
             await self._turns.end_stopped(self.conversation)
         return was_run_here or bool(turns)
 

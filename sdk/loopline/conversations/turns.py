@@ -338,7 +338,7 @@ class Turns:
             timeline = await open_timeline(self._log, conversation)
             cached = _CachedConversation(timeline, await self._log.find(conversation))
             lease = self._leased(conversation, cached, term)
-            for turn in [turn for turn in timeline.open_turns if turn.stopped]:
+            for turn in [turn for turn in timeline.turns.values() if turn.stopped and not turn.exit]:
                 recorder, _ = lease.recorder(turn.number)
                 await lease.stop(recorder)
 
