@@ -12,7 +12,7 @@ from loopline import Bundle, Harness, LooplineError, Store, ToolContext, tool
 from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
 from loopline.testing import Call
-from loopline.timeline import CrewGraph, Exit, RunChild, ToolResult
+from loopline.timeline import CrewGraph, Decision, Exit, RunChild, ToolResult
 from tests.support.child_runs import Line
 from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts
@@ -100,6 +100,13 @@ async def findings(folder: Path) -> dict[str, object]:
     """Return what a store holds of the graph, and which steps wrote their line how often."""
     async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
         blocks = list(await store.conversation("c").blocks())
+        planned, analysed = [
+            sum(
+                isinstance(block.body, Decision)
+                for block in await store.conversation(name).blocks()
+            )
+            for name in ("c~c1", "c~c1.3")
+        ]
     graphs = [block.body for block in blocks if isinstance(block.body, CrewGraph)]
     begun = Counter(
         block.body.conversation
@@ -112,6 +119,7 @@ async def findings(folder: Path) -> dict[str, object]:
         "lines": sorted(line.split()[0] for line in lines),
         "statuses": {step.status for step in graphs[-1].steps} if graphs else set(),
         "children": dict(begun),
+        "replies": {"planner": planned, "analyst": analysed},
         "results": [b.body.status for b in blocks if isinstance(b.body, ToolResult)],
         "ended": isinstance(blocks[-1].body, Exit),
     }
@@ -121,6 +129,7 @@ WHOLE: dict[str, object] = {
     "lines": list(NEEDS),
     "statuses": {"completed"},
     "children": {f"c~c1{'' if n == 1 else f'.{n}'}": 1 for n in (1, 3, 4, 5, 6, 7, 8, 9)},
+    "replies": {"planner": 1, "analyst": 1},
     "results": ["ok"],
     "ended": True,
 }

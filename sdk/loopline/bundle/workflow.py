@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Unpack, cast
 
+from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.agents_page import AgentsPage, nearest_pages
@@ -54,6 +55,7 @@ from loopline.react import (
     Quota,
     React,
     RoundHook,
+    StructuredRun,
     ToolRuntime,
     TurnPayload,
     TurnResult,
@@ -91,6 +93,7 @@ from loopline.tools import (
     PlanTool,
     PullTool,
     ReadTool,
+    ReplyForm,
     SearchFilesTool,
     SearchTool,
     Tool,
@@ -320,10 +323,33 @@ class BaseWorkflow(Generic[Deps]):
         task = replace(child.task, model=of_child.models[0])
 
         async def run_loop(run: PreparedRun) -> TurnResult[Any]:
+            if child.task.form is not None:
+                return await self._structured_run(run, of_child, child.task.form, child.quota).run(
+                    run.payload
+                )
             react = await self._react(run, of_child, {}, Extensions(), child)
             return await react.run(run.payload)
 
         return await run.spawn(replace(child, task=task), listen, run_loop)
+
+    def _structured_run(
+        self, run: PreparedRun, loop: LoopSpec, form: ReplyForm, quota: Quota
+    ) -> StructuredRun:
+        """Return the run of a child that makes one structured call."""
+        options = loop.options(run)
+        structured = StructuredRun(
+            recorder=run.recorder,
+            clock=run.services.clock,
+            options=options,
+            quota=quota,
+            models=loop.models,
+            form=form,
+            system=loop.instructions,
+        )
+        agent = loop.agent, loop.agent_digest
+        header = run.header(loop.models, options, loop.preset.name, structured.output, agent)
+        run.recorder.header = structs.replace(header, protocol="native")
+        return structured
 
     async def _pages(
         self, run: PreparedRun, knowledge: KnowledgeRead | None

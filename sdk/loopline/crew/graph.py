@@ -18,7 +18,9 @@ from loopline.crew.call_cache import GraphCache
 from loopline.crew.child_logs import reflections_below
 from loopline.crew.graph_plan import (
     ANALYSING,
+    ANALYSIS_FORM,
     MOST_STEPS,
+    PLAN_FORM,
     PLANNING,
     Analysis,
     mirrored,
@@ -48,7 +50,7 @@ from loopline.timeline import (
     UserFollowup,
     turn_number,
 )
-from loopline.tools import ChildTask, Outcome, RerunnableTool, ToolInvocation
+from loopline.tools import ChildTask, Outcome, ReplyForm, RerunnableTool, ToolInvocation
 from loopline.tools.arguments import check_names, object_schema, text_argument
 
 STEP_EVENT = "crew.step"
@@ -58,6 +60,7 @@ MOST_ATTEMPTS = 10
 _STRIDE = 30
 _PLANNERS = 2
 _ANALYST = 3
+_FORMS: Mapping[str, ReplyForm] = {"planner": PLAN_FORM, "analyst": ANALYSIS_FORM}
 _GRAPHS = BodyUnion[CrewGraph](CrewGraph)
 
 
@@ -143,39 +146,50 @@ class _GraphRun:
             await self._run_steps()
             new_inputs = self._new_inputs()
             analysis = await self._analyse(new_inputs)
-            if analysis.achieved or analysis.problem or self.attempt >= MOST_ATTEMPTS:
+            if analysis.is_reached or analysis.problem or self.attempt >= MOST_ATTEMPTS:
                 break
             if not new_inputs:  # what the user said costs no attempt
                 if replans >= self.options.max_replans:
                     break
                 replans += 1
-            feedback = f"{self._report()}\n\nMissing: {analysis.feedback}"
+            feedback = f"{self._report()}\n\nMissing: {analysis.missing}"
             self.attempt += 1
         return self._result(analysis)
 
     async def _plan(self, feedback: str) -> None:
-        """Have a planner write the steps, once more if they cannot be run.
+        """Have a planner write the steps; those of a call that is resumed are as they were recorded.
+
+        A second planner is asked only if a version before structured calls has accepted a first plan that can't be run.
 
         Raises:
-            ToolError: they cannot.
+            ToolError: there is no plan that can be run.
         """
         problem = ""
         self.steps.clear()
         self.results.clear()
         self.errors.clear()
+        for graph in self._recorded(self.call.timeline):
+            if graph.attempt == self.attempt and graph.steps:
+                self._begin_with(graph.steps)
+                return
         for number in range(1, _PLANNERS + 1):
             parts = [PLANNING.format(most=MOST_STEPS), f"Goal: {self.goal}", self._said(), feedback]
             if problem:
                 parts.append(f"Your last plan cannot be run: {problem}.")
             reply = await self._spawn(number, "planner", parts)
+            if not reply.ok:
+                problem = reply.error or reply.answer
+                break
             try:
-                steps = parse_graph(reply.answer)
+                self._begin_with(parse_graph(reply.answer))
             except LooplineError as error:
                 problem = str(error)
                 continue
-            self.steps = {step.id: step for step in steps}
             return
         raise ToolError(f"no plan that can be run: {problem}")
+
+    def _begin_with(self, steps: Sequence[GraphStep]) -> None:
+        self.steps = {step.id: structs.replace(step, status="pending") for step in steps}
 
     async def _run_steps(self) -> None:
         """Run each step as soon as it can begin, at most so many at once."""
@@ -239,8 +253,11 @@ class _GraphRun:
             inputs=inputs,
         )
         if not reply.ok:
-            return Analysis(achieved=False, answer="", problem=reply.answer)
-        return parse_analysis(reply.answer)
+            return Analysis(problem=reply.error or reply.answer)
+        try:
+            return parse_analysis(reply.answer)
+        except LooplineError as error:
+            return Analysis(problem=f"The analyst's reply cannot be read: {error}.")
 
     async def _spawn(
         self,
@@ -263,7 +280,6 @@ class _GraphRun:
         task = ChildTask(
             text="\n\n".join(part for part in parts if part),
             instructions=None if is_step else f"You are the {agent} of a graph of steps.",
-            tools=None if is_step else (),
             model=(step.model_hint or None) if step else None,
             limits={**limits, "workspace": "latest"} if shares else limits,
             agent=agent,
@@ -273,6 +289,7 @@ class _GraphRun:
             writes_files=not shares or self.options.files == "write",
             call_cache=self.cache if is_step and self.options.cached else None,
             on_event=None if step is None else StepProgress(self._tell, step),
+            form=_FORMS.get(agent),
         )
         return await self.call.context.on_spawn(task)
 
@@ -367,14 +384,9 @@ class _GraphRun:
         answer = analysis.answer.strip() or self._report()
         text = with_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
         lines = [f"{step.id}. {step.status}: {step.task}" for step in self.steps.values()]
-        verdict = f"The goal is not reached: {analysis.feedback}"
-        if analysis.achieved:
-            verdict = "The goal is reached"
-        elif analysis.problem:
-            verdict = f"Whether the goal is reached is not known. {analysis.problem}"
         merged = self.shared.merged
         return Outcome(
-            text="\n".join([verdict, text, "", "steps:", *lines, *merged.conflicts]),
+            text="\n".join([analysis.verdict, text, "", "steps:", *lines, *merged.conflicts]),
             sources=sources,
             cites=True,
             files=tuple(merged.changes),

@@ -1,4 +1,4 @@
-"""The plan of a graph: what a planner's reply says, the order of steps, and the plan that mirrors it."""
+"""The plan of a graph: the replies of planner and analyst, the order of steps, and the plan that mirrors it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject, extract_json
+from loopline.models import Json, JsonObject, SchemaMismatch, extract_json
 from loopline.timeline import (
     CrewGraph,
     GraphStatus,
@@ -19,8 +18,11 @@ from loopline.timeline import (
     PlanSnapshot,
     plan,
 )
+from loopline.tools import ReplyForm
 
 MOST_STEPS = 20
+MIN_CONFIDENCE = 0.5
+"""The confidence of the analyst below which a goal does not count as reached."""
 
 _MIRRORED: Mapping[GraphStatus, plan.StepStatus] = {
     "pending": "pending",
@@ -42,21 +44,65 @@ ANALYSING = (
 )
 
 
+def _or_null(schema: JsonObject) -> JsonObject:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+_ID: JsonObject = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+_TEXT: JsonObject = {"type": "string"}
+_STEP: JsonObject = {
+    "type": "object",
+    "properties": {
+        "id": _ID,
+        "task": _TEXT,
+        "dependencies": _or_null({"type": "array", "items": _ID}),
+        "tool_hint": _or_null(_TEXT),
+        "model_hint": _or_null(_TEXT),
+    },
+    "required": ["id", "task"],
+}
+_PLAN: JsonObject = {
+    "type": "object",
+    "properties": {
+        "steps": {"type": "array", "items": _STEP, "minItems": 1, "maxItems": MOST_STEPS}
+    },
+    "required": ["steps"],
+}
+_ANALYSIS: JsonObject = {
+    "type": "object",
+    "properties": {
+        "achieved": {"type": "boolean"},
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        "answer": _or_null(_TEXT),
+        "feedback": _or_null(_TEXT),
+    },
+    "required": ["achieved", "confidence"],
+}
+
+
 def parse_graph(text: str) -> tuple[GraphStep, ...]:
-    """Return the steps in a planner's reply; needs that no step meets are left out.
+    """Return the steps in a planner's answer.
 
     Raises:
-        LooplineError: there are no steps, too many, two of one id, or some need each other in a circle.
+        LooplineError: there is no plan that can be run.
     """
-    value = extract_json(text)
-    match {"steps": None, **(value or {})}:
+    return read_graph(extract_json(text) or {})
+
+
+def read_graph(value: JsonObject) -> tuple[GraphStep, ...]:
+    """Return the steps of a plan; needs that no step meets are left out.
+
+    Raises:
+        SchemaMismatch: there are no steps, too many, two of one id, or some need each other in a circle.
+    """
+    match {"steps": None, **value}:
         case {"steps": list(items)} if 0 < len(items) <= MOST_STEPS:
             steps = [_step(item) for item in items]
         case _:
-            raise LooplineError(f"the reply has no JSON object with 1 to {MOST_STEPS} steps")
+            raise SchemaMismatch(f"the reply has no JSON object with 1 to {MOST_STEPS} steps")
     ids = {step.id for step in steps}
     if len(ids) < len(steps):
-        raise LooplineError("two steps have the same id")
+        raise SchemaMismatch("two steps have the same id")
     pruned = tuple(
         structs.replace(
             step, dependencies=tuple(needed for needed in step.dependencies if needed in ids)
@@ -64,26 +110,26 @@ def parse_graph(text: str) -> tuple[GraphStep, ...]:
         for step in steps
     )
     if circle := _circle(pruned):
-        raise LooplineError(f"the steps {', '.join(circle)} need each other in a circle")
+        raise SchemaMismatch(f"the steps {', '.join(circle)} need each other in a circle")
     return pruned
 
 
 def _step(item: Json) -> GraphStep:
-    unset: JsonObject = {"dependencies": [], "tool_hint": "", "model_hint": ""}
+    unset: JsonObject = {"dependencies": None, "tool_hint": "", "model_hint": ""}
     fields: JsonObject = {**unset, **item} if isinstance(item, dict) else {}
     match fields:
-        case {"id": str() | int() as id, "task": str(task), "dependencies": list(needed)}:
+        case {"id": str() | int() as id, "task": str(task), "dependencies": list() | None as needs}:
             if task.strip():
                 return GraphStep(
                     id=str(id),
                     task=task.strip(),
-                    dependencies=tuple(map(str, needed)),
+                    dependencies=tuple(map(str, needs or ())),
                     tool_hint=_hint(fields["tool_hint"]),
                     model_hint=_hint(fields["model_hint"]),
                 )
         case _:
             pass
-    raise LooplineError('a step is such as {"id": "1", "task": "…", "dependencies": []}')
+    raise SchemaMismatch('a step is such as {"id": "1", "task": "…", "dependencies": []}')
 
 
 def _hint(value: Json) -> str:
@@ -101,31 +147,82 @@ def _circle(steps: Sequence[GraphStep]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What an analyst says of the results of a graph; if it says nothing, the problem that it had."""
+    """The verdict of an analyst on the results of a graph, or the `problem` because of which there is none."""
 
-    achieved: bool
-    answer: str
+    achieved: bool = False
     confidence: float = 0.0
+    answer: str = ""
     feedback: str = ""
     problem: str = ""
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether the goal is reached: the analyst says so, with a confidence of `MIN_CONFIDENCE` or more."""
+        return self.achieved and self.confidence >= MIN_CONFIDENCE
+
+    @property
+    def missing(self) -> str:
+        """What the next plan has to make up for."""
+        if not self.achieved:
+            return self.feedback
+        doubt = (
+            f"The analyst is not sure that the goal is reached (confidence {self.confidence:g})."
+        )
+        return f"{doubt} {self.feedback}".strip()
+
+    @property
+    def verdict(self) -> str:
+        """The line about the goal."""
+        if self.problem:
+            return f"Whether the goal is reached is not known. {self.problem}"
+        if self.is_reached:
+            return "The goal is reached"
+        if self.achieved:
+            return f"Whether the goal is reached is not certain. {self.missing}"
+        return f"The goal is not reached: {self.feedback}"
+
 
 def parse_analysis(text: str) -> Analysis:
-    """Return the analysis in a reply; one that cannot be read takes the reply as the answer."""
-    value = extract_json(text)
-    unset: JsonObject = {"achieved": None, "answer": "", "confidence": 0.0, "feedback": ""}
-    match {**unset, **(value or {})}:
+    """Return the analysis in an analyst's answer.
+
+    Raises:
+        LooplineError: there is none.
+    """
+    return read_analysis(extract_json(text) or {})
+
+
+def read_analysis(value: JsonObject) -> Analysis:
+    """Return the analysis of an object. Without a confidence it has none.
+
+    Raises:
+        SchemaMismatch: it does not say whether the goal is achieved, or a field has another type.
+    """
+    unset: JsonObject = {"achieved": None, "confidence": None, "answer": None, "feedback": None}
+    match {**unset, **value}:
         case {
             "achieved": bool(achieved),
-            "answer": str(answer),
-            "confidence": int() | float() as confidence,
-            "feedback": str(feedback),
+            "confidence": int() | float() | None as confidence,
+            "answer": str() | None as answer,
+            "feedback": str() | None as feedback,
         }:
             return Analysis(
-                achieved=achieved, answer=answer, confidence=float(confidence), feedback=feedback
+                achieved=achieved,
+                confidence=float(confidence or 0.0),
+                answer=answer or "",
+                feedback=feedback or "",
             )
         case _:
-            return Analysis(achieved=True, answer=text.strip())
+            raise SchemaMismatch(
+                "the reply has no JSON object with achieved, confidence and answer"
+            )
+
+
+PLAN_FORM = ReplyForm(
+    name="plan_steps", description="Give the plan.", schema=_PLAN, check=read_graph
+)
+ANALYSIS_FORM = ReplyForm(
+    name="analyse_results", description="Give the verdict.", schema=_ANALYSIS, check=read_analysis
+)
 
 
 def settled(steps: Mapping[str, GraphStep], id: str, status: GraphStatus) -> dict[str, GraphStep]:

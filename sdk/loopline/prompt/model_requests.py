@@ -74,11 +74,11 @@ class ModelRequest:
 
 
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
-    """Yield the request of every round that asked a model, in order."""
+    """Yield the request of every round that asked a model by a prompt rendered from blocks, in order."""
     views: dict[str, View] = {}
     for block in timeline.blocks:
         start = block.body
-        if not isinstance(start, RoundStart) or not start.model:
+        if not isinstance(start, RoundStart) or not start.model or not start.renderer:
             continue
         if start.protocol not in views:
             views[start.protocol] = View(protocol_named(start.protocol))

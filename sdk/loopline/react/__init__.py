@@ -61,6 +61,7 @@ from loopline.react.state import late_input as late_input
 from loopline.react.state import nodes as nodes
 from loopline.react.state import pending_calls as pending_calls
 from loopline.react.state import result as result
+from loopline.react.structured_run import StructuredRun as StructuredRun
 from loopline.react.tool_runtime import Child as Child
 from loopline.react.tool_runtime import ChildAnswer as ChildAnswer
 from loopline.react.tool_runtime import Spawn as Spawn

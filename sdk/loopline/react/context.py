@@ -54,7 +54,7 @@ from loopline.react.loop_options import choose_protocol
 from loopline.react.model_requests import MeteredModel
 from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
-from loopline.react.quota import recount
+from loopline.react.quota import Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
@@ -106,6 +106,33 @@ class _Additions(Struct, frozen=True, kw_only=True):
     tail: str
     inputs: InputMessages
     tokens: int
+
+
+def decision_of(
+    reply: Reply,
+    model: Model,
+    quota: Quota,
+    *,
+    calls: int = 0,
+    raw: str = "",
+    purpose: RoundPurpose = "decision",
+) -> Decision:
+    """Return what is recorded of a reply of that model; the quota has what attempts before it used."""
+    estimated, estimated_cost = quota.take_unrecorded()
+    cost, echo = model.capabilities.cost(reply.usage), reply.echo
+    return Decision(
+        model=model.name,
+        stop_reason=reply.stop_reason,
+        calls=calls,
+        raw=raw,
+        usage=reply.usage,
+        cost=None if cost is None else cost + estimated_cost,
+        purpose=purpose,
+        attempt=reply.attempt,
+        discarded=reply.discarded,
+        echo=echo and structs.replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
+        estimated=estimated,
+    )
 
 
 class Context:
@@ -223,21 +250,7 @@ class Context:
         purpose: RoundPurpose = "decision",
     ) -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
-        estimated, estimated_cost = self._quota.take_unrecorded()
-        cost, echo = self.cost(reply.usage), reply.echo
-        return Decision(
-            model=self.model.name,
-            stop_reason=reply.stop_reason,
-            calls=calls,
-            raw=raw,
-            usage=reply.usage,
-            cost=None if cost is None else cost + estimated_cost,
-            purpose=purpose,
-            attempt=reply.attempt,
-            discarded=reply.discarded,
-            echo=echo and structs.replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
-            estimated=estimated,
-        )
+        return decision_of(reply, self.model, self._quota, calls=calls, raw=raw, purpose=purpose)
 
     async def begin(self, iteration: Iteration) -> bool:
         """Begin a round, and return whether there is still something to answer.

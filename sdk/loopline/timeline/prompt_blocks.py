@@ -66,7 +66,8 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers. Within an epoch
     prompts only grow. `opened_by` says why this round opened an epoch and is empty if it did not; `window` is the
     epoch's projection, None if unchanged. `limit` is the number of decisions the turn may take. Digests are sha256
-    in hexadecimal; `stable_sha256` covers the messages up to `saw`. `system` and `tools` are the texts themselves if
+    in hexadecimal; `stable_sha256` covers the messages up to `saw`. `renderer` is the version of the rendering, 0 if the
+    prompt was not rendered from blocks, as that of a structured call. `system` and `tools` are the texts themselves if
     this round is the first of its conversation with their digests. A `tail` whose `tail_kind` is "kept" or
     "cleared" becomes a message once the model has replied; its growing part had `tail_room` tokens, 0 for no bound.
     `tokens` is the estimate of the full request and `file_tokens` that of its files, before any calibration. A round

@@ -85,6 +85,19 @@ class CallCache(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyForm:
+    """The form of a reply that is data: a JSON object that fits `schema`, and that `check` returns from without raising.
+
+    `name` and `description` are those of the function that a model with calls is made to call.
+    """
+
+    name: str
+    description: str
+    schema: JsonObject
+    check: Callable[[JsonObject], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
     """The task of a child run; what is None is as the workflow has wired it.
 
@@ -96,6 +109,8 @@ class ChildTask:
     A call that does not always begin its children in one order gives each a `number` of its own, from 1. `bodies` are
     recorded in the same append as each `run.child` of it. Its workspace begins with `files`, which it cannot change unless it
     `writes_files`. The `call_cache` holds what equal calls of other runs gave. `on_event` hears each event of its run.
+
+    A child with a `form` makes one structured call, without tools; its answer is the JSON of the reply.
     """
 
     text: str
@@ -113,6 +128,7 @@ class ChildTask:
     writes_files: bool = True
     call_cache: CallCache | None = None
     on_event: Callable[[Event], None] | None = None
+    form: ReplyForm | None = None
 
     @property
     def prompt(self) -> str:

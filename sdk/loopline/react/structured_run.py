@@ -1,0 +1,292 @@
+"""A structured run: a run that makes one structured call, and whose answer is the JSON of the reply.
+
+Each request is a round in the log. The reply that fits is recorded in one append with the answer, so a run that is
+resumed never pays for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from msgspec import structs
+
+from loopline.clock import Clock
+from loopline.errors import ModelAccessError, ModelError, ModelUnavailable
+from loopline.models import (
+    Capabilities,
+    Model,
+    Options,
+    OutputSchema,
+    OutputType,
+    Prompt,
+    Reply,
+    TextDelta,
+    UserMessage,
+    dumps,
+    structured_llm_call,
+    well_formed,
+    well_formed_object,
+)
+from loopline.models.tokens import cost_of_prompt
+from loopline.prompt import NATIVE, messages_digest, tools_text
+from loopline.react.answers import (
+    LoopEnd,
+    collected_text,
+    make_completion,
+    notice_bodies,
+    recorded_end,
+    thinking_bodies,
+)
+from loopline.react.context import decision_of
+from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
+from loopline.react.loop_options import LoopOptions
+from loopline.react.model_requests import MeteredModel, RetryPolicy, request_reply
+from loopline.react.quota import OutOfBudget, Quota, check_prices
+from loopline.react.replies import EMPTY_REPLY
+from loopline.react.state import TurnPayload, result
+from loopline.timeline import (
+    Body,
+    ExitReason,
+    ModelSwitched,
+    Recorder,
+    RoundStart,
+    TurnResult,
+)
+from loopline.tools import ReplyForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredRun:
+    """A run that is wired and ready: it asks the chain of `models` for one reply of the form."""
+
+    recorder: Recorder
+    clock: Clock
+    options: LoopOptions
+    quota: Quota
+    models: Sequence[Model]
+    form: ReplyForm
+    system: str
+
+    @property
+    def output(self) -> OutputType[Any]:
+        """Return the type of the answer: any JSON that fits the schema."""
+        return OutputType.of_schema(OutputSchema(name=self.form.name, schema=self.form.schema))
+
+    async def run(self, payload: TurnPayload) -> TurnResult[Any]:
+        """Return the result of the run. Without a reply that fits it is an error, or the limit that was reached.
+
+        Raises:
+            LeaseLost: another runner has taken the conversation over.
+        """
+        recorder = self.recorder
+        check_prices(self.options, self.models)
+        self.quota.open(recorder.turn, self.options, recorder)
+        recorder.answers += 1
+        end = recorded_end(recorder.turn, recorder.answers)
+        if end is None:
+            interrupter = Interrupter(recorder, self.clock)
+            async with interrupter.watch(self.options.deadline_seconds, _ignore_cause):
+                end = await self._ask(payload.text, interrupter)
+        recorder.round = 0
+        return result(recorder.timeline, recorder.number, end.reason, end.error)
+
+    async def _ask(self, text: str, interrupter: Interrupter) -> LoopEnd:
+        """Make the structured call with one model after the other, until one gives a reply that fits."""
+        models = self.models if self.options.chain == "next" else self.models[:1]
+        place = min(self.recorder.turn.model_index, len(models) - 1)
+        prompt = Prompt(
+            system=self.system,
+            messages=(UserMessage(text=text),),
+            options=Options(reasoning_effort=self.options.reasoning_effort or ""),
+        )
+        while True:
+            is_last = place + 1 == len(models)
+            rounds = _Rounds(self, models[place], interrupter, has_fallback=not is_last)
+            outcome = await structured_llm_call(
+                rounds,
+                prompt,
+                self.form.schema,
+                name=self.form.name,
+                description=self.form.description,
+                parse_fn=self.form.check,
+            )
+            if outcome.ok:
+                return await rounds.accept(dumps(outcome.raw))
+            if is_last or not rounds.gave_no_reply:
+                return await rounds.fail(outcome.error)
+            place += 1
+            await rounds.hand_over(models[place], place)
+
+
+class _Rounds:
+    """A model whose requests are rounds of a structured run.
+
+    A reply is recorded when it is known whether it fits: before the next request, or with the end of the run. After a
+    failure that another form of the request can't mend, no further request is made.
+    """
+
+    def __init__(
+        self, run: StructuredRun, model: Model, interrupter: Interrupter, *, has_fallback: bool
+    ) -> None:
+        self._recorder = run.recorder
+        self._output = run.output
+        self._model = model
+        self._metered = MeteredModel(model, run.quota)
+        self._quota = run.quota
+        self._interrupter = interrupter
+        self._retries = RetryPolicy(
+            clock=run.clock, retries=run.options.model_retries, has_fallback=has_fallback
+        )
+        self._reply: Reply | None = None
+        self._failure: ModelError | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the model string."""
+        return self._model.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what the model can do."""
+        return self._model.capabilities
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Yield the whole reply.
+
+        Raises:
+            ModelError: the model could not be asked, or broke off; time or budget are used up.
+        """
+        if self._failure is not None:
+            raise self._failure
+        await self._begin(prompt)
+        request = partial(request_reply, self._metered, prompt, _ignore_piece, self._retries)
+        try:
+            self._reply = await self._interrupter.run(request, steerable=False)
+        except Interrupted:
+            self._failure = OutOfBudget("the time of the run is over")
+            raise self._failure from None
+        except (ModelUnavailable, ModelAccessError, OutOfBudget) as error:
+            self._failure = error
+            raise
+        yield self._reply
+
+    @property
+    def gave_no_reply(self) -> bool:
+        """Return whether the model was unavailable or refused, so that the next one of the chain is asked."""
+        refused = self._reply is not None and self._reply.stop_reason == "refusal"
+        return refused or isinstance(self._failure, ModelUnavailable)
+
+    async def accept(self, text: str) -> LoopEnd:
+        """Record the reply with the answer that was read from it."""
+        written = well_formed(self._reply.text).strip() if self._reply else ""
+        discarded = "" if written == text else written
+        answer = await make_completion(self._recorder.timeline, text, output=self._output)
+        await self._recorder.record(*self._reply_bodies(discarded=discarded), answer)
+        return LoopEnd(answer.reason)
+
+    async def fail(self, error: str) -> LoopEnd:
+        """Record why there is no answer."""
+        turn = self._recorder.turn
+        problem = str(self._failure or error)
+        reason: ExitReason = "error"
+        if isinstance(self._failure, OutOfBudget):
+            reason = "deadline" if self._interrupter.is_late else "budget"
+        if self._failure is not None:
+            failure = problem if reason == "error" else ""
+            text = collected_text(turn, reason, failure, "summary")
+        else:
+            text = f"There is no answer: {problem}."
+        answer = await make_completion(
+            self._recorder.timeline,
+            well_formed(text),
+            flag="summary",
+            reason=reason,
+            error=problem,
+        )
+        notices = notice_bodies("model_error", problem)
+        await self._recorder.record(*self._unfit_bodies(), *notices, answer)
+        return LoopEnd(answer.reason, answer.error)
+
+    async def hand_over(self, model: Model, place: int) -> None:
+        """Record that the next model of the chain is asked, and why."""
+        refused = self._failure is None
+        switched = ModelSwitched(
+            model=self.name,
+            to=model.name,
+            why="refusal" if refused else "unavailable",
+            place=place,
+            text=well_formed(str(self._failure or "")),
+        )
+        await self._recorder.record(*self._unfit_bodies(), switched)
+
+    async def _begin(self, prompt: Prompt) -> None:
+        """Record the reply before, which did not fit, and then the round of this request.
+
+        Raises:
+            ModelError: the request is longer than the model's window.
+        """
+        recorder, timeline = self._recorder, self._recorder.timeline
+        unfit = self._unfit_bodies()
+        if unfit:
+            await recorder.record(*unfit)
+        tokens = cost_of_prompt(prompt)
+        room = self.capabilities.window - self.capabilities.output_limit
+        if tokens > room:
+            raise ModelError(
+                f"the prompt needs about {tokens} tokens and {self.name} has room for {room}: use a "
+                "model with a larger window"
+            )
+        tools = tools_text(prompt.tools)
+        recorder.round = recorder.turn.rounds + 1
+        start = RoundStart(
+            saw=timeline.seq,
+            takes=tuple(block.seq for block in timeline.inputs_for(recorder.number)),
+            epoch=1,
+            opened_by="",
+            model=self.name,
+            protocol=NATIVE,
+            renderer=0,
+            system_sha256=_digest(prompt.system),
+            tools_sha256=_digest(tools),
+            stable_sha256=messages_digest(prompt.messages),
+            tokens=tokens,
+            system="" if _digest(prompt.system) in timeline.known_texts else prompt.system,
+            tools="" if _digest(tools) in timeline.known_texts else tools,
+            elapsed_ms=recorder.elapsed_ms,
+            version=2,
+        )
+        await recorder.record(start)
+
+    def _unfit_bodies(self) -> list[Body]:
+        """Return what is recorded of the last reply if it did not fit, and count it as recorded."""
+        if self._reply is None:
+            return []
+        text = well_formed(self._reply.text)
+        if self._reply.calls:
+            arguments = dumps(well_formed_object(self._reply.calls[0].arguments))
+            text = "\n".join(part for part in (text, arguments) if part)
+        return self._reply_bodies(raw=text if text.strip() else EMPTY_REPLY)
+
+    def _reply_bodies(self, *, raw: str = "", discarded: str = "") -> list[Body]:
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return []
+        shown = structs.replace(reply, echo=None, discarded=discarded)
+        decision = decision_of(shown, self._model, self._quota, raw=raw)
+        return [decision, *thinking_bodies(reply)]
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _ignore_cause(cause: InterruptCause) -> None:
+    del cause
+
+
+def _ignore_piece(piece: TextDelta) -> None:
+    del piece
