@@ -15,8 +15,8 @@ from loopline.errors import ModelAccessError, ModelUnreachable
 from loopline.models import Json, JsonObject, Model, Price, Prompt
 from loopline.react import LoopOptions, PresetName
 from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel, Wait
-from loopline.testing.scripted import CapabilityChoices, Line
-from loopline.timeline import Block, CrewGraph, Decision, Notice, RoundStart, RunChild
+from loopline.testing.scripted import CapabilityChoices, Entry, Line
+from loopline.timeline import Block, CrewGraph, Decision, Notice, Plan, RoundStart, RunChild
 from tests.presets.task import SEEDS
 
 PLAN: JsonObject = {"steps": [{"id": "1", "task": "do it"}]}
@@ -356,3 +356,48 @@ async def test_the_log_has_each_request_and_what_it_used() -> None:
         assert start.body.takes == (1,)
     steps = [block.body.steps for block in outcome.blocks if isinstance(block.body, CrewGraph)]
     assert [step.status for step in steps[-1]] == ["completed"]
+
+
+# The plan of the model itself
+
+GRAPH: Sequence[Line] = [Call("crew.graph", goal="the goal")]
+RUN: Sequence[Line] = [json.dumps(PLAN), "did it"]
+OLD, NEW = (Call("react.plan", mode="new", steps=[step]) for step in ("old", "new"))
+SURE, UNSURE = (json.dumps({**REACHED, "confidence": share}) for share in (0.9, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("lines", "open_plans", "current"),
+    [
+        ([*GRAPH, *RUN, SURE], [], []),
+        ([OLD, NEW, *GRAPH, *RUN, SURE], ["old", "new"], ["new"]),
+        ([OLD, NEW, *GRAPH, *RUN, UNSURE, *RUN, SURE], ["old", "new"], ["new"]),
+        ([OLD, NEW, *GRAPH, *RUN, UNSURE, *(["no plan"] * 3)], ["old", "new"], ["new"]),
+        (
+            [
+                OLD,
+                NEW,
+                Call("react.plan", mode="close", plan_id="plan:turn_1:c2"),
+                *GRAPH,
+                *RUN,
+                SURE,
+            ],
+            ["old"],
+            [],
+        ),
+    ],
+    ids=["no plan before", "one attempt", "two attempts", "a planner that fails", "a closed plan"],
+)
+async def test_after_a_graph_the_plan_is_the_current_one_that_was_it_before(
+    lines: Sequence[Line], open_plans: Sequence[str], current: Sequence[str]
+) -> None:
+    script: list[Entry] = [entry for line in [*lines, "Done."] for entry in (Wait(1), line)]
+    model = ScriptedModel(script)
+    async with Harness.open(DESK, store="memory:", model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Begin")
+        blocks = await talk.blocks()
+    snapshots = [block.body.snapshot for block in blocks if isinstance(block.body, Plan)]
+    latest = {plan.plan_id: plan for plan in snapshots}.values()
+    assert [plan.steps[0] for plan in latest if plan.open] == open_plans
+    assert [plan.steps[0] for plan in latest if plan.open and plan.current] == current

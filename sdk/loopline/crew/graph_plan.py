@@ -251,7 +251,10 @@ def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
 
 
 def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
-    """Return new snapshots of the plan that mirrors a graph: a new attempt supersedes the plan of the one before."""
+    """Return new snapshots of the plan that mirrors a graph: a new attempt supersedes the plan of the one before.
+
+    When it ends, the plan that was the current one before is that again.
+    """
     id = _plan_id(graph, moment, graph.attempt)
     before = _plan_id(graph, moment, graph.attempt - 1)
     tasks = [step.task for step in graph.steps]
@@ -262,7 +265,31 @@ def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
         snapshots = plan.replace_with(plans, before, id, tasks, moment)
     else:
         snapshots = plan.new(plans, id, tasks, moment)
-    return [Plan(snapshot=_with_status(snapshot, graph, id, moment)) for snapshot in snapshots]
+    changed = [_with_status(snapshot, graph, id, moment) for snapshot in snapshots]
+    if changed and not changed[-1].open:
+        changed += _with_plan_before(graph, plans, moment)
+    return [Plan(snapshot=snapshot) for snapshot in changed]
+
+
+def _with_plan_before(graph: CrewGraph, plans: Plans, moment: Moment) -> list[PlanSnapshot]:
+    """Return the plan that was the current one before those of the graph, as the current one again.
+
+    It is the open plan that was changed last by the append with which a plan of the graph began. Nothing is returned if
+    there was none, or if another plan has become the current one since.
+    """
+    ids = [_plan_id(graph, moment, attempt) for attempt in range(1, graph.attempt + 1)]
+    begun = {plans.latest[id].created_ts for id in ids if id in plans.latest}
+    if plans.current is not None and plans.current.plan_id not in ids:
+        return []
+    demoted = [
+        earlier
+        for earlier in plans.open_plans
+        if earlier.plan_id not in ids and earlier.last_ts in begun
+    ]
+    return [
+        structs.replace(earlier, current=True, last_ts=moment.ts, last_turn_id=moment.turn_id)
+        for earlier in demoted[-1:]
+    ]
 
 
 def _with_status(snapshot: PlanSnapshot, graph: CrewGraph, id: str, moment: Moment) -> PlanSnapshot:
