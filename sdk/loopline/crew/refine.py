@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
 from loopline.crew.servants import REFINER
+from loopline.crew.wording import content_words
 from loopline.errors import LooplineError
 from loopline.models import Json
 
@@ -20,8 +21,12 @@ OTHER = 0.3
 SAME_WORDS = 0.95
 SAME_MEANING = 0.92
 REGRESSION = 0.15
+LEAST_SHARED = 3
+"""Words that a rewritten text has in common with the original at least."""
 
 _REVISED = re.compile(r"<revised>(.*?)(?:</revised>|\Z)", re.DOTALL | re.IGNORECASE)
+_CRITIQUE = "<critique>"
+"""A reply that criticises and rewrites nothing has this tag alone."""
 _WORD = re.compile(r"\w+")
 
 
@@ -31,8 +36,8 @@ class Refine:
 
     It stops when a pass changes at most `epsilon` characters or, with `convergence`, next to nothing: by characters, else
     by words, else, with `embeddings`, by the vectors of the bundle's embedder. If it is `strict`, words alone never say
-    so. A pass that leaves the original much further behind than the one before it is rolled back. Drafts that are short,
-    failed or by an agent of `excluded` stay as they are.
+    so. A pass that loses the original, or leaves it much further behind than the one before it, is rolled back: its text
+    is never the answer. Drafts that are short, failed or by an agent of `excluded` stay as they are.
     """
 
     max_passes: int = 1
@@ -56,7 +61,8 @@ class Refine:
                 break
             passes += 1
             now = similarity(original, revised)
-            if passes > 1 and now < closeness * (1 - REGRESSION):
+            regressed = passes > 1 and now < closeness * (1 - REGRESSION)
+            if regressed or is_lost(original, revised):
                 return with_text(result, best, passes, rolled_back=True)
             converged = await self._has_converged(run, best, revised)
             best, closeness = revised, max(closeness, now)
@@ -78,7 +84,7 @@ class Refine:
         return nearness is not None and nearness >= SAME_MEANING
 
     async def _revised(self, run: HookedRun, draft: str) -> str:
-        """Return the rewritten text; nothing if there is none."""
+        """Return the rewritten text; an empty one if there is none, or nothing is to change."""
         task = f"{MARKER}\nTask: {run.call.task}\n\nDraft:\n{draft}"
         try:
             reply = await run.dispatch(AgentCall(agent=REFINER, task=task))
@@ -87,7 +93,9 @@ class Refine:
         if not reply.ok:
             return ""
         revised = _REVISED.search(reply.answer)
-        return (revised[1] if revised else reply.answer).strip()
+        if revised is not None:
+            return revised[1].strip()
+        return "" if _CRITIQUE in reply.answer.lower() else reply.answer.strip()
 
 
 def with_text(
@@ -98,6 +106,16 @@ def with_text(
     if rolled_back:
         notes |= {"refine_rolled_back": True, "refine_low_quality": True}
     return with_notes(replace(result, text=text), notes)
+
+
+def is_lost(original: str, revised: str) -> bool:
+    """Return whether a text is no rewritten form of the original, such as a remark that nothing was changed.
+
+    A rewritten form has at least three words of the original, and half of the words of the shorter text.
+    """
+    first, second = content_words(original), content_words(revised)
+    shared = len(first & second)
+    return shared < LEAST_SHARED or 2 * shared < min(len(first), len(second))
 
 
 def differing(before: str, after: str) -> int:

@@ -17,7 +17,7 @@ SERVANTS = Agents(
             instructions=(
                 "You improve a draft. Say what is wrong or missing in <critique>…</critique>, then give the "
                 "whole improved text in <revised>…</revised>. Keep what is right, the handoff block, and marks "
-                "of sources such as [1]."
+                "of sources such as [1]. If nothing needs to change, leave <revised></revised> empty."
             ),
             tools=[],
         ),

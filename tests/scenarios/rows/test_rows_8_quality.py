@@ -272,10 +272,68 @@ async def refined(
     return await through.run(CALL, worker, hooks.of_hook)
 
 
-async def test_row_137_a_draft_is_rewritten() -> None:
-    result = await refined(lambda call: revised("Better, and about something else entirely."))
-    assert result.answer == "Better, and about something else entirely."
+@pytest.mark.parametrize(
+    "better",
+    [
+        "Nobody has ever seen the ground of the cold lake.",
+        f"{LONG} It is also very wide, as wide as three other lakes are together.",
+        LONG.replace("cold", "icy"),
+    ],
+)
+async def test_row_137_a_draft_is_rewritten(better: str) -> None:
+    result = await refined(lambda call: revised(better))
+    assert result.answer == better.strip()
     assert dict(result.notes) == {"refine_passes": 1}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<critique>It is fine.</critique><revised></revised>",
+        "<critique>It is fine.</critique><revised> \n</revised>",
+        "<critique>It is fine as it is, deep and cold lake and all.</critique>",
+        "",
+    ],
+)
+async def test_c11_a_refiner_that_has_nothing_to_change_leaves_the_draft_alone(reply: str) -> None:
+    result = await refined(lambda call: reply, passes=2)
+    assert (result.answer, dict(result.notes)) == (LONG, {})
+
+
+REMARKS = [
+    *("No changes.", "(unchanged)", "None", "N/A", "OK", "The draft is fine as it is.", "Tea."),
+    *("Keine Änderungen nötig.", "Sin cambios.", "Aucun changement.", "Без изменений.", "変更なし"),
+    *("无需修改", "변경 없음", "No hay cambios en el texto.", "I cannot help with that."),
+]
+
+
+@pytest.mark.parametrize("remark", REMARKS)
+@pytest.mark.parametrize(
+    "form", ["{}", "<revised>{}</revised>", "<critique>x</critique><revised>{}"]
+)
+@pytest.mark.parametrize("passes", [1, 3])
+async def test_c11_a_remark_never_takes_the_place_of_the_draft(
+    form: str, remark: str, passes: int
+) -> None:
+    result = await refined(lambda call: form.format(remark), passes=passes)
+    assert result.answer == LONG
+    assert result.notes["refine_rolled_back"] is True
+
+
+LAKE_IN_JAPANESE = "この湖は深くて冷たく、底を見た人は誰もいません。底ははるか下にあります。" * 3
+
+
+@pytest.mark.parametrize(
+    ("revision", "kept"),
+    [
+        ("この湖は深く、底を見た人は誰もいません。", False),
+        ("変更はありません。", True),
+        ("なし", True),
+    ],
+)
+async def test_c11_texts_without_spaces_are_compared_too(revision: str, kept: bool) -> None:
+    result = await refined(lambda call: revised(revision), draft=LAKE_IN_JAPANESE)
+    assert result.answer == (LAKE_IN_JAPANESE if kept else revision)
 
 
 @pytest.mark.parametrize(("draft", "agent"), [("short", "reader"), (LONG, "Formatter")])
@@ -404,6 +462,100 @@ async def test_c12_a_wrong_answer_is_replaced_only_if_that_is_asked_for() -> Non
 async def test_c12_an_answer_that_agrees_is_clean() -> None:
     result, _ = await verified(verifier("<status>clean</status><final>x</final>"), rewrite=True)
     assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"verified_clean": True})
+
+
+NOTHING = [
+    *("none", "None", "N/A", "-", "No discrepancies found.", "nothing", "keine", "ninguna"),
+    *("aucune différence", "なし", "没有差异", "нет", "(empty)", "[]"),
+]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize(
+    ("status", "notes"),
+    [
+        ("<status>clean</status>", ["verified_clean"]),
+        ("<status>discrepancy</status>", ["unverified"]),
+        ("", ["unverified"]),
+    ],
+)
+async def test_c12_no_word_for_nothing_is_a_discrepancy(
+    status: str, notes: list[str], nothing: str
+) -> None:
+    verdict = f"{status}<discrepancies>{nothing}</discrepancies><final>(unchanged)</final>"
+    result, _ = await verified(verifier(verdict), rewrite=True)
+    assert (result.answer, list(result.notes)) == ("It is 9 m deep.", notes)
+
+
+FINALS = [
+    *("(unchanged)", "none", "No changes.", "See above.", "The answer stands.", "", "N/A"),
+    *("unverändert", "sin cambios", "変更なし", "без изменений"),
+]
+
+
+@pytest.mark.parametrize("final", FINALS)
+async def test_c12_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
+    verdict = WRONG.replace("90 m.</final>", f"{final}</final>")
+    result, _ = await verified(verifier(verdict), rewrite=True)
+    assert result.answer == "It is 9 m deep."
+    assert result.notes["verified_with_discrepancy"] is True
+
+
+@pytest.mark.parametrize(
+    "status", ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
+)
+async def test_c12_a_status_that_is_neither_word_verifies_nothing(status: str) -> None:
+    verdict = WRONG.replace(">discrepancy<", f">{status}<")
+    result, _ = await verified(verifier(verdict), rewrite=True)
+    assert (result.answer, list(result.notes)) == ("It is 9 m deep.", ["unverified"])
+
+
+@dataclass
+class Failing(Worker):
+    """Runs of which those of one agent fail, as far as their task names one of these."""
+
+    agent: str = ""
+    tasks: Sequence[str] = ("",)
+
+    async def __call__(self, call: AgentCall) -> TurnResult:
+        done = await super().__call__(call)
+        fails = call.agent == self.agent and any(task in call.task for task in self.tasks)
+        text = "There is no answer: the model could not be asked (no key)."
+        return (
+            replace(done, answer=text, exit_reason="error", ok=False, error="no key")
+            if fails
+            else done
+        )
+
+
+async def verified_by(hooks: Worker) -> AgentResult:
+    through = pipeline()
+    through.add_after(Verify(rewrite=True))
+    return await through.run(CALL, Worker(lambda _: "It is 9 m deep."), hooks.of_hook)
+
+
+@pytest.mark.parametrize(
+    ("agent", "tasks", "problem"),
+    [
+        ("answerer", [""], "no question was answered"),
+        ("verifier", ["NUM_QUESTIONS"], "the verifier failed: no key"),
+        ("verifier", ["COMPARE"], "the verifier failed: no key"),
+    ],
+)
+async def test_c12_a_run_that_fails_is_no_evidence(
+    agent: str, tasks: Sequence[str], problem: str
+) -> None:
+    result = await verified_by(Failing(verifier(WRONG), agent=agent, tasks=tasks))
+    assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"unverified": problem})
+
+
+async def test_c12_questions_without_an_answer_are_left_out_of_the_comparison() -> None:
+    hooks = Failing(verifier(WRONG), agent="answerer", tasks=["cold"])
+    assert (await verified_by(hooks)).answer == "90 m."
+    [compared] = [call.task for call in hooks.calls if "[COMPARE]" in call.task]
+    assert "Q: How deep?\nA: answer to How deep?" in compared
+    assert "cold" not in compared
+    assert "There is no answer" not in compared
 
 
 @pytest.mark.parametrize("verdict", ["Looks good to me.", ""])
