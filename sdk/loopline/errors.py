@@ -55,7 +55,14 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRateLimited(ModelUnavailable):
-    """Too many requests, or too many tokens in them."""
+    """Too many requests, or too many tokens in them.
+
+    `excess` is by how many tokens the request alone exceeds the limit of its period, 0 if it fits or nobody said so.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None, excess: int = 0) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.excess = excess
 
 
 class ModelOverloaded(ModelUnavailable):
@@ -75,11 +82,24 @@ class ModelStreamBroken(ModelUnavailable):
 
 
 class ModelOverflow(ModelError):
-    """The request is longer than the model's window, of `window` tokens if the server said so."""
+    """The request is longer than the model's window.
 
-    def __init__(self, message: str, *, window: int | None = None) -> None:
+    `window` is the window that the server named, in tokens, and `prompt_tokens` its count of the prompt; None if
+    it named none. With `in_bytes` the server counted bytes, so that a shorter reply does not help.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        window: int | None = None,
+        prompt_tokens: int | None = None,
+        in_bytes: bool = False,
+    ) -> None:
         super().__init__(message)
         self.window = window
+        self.prompt_tokens = prompt_tokens
+        self.in_bytes = in_bytes
 
 
 class ModelReplyTooLarge(ModelError):

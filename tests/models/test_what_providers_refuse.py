@@ -14,20 +14,23 @@ from loopline.models import (
     ApiVendor,
     ErrorMeaning,
     Overflow,
+    TokenRate,
     find_documented_error,
     find_overflow,
+    find_token_rate,
     wait_seconds,
 )
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
-TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
+TOO_LONG: list[tuple[str, int | None, str, int | None, int | None, int | None]] = [
     (
         "OpenAI, chat",
         400,
         "This model's maximum context length is 4097 tokens. However, your messages resulted in"
         " 13393 tokens. Please reduce the length of the messages.",
         4_097,
+        13_393,
         13_393,
     ),
     (
@@ -37,6 +40,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " (8238 in your prompt; 0 for the completion).",
         8_191,
         8_238,
+        8_238,
     ),
     (
         "OpenAI, chat, by the limit of the prompt",
@@ -45,12 +49,14 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " 402740 tokens.",
         272_000,
         402_740,
+        402_740,
     ),
     (
         "OpenAI, Responses, in the stream",
         None,
         '{"type":"error","error":{"code":"context_length_exceeded","message":"Your input exceeds'
         ' the context window of this model."}}',
+        None,
         None,
         None,
     ),
@@ -61,6 +67,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         ' 208310 tokens > 200000 maximum"}}',
         200_000,
         208_310,
+        208_310,
     ),
     (
         "Anthropic, with what was to be written",
@@ -68,8 +75,9 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease",
         200_000,
         178_959,
+        178_959,
     ),
-    ("Anthropic by way of others", 413, "Prompt is too long", None, None),
+    ("Anthropic by way of others", 413, "Prompt is too long", None, None, None),
     (
         "vLLM",
         400,
@@ -77,6 +85,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " (112946 in the messages, 10000 in the completion).",
         16_384,
         122_946,
+        112_946,
     ),
     (
         "vLLM, counted before",
@@ -85,6 +94,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " tokens and your prompt contains at least 4081 input tokens",
         4_096,
         4_081,
+        None,
     ),
     (
         "vLLM, for what was to be written",
@@ -93,12 +103,14 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " and your request has 246773 input tokens",
         262_144,
         246_773,
+        246_773,
     ),
     (
         "vLLM, the prompt alone",
         400,
         "The decoder prompt (length 5951) is longer than the maximum model length of 4096.",
         4_096,
+        5_951,
         5_951,
     ),
     (
@@ -107,12 +119,14 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
         4_096,
         25_938,
+        25_938,
     ),
     (
         "SGLang",
         400,
         "The input (516368 tokens) is longer than the model's context length (262144 tokens).",
         262_144,
+        516_368,
         516_368,
     ),
     (
@@ -122,6 +136,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         ' increasing the context size","n_prompt_tokens":14429,"n_ctx":8192}}',
         8_192,
         14_429,
+        14_429,
     ),
     (
         "llama.cpp, in words",
@@ -129,11 +144,13 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         "request (5951 tokens) exceeds the available context size (4096 tokens), try increasing it",
         4_096,
         5_951,
+        5_951,
     ),
     (
         "llama.cpp, as it was",
         500,
         "the request exceeds the available context size, try increasing it",
+        None,
         None,
         None,
     ),
@@ -143,9 +160,37 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         "Requested tokens (2285) exceed context window of 2048",
         2_048,
         2_285,
+        2_285,
     ),
-    ("Ollama", 400, "prompt too long; exceeded max context length by 4 tokens", None, None),
-    ("Ollama, embedding", 400, "the input length exceeds the context length", None, None),
+    ("Ollama", 400, "prompt too long; exceeded max context length by 4 tokens", None, None, None),
+    ("Ollama, embedding", 400, "the input length exceeds the context length", None, None, None),
+    (
+        "vLLM, beside what is reserved",
+        400,
+        "This model's maximum context length is 2048 tokens. However, your request has 8 input tokens"
+        " plus 2045 'max_tokens'. Please reduce one or the other.",
+        2_048,
+        8,
+        8,
+    ),
+    (
+        "Cerebras",
+        400,
+        "Please reduce the length of the messages or completion. Current length is 42328 while limit"
+        " is 40000",
+        40_000,
+        42_328,
+        None,
+    ),
+    (
+        "Groq",
+        400,
+        '{"error":{"message":"Please reduce the length of the messages or completion.",'
+        '"code":"context_length_exceeded"}}',
+        None,
+        None,
+        None,
+    ),
     (
         "OpenRouter",
         400,
@@ -153,19 +198,20 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
         " 141607 tokens (10535 of text input, 131072 in the output).",
         131_072,
         141_607,
+        10_535,
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "window", "tokens"),
+    ("status", "message", "window", "tokens", "prompt"),
     [row[1:] for row in TOO_LONG],
     ids=[row[0] for row in TOO_LONG],
 )
 def test_too_long_a_prompt_is_recognised_and_the_window_read(
-    status: int | None, message: str, window: int | None, tokens: int | None
+    status: int | None, message: str, window: int | None, tokens: int | None, prompt: int | None
 ) -> None:
-    assert find_overflow(status, message) == Overflow(window=window, tokens=tokens)
+    assert find_overflow(status, message) == Overflow(window=window, tokens=tokens, prompt=prompt)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +220,10 @@ def test_too_long_a_prompt_is_recognised_and_the_window_read(
         (429, "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000"),
         (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40000"),
         (429, "prompt is too long: 208310 tokens > 200000 maximum"),
+        (
+            413,
+            "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 7500",
+        ),
         (413, "Request exceeds the maximum size"),
         (400, "messages.0.content.1.image.source.base64: image exceeds 10 MB maximum"),
         (400, "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens"),
@@ -187,6 +237,37 @@ def test_too_long_a_prompt_is_recognised_and_the_window_read(
 )
 def test_other_trouble_is_no_overflow(status: int | None, message: str) -> None:
     assert find_overflow(status, message) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "rate"),
+    [
+        (
+            "Request too large for model `llama-3.3-70b-versatile` in organization `o` service tier"
+            " `on_demand` on tokens per minute (TPM): Limit 12000, Requested 14137, please reduce",
+            TokenRate(excess=2_137),
+        ),
+        (
+            "Rate limit reached for model `m` on tokens per day (TPD): Limit 100000, Used 97050,"
+            " Requested 3619. Please try again in 9m38.016s. Need more tokens?",
+            TokenRate(wait=578.016),
+        ),
+        (
+            "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 342389.",
+            TokenRate(excess=312_389),
+        ),
+        ("Tokens per minute limit exceeded - too many tokens processed.", TokenRate()),
+        (
+            "rate limit is - Tokens per Minute (actual/limit): 65605/16000.",
+            TokenRate(excess=49_605),
+        ),
+        ("prompt is too long: 208310 tokens > 200000 maximum", None),
+    ],
+)
+def test_a_limit_of_the_tokens_of_a_period_is_recognised(
+    message: str, rate: TokenRate | None
+) -> None:
+    assert find_token_rate(message) == rate
 
 
 WORDS = st.lists(
@@ -237,7 +318,7 @@ def test_an_error_means_what_its_name_says_else_what_its_status_says(
     [
         (402, ("invalid_request_error", "unknown_error"), "money"),
         (401, ("", "invalid_request_error"), "key"),
-        (413, ("rate_limit_exceeded", "tokens"), "size"),
+        (413, ("rate_limit_exceeded", "tokens"), "rate"),
         (400, ("context_length_exceeded", "invalid_request_error"), "size"),
         (None, ("", "invalid_request_error"), "request"),
         (200, ("", "server_error"), "server"),

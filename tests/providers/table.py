@@ -310,11 +310,16 @@ def _told(block: Block) -> str:
             return code(block.type)
 
 
+_OUTPUT = re.compile(rb'"max_(?:completion_|output_)?tokens":\d+')
+
+
 def again(asked: Sequence[bytes]) -> str:
     """What the model is asked behind the request that failed."""
     match asked:
         case [first, *_, last] if last == first:
             return "the same, to the byte"
+        case [first, *_, last] if _OUTPUT.sub(b"", last) == _OUTPUT.sub(b"", first):
+            return "the same, with a shorter reply"
         case [first, *_, last]:
             return "a smaller one" if len(last) < len(first) else "with what was wrong"
         case _:

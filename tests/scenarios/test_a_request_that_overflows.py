@@ -1,4 +1,4 @@
-"""A request that the model finds too long: it is made smaller, once, and the window is remembered."""
+"""A request that the model finds too long: its reply becomes shorter, else its content, and the window is remembered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loopline.errors import ModelOverflow
 from loopline.models import Prompt
 from loopline.testing import Call, Fail, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart
+from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart, Timeline
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import at_work, bodies, shown, workbench
 
@@ -65,9 +65,12 @@ async def test_without_a_number_it_is_taken_to_be_half() -> None:
 
 
 async def test_a_number_that_the_same_request_would_fit_is_not_believed() -> None:
-    model = ScriptedModel([*LOOKS, Fail(ModelOverflow("too long", window=90_000)), "Done."])
+    overflow = Fail(ModelOverflow("too long", window=90_000))
+    model = ScriptedModel([*LOOKS, overflow, "Done."], output_limit=1_000)
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Done."
+        (learned,) = await bodies(talk, ModelOverflowed)
+    assert learned.named == 0
     assert size(model.requests[-1]) < size(model.requests[-2])
 
 
@@ -78,8 +81,9 @@ async def test_a_window_no_longer_than_a_reply_was_thought_to_be_has_room_for_bo
         assert (await talk.say("go")).answer == "Done."
         (learned,) = await bodies(talk, ModelOverflowed)
         starts = await bodies(talk, RoundStart)
-    assert 0 < starts[-1].tokens <= learned.window * 3 // 4
-    assert model.requests[-1].options.output_limit == learned.window // 4
+    output = model.requests[-1].options.output_limit or 0
+    assert output >= learned.window // 4
+    assert starts[-1].tokens + output <= learned.window
 
 
 async def test_when_it_is_too_long_again_the_turn_says_so() -> None:
@@ -90,16 +94,53 @@ async def test_when_it_is_too_long_again_the_turn_says_so() -> None:
     assert (result.exit_reason, "too long" in result.error) == ("error", True)
 
 
-async def test_later_requests_fit_the_window_too_also_in_another_process(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/c.db"
-    script: list[Entry] = [*LOOKS, Fail(ModelOverflow("too long", window=4_000)), "Done."]
+async def test_content_is_dropped_again_only_when_the_model_refuses_again(tmp_path: Path) -> None:
+    store, limit = f"sqlite:///{tmp_path}/c.db", 4_000
+    script: list[Entry] = [*LOOKS, Fail(ModelOverflow("too long", window=limit)), "Done."]
     async with at_work(ScriptedModel(script, output_limit=1_000), store=store) as talk:
         await talk.say("go")
-    later = ScriptedModel([*LOOKS, "More."], output_limit=1_000)
+    refusing: list[Entry] = [*LOOKS[:1], Fail(ModelOverflow("too long", window=limit)), *LOOKS[1:]]
+    later = ScriptedModel([*refusing, "More."], output_limit=1_000)
     async with at_work(later, store=store) as talk:
         assert (await talk.say("and")).answer == "More."
         starts = await bodies(talk, RoundStart)
-    assert max(item.tokens for item in starts[-7:]) <= 3_000
+        learned = await bodies(talk, ModelOverflowed)
+    assert len(learned) == 2
+    assert max(item.tokens for item in starts[-6:]) <= 3_000
+
+
+async def test_a_larger_request_that_succeeds_raises_the_window_again(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    script: list[Entry] = [Fail(ModelOverflow("too long", window=4_000)), "Done."]
+    async with at_work(ScriptedModel(script, output_limit=3_500), store=store) as talk:
+        await talk.say("go")
+    large = ScriptedModel([*LOOKS, "More."], output_limit=3_500)
+    async with at_work(large, store=store) as talk:
+        await talk.say("and")
+        before = Timeline(await talk.blocks())
+    later = ScriptedModel(["So."], output_limit=3_500)
+    async with at_work(later, store=store) as talk:
+        await talk.say("then")
+    assert large.requests[0].options.output_limit != 3_500
+    assert before.overflows.by_model == {}
+    assert later.requests[0].options.output_limit == 3_500
+
+
+async def test_a_lesson_does_not_outlive_a_change_of_the_models_window(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    script: list[Entry] = [Fail(ModelOverflow("too long", window=4_000)), "Done."]
+    async with at_work(ScriptedModel(script, output_limit=3_500), store=store) as talk:
+        await talk.say("go")
+    limits = list[int | None]()
+    for window in (32_000, 16_000):
+        model = ScriptedModel(["So."], window=window, output_limit=3_500)
+        async with at_work(model, store=store) as talk:
+            await talk.say("and")
+        limits.append(model.requests[0].options.output_limit)
+    known, changed = limits
+    assert known is not None
+    assert known < 3_500
+    assert changed == 3_500
 
 
 async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own_window() -> None:

@@ -67,9 +67,7 @@ from loopline.models.provider_errors import (
     DOCUMENTED_ERRORS,
     DocumentedError,
     ErrorMeaning,
-    Overflow,
     find_documented_error,
-    find_overflow,
     wait_seconds,
 )
 from loopline.models.request_limits import (
@@ -88,6 +86,7 @@ from loopline.models.structured import (
     complete_reply,
     structured_llm_call,
 )
+from loopline.models.token_errors import Overflow, TokenRate, find_overflow, find_token_rate
 from loopline.models.vendors import (
     BRIDGED,
     OFFLINE,
@@ -157,6 +156,7 @@ __all__ = [
     "TextDelta",
     "Thinking",
     "Timeouts",
+    "TokenRate",
     "ToolCall",
     "ToolMessage",
     "ToolSpec",
@@ -169,6 +169,7 @@ __all__ = [
     "find_documented_error",
     "find_model_facts",
     "find_overflow",
+    "find_token_rate",
     "find_vendor",
     "has_many_values",
     "json_objects",

@@ -51,6 +51,7 @@ from loopline.prompt.range_summary import summarize as summarize
 from loopline.prompt.range_summary import summary_hint as summary_hint
 from loopline.prompt.range_summary import summary_instructions as summary_instructions
 from loopline.prompt.range_summary import summary_tokens as summary_tokens
+from loopline.prompt.render_state import MAX_FACTOR as MAX_FACTOR
 from loopline.prompt.render_state import RenderState as RenderState
 from loopline.prompt.rendering import NO_INPUTS as NO_INPUTS
 from loopline.prompt.rendering import RENDERER as RENDERER

@@ -17,6 +17,7 @@ from loopline.timeline import (
     Fold,
     Hide,
     InboxBody,
+    ModelOverflowed,
     PlanHistory,
     RangeSummary,
     Reactions,
@@ -49,6 +50,7 @@ RenderStateBody = (
     | RangeSummary
     | PlanHistory
     | Feedback
+    | ModelOverflowed
 )
 _RENDER_STATE = BodyUnion[RenderStateBody](RenderStateBody)
 
@@ -100,6 +102,8 @@ class RenderState:
                 self._begin(block, start)
             case Decision(usage=usage):
                 self._learn(usage.input_tokens)
+            case ModelOverflowed(prompt=prompt):
+                self._learn(prompt)
             case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.inputs[block.seq] = block
             case UserAttachment() as file:

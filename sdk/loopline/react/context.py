@@ -21,7 +21,6 @@ from loopline.models import (
     Prompt,
     Reply,
     Usage,
-    well_formed,
     well_formed_object,
 )
 from loopline.models.tokens import cost, cost_of_files, estimate
@@ -56,13 +55,13 @@ from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
 from loopline.react.quota import Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
+from loopline.react.request_limits import RequestLimits, learn_overflow, request_limits
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
     Body,
     BodyUnion,
     Decision,
     FileAdded,
-    ModelOverflowed,
     RoundStart,
     checkpoint,
     checkpoint_seq,
@@ -72,8 +71,6 @@ from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100
 """Blocks above which rendering them is no work for the event loop."""
-OVERFLOW_SHARE = 0.8
-"""What is left of a request that overflowed, at most."""
 _VERSIONS = BodyUnion[FileAdded](FileAdded)
 RoundPurpose = Literal["decision", "answer"]
 
@@ -157,6 +154,7 @@ class Context:
         self._instructions = system
         self._trace: Sequence[Message] | None = None
         self.tokens: int = 0
+        self._output = 0
         self._cache_key = sha256(repr(runtime.recorder.conversation).encode()).hexdigest()[:32]
         self._select_model(model)
 
@@ -292,43 +290,31 @@ class Context:
             self.tokens = open_round.tokens
         return True
 
-    async def overflow(self, error: ModelOverflow) -> None:
-        """Have the next round fit a window that is smaller than was thought.
+    async def overflow(self, error: ModelOverflow) -> bool:
+        """Record what the refusal of a too long request teaches, and have the next request fit.
 
-        It is what the server says, and never so large that the same request would fit.
+        A shorter reply comes first. Return whether content must be dropped.
         """
-        reported = error.window or self._window_with(self.tokens // 2)
-        window = min(reported, self._window_with(int(self.tokens * OVERFLOW_SHARE)))
-        body = ModelOverflowed(
-            model=self.model.name,
+        body = learn_overflow(
+            self.model,
+            error,
             tokens=self.tokens,
-            window=window,
-            text=well_formed(str(error)),
+            output=self._output,
+            before=self._recorder.timeline.overflows.by_model.get(self.model.name),
         )
         await self._recorder.record(body)
+        return not body.output
 
-    def _window_and_output(self) -> tuple[int, int]:
-        """Return the model's window as far as it is known, and the part of it reserved for the reply, in tokens.
-
-        That is at most a quarter of a window that proved far smaller than assumed.
-        """
-        capabilities = self.model.capabilities
-        assumed, output = capabilities.window, capabilities.output_limit
-        proven = self._recorder.timeline.windows.get(self.model.name)
-        if proven is None:
-            return assumed, output
-        window = min(assumed, proven)
-        return window, max(min(output, window // 4), window - (assumed - output))
+    @property
+    def _limits(self) -> RequestLimits:
+        """Return the limits of a request to the model, as far as they are known."""
+        lesson = self._recorder.timeline.overflows.by_model.get(self.model.name)
+        return request_limits(self.model.capabilities, lesson, self._recorder.number)
 
     @property
     def _room(self) -> int:
         """Return the tokens that a request may have beside its reply."""
-        window, output = self._window_and_output()
-        return window - output
-
-    def _window_with(self, room: int) -> int:
-        """Return the overflowed window that leaves this room for a request."""
-        return room + min(self.model.capabilities.output_limit, room // 3)
+        return self._limits.room
 
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
@@ -364,9 +350,9 @@ class Context:
             ModelError: it cannot be made to fit.
         """
         open_round = self._recorder.turn.open_round
-        window, output = self._window_and_output()
-        self._check_fits(window - output)
-        longest = min(output << longer, max(window // 2, 1)) if longer else output
+        limits = self._limits
+        self._check_fits(limits.room)
+        self._output = limits.reply(self.tokens, longer=longer)
         stable = self.view.rendering.messages
         return Prompt(
             system=self._offering.system,
@@ -374,9 +360,7 @@ class Context:
             messages=tuple(stable if self._trace is None else self._trace),
             tail=open_round.tail if open_round else "",
             tail_kind=open_round.tail_kind if open_round else "dropped",
-            options=self._model_options(
-                calls=purpose == "decision", output_limit=max(longest, output)
-            ),
+            options=self._model_options(calls=purpose == "decision", output_limit=self._output),
             purpose=purpose,
             cache_points=message_counts(open_round.points if open_round else (), len(stable)),
             cache_key=self._cache_key,

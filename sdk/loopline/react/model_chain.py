@@ -27,6 +27,9 @@ from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import ModelSwitched, SwitchCause
 from loopline.timeline.tasks import LONG_TEXT, compute
 
+MAX_REFUSALS = 3
+"""How often a request that is too long is sent again: with a shorter reply, and at last with less content, once."""
+
 
 class ModelChain:
     """Requests decisions and answers from the models of a run, and reads their replies."""
@@ -57,7 +60,7 @@ class ModelChain:
             self._context,
             min(self._recorder.turn.model_index, len(self._models) - 1),
         )
-        shrunk = False
+        refusals = 0
         while True:
             context.use(self._models[position])
             turn = self._recorder.turn
@@ -77,18 +80,18 @@ class ModelChain:
             except OutOfBudget as error:
                 raise RequestSkipped("budget") from error
             except ModelError as error:
-                if isinstance(error, ModelOverflow) and not shrunk:
-                    await context.overflow(error)
-                    shrunk = True
+                if isinstance(error, ModelOverflow) and refusals < MAX_REFUSALS:
+                    drops_content = await context.overflow(error)
+                    refusals = MAX_REFUSALS if drops_content else refusals + 1
                     continue
                 if is_last or isinstance(error, ModelRequestError | ModelAccessError):
                     raise
-                position, shrunk = position + 1, False
+                position, refusals = position + 1, 0
                 await self._hand_over(position, "unavailable", str(error), Usage())
             else:
                 if is_last or reply.stop_reason != "refusal":
                     return reply
-                position, shrunk = position + 1, False
+                position, refusals = position + 1, 0
                 await self._hand_over(position, "refusal", reply.text, reply.usage)
 
     async def read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:

@@ -31,6 +31,8 @@ from loopline.timeline.tasks import LONG_TEXT, text_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
+SHORTEST_REPLY = 256
+"""The least output limit, in tokens, to which a reply is shortened for a rate limit."""
 
 
 _UNBILLED = (
@@ -99,10 +101,21 @@ async def request_reply(
             seconds = retries.delay(attempt, error)
             if seconds is None:
                 raise
+            prompt = _within_rate(prompt, error)
             if retries.on_retry is not None:
                 await retries.on_retry(attempt, error, seconds)
             await retries.clock.sleep(seconds)
         attempt += 1
+
+
+def _within_rate(prompt: Prompt, error: ModelUnavailable) -> Prompt:
+    """Return the request with a shorter reply if its tokens alone exceed a rate limit, as it is if that cannot help."""
+    if not isinstance(error, ModelRateLimited) or not error.excess:
+        return prompt
+    output = (prompt.options.output_limit or 0) - error.excess
+    if output < SHORTEST_REPLY:
+        return prompt
+    return structs.replace(prompt, options=replace(prompt.options, output_limit=output))
 
 
 async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:

@@ -114,6 +114,8 @@ from loopline.timeline.log import is_child_of as is_child_of
 from loopline.timeline.log import parent_name as parent_name
 from loopline.timeline.log import title_of as title_of
 from loopline.timeline.memory import MemoryLog as MemoryLog
+from loopline.timeline.overflow_lessons import OverflowLesson as OverflowLesson
+from loopline.timeline.overflow_lessons import OverflowLessons as OverflowLessons
 from loopline.timeline.plan import MARKS as MARKS
 from loopline.timeline.plan import Moment as Moment
 from loopline.timeline.plan import Plan as Plan

@@ -12,6 +12,7 @@ from loopline.timeline.blocks import (
     Block,
     BodyUnion,
     CustomEvent,
+    Decision,
     Exit,
     Feedback,
     FileAdded,
@@ -32,6 +33,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
+from loopline.timeline.overflow_lessons import OverflowLessons
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
@@ -45,6 +47,7 @@ CarriedBody = (
     | SourceAdded
     | TextKept
     | ModelOverflowed
+    | Decision
     | Imported
     | ToolResult
     | Feedback
@@ -149,6 +152,7 @@ class _CarriedBlocks:
         self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
         self._files: FileTree[Block] = FileTree()
+        self._overflows = OverflowLessons()
         for block in carried:
             self._take(block)
         self.plans.started = started_plans(plans, carried)
@@ -161,7 +165,8 @@ class _CarriedBlocks:
         files = [block.seq for block in self._files.files.values()]
         background = [block.seq for block, _ in self._background.calls.values()]
         snapshots = map(self._snapshots.__getitem__, self.plans.latest)
-        alone = [*snapshots, *self._judged.values(), *files, *background]
+        lessons = [lesson.seq for lesson in self._overflows.by_model.values() if lesson.body.named]
+        alone = [*snapshots, *lessons, *self._judged.values(), *files, *background]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
@@ -172,7 +177,7 @@ class _CarriedBlocks:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
                 self._snapshots[snapshot.plan_id] = block.seq
-            case SourceAdded() | TextKept() | ModelOverflowed() | Imported():
+            case SourceAdded() | TextKept() | Imported():
                 self._always.append(block.seq)
             case ToolResult(shows=shows):
                 self._always += [block.seq] if _has_two_names(shows) else []
@@ -193,12 +198,18 @@ class _CarriedBlocks:
                 | UserRecalled()
                 | RoundStart()
                 | CustomEvent()
+                | ModelOverflowed()
+                | Decision()
             ):
                 self._take_waiting(block, body)
 
-    def _take_waiting(self, block: Block, body: TakenBody | CustomEvent) -> None:
-        """Fold input that waits for a round, and calls that wait for their result."""
+    def _take_waiting(
+        self, block: Block, body: TakenBody | CustomEvent | ModelOverflowed | Decision
+    ) -> None:
+        """Fold input that waits for a round, calls that wait for their result, and requests that were too long."""
         match body:
+            case ModelOverflowed() | Decision():
+                self._overflows.take(block, body)
             case CustomEvent():
                 self._background.take(block, body)
             case UserPrompt() | UserFollowup() | UserSteer():
@@ -209,6 +220,7 @@ class _CarriedBlocks:
             case UserRecalled(said=said):
                 self._pending.pop(said, None)
             case RoundStart(takes=takes):
+                self._overflows.take(block, body)
                 for seq in takes:
                     self._pending.pop(seq, None)
 

@@ -221,15 +221,22 @@ class ModelSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelOverflowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model rejected a request of about `tokens` as too long; from now on its window is taken to be `window`.
+    """A model rejected a request with a prompt of about `tokens` as too long.
 
-    `text` is the model's error.
+    `text` is the model's error. Until the turn ends, the model's window is taken to be `window`, and the reply gets at
+    most `output`; 0 if a shorter reply is not enough, so that the prompt must become smaller. `named` is the window
+    that the error names, 0 if it names none that can be true, and `prompt` the server's count of the prompt. `assumed`
+    is the window that the model was said to have.
     """
 
     model: str
     tokens: int
     window: int
     text: str = ""
+    named: int = 0
+    prompt: int = 0
+    output: int = 0
+    assumed: int = 0
     type: ClassVar[Literal["react.overflow"]] = "react.overflow"
 
 

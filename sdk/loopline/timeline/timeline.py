@@ -21,6 +21,7 @@ from loopline.timeline.blocks import (
     BackgroundResult,
     Block,
     BodyUnion,
+    Decision,
     Exit,
     Feedback,
     FileAdded,
@@ -46,6 +47,7 @@ from loopline.timeline.blocks import (
     input_seq_of,
 )
 from loopline.timeline.feedback import Reactions
+from loopline.timeline.overflow_lessons import OverflowLessons
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
 from loopline.timeline.sources import SourceAdded, SourcePool
@@ -55,7 +57,7 @@ from loopline.timeline.workspace import FileTree, begins_empty
 F = TypeVar("F")
 
 # The bodies that the state of a conversation reads, apart from its turns.
-CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Imported
+CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Decision | Imported
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
@@ -136,7 +138,7 @@ class Timeline:
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
         self.knowledge: list[KnowledgeCommit] = []
-        self.windows: dict[str, int] = {}
+        self.overflows: OverflowLessons = OverflowLessons()
         self.last_request: Block | None = None
         self._turns: dict[int, Turn] = {}
         self._waiting: dict[int, list[Block]] = {}  # blocks of turns that nobody has asked for
@@ -347,8 +349,8 @@ class Timeline:
                 self.checkpoint = body
             case Imported(confirmed=confirmed):
                 self._keep_inert(confirmed)
-            case ModelOverflowed(model=model, window=window):
-                self.windows[model] = min(window, self.windows.get(model, window))
+            case ModelOverflowed() | Decision():
+                self.overflows.take(block, body)
             case TurnHeader():
                 take_file(self.files, block)
                 self._keep_commits(body.knowledge_commits)
@@ -395,6 +397,7 @@ class Timeline:
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
         self.last_request = block
+        self.overflows.take(block, start)
         if start.shows == "context":
             self.last_round = start
         if start.system:

@@ -146,8 +146,8 @@ class Turn(Struct):
             case TurnHeader(began=began):
                 self.header, self.started_at = body, self.started_at or began or block.ts
                 self.versions.add(body.version)
-            case ModelOverflowed():
-                self.overflowed = True
+            case ModelOverflowed(output=output):
+                self.overflowed = not output
             case Notice(code=code):
                 self.notice_codes.append(code)
                 self.notice_counts[code] += 1

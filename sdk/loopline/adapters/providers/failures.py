@@ -25,10 +25,13 @@ from loopline.models import (
     ErrorMeaning,
     Json,
     JsonObject,
+    Overflow,
+    TokenRate,
     dumps,
     extract_json,
     find_documented_error,
     find_overflow,
+    find_token_rate,
     has_many_values,
     public_url,
     wait_seconds,
@@ -39,6 +42,7 @@ _EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _HARMLESS_CHARACTERS = 3
 """A longer beginning of a key is hidden too."""
+_TOO_MANY_BYTES = 413
 _TIMEOUT_STATUSES = frozenset({408, 504})
 _VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
 """Errors with these meanings may be about too long a prompt: their words decide."""
@@ -220,14 +224,26 @@ def _error(
     # An event without a status may pass on a second try.
     by_status: ErrorMeaning = "request" if status and status < 500 else "server"
     meaning = documented.meaning if documented else by_status
-    overflow = find_overflow(status, body)
-    match "size" if overflow and meaning in _VAGUE else meaning:
+    overflow, rate = find_overflow(status, body), find_token_rate(body)
+    if overflow and meaning in _VAGUE:
+        meaning = "size"
+    elif rate and (meaning in _VAGUE or meaning == "size"):
+        meaning = "rate"
+    match meaning:
         case "key" | "money" | "rights":
             return ModelAccessError(f"{words}: {_ADVICE[meaning]} {credentials.key_variable}")
         case "rate":
-            return ModelRateLimited(words, retry_after=wait)
+            rate = rate or TokenRate()
+            seconds = rate.wait if wait is None else wait
+            return ModelRateLimited(words, retry_after=seconds, excess=rate.excess)
         case "size":
-            return ModelOverflow(words, window=overflow.window if overflow else None)
+            numbers = overflow or Overflow()
+            return ModelOverflow(
+                words,
+                window=numbers.window,
+                prompt_tokens=numbers.prompt,
+                in_bytes=overflow is None and status == _TOO_MANY_BYTES,
+            )
         case "request" | "missing":
             return ModelRequestError(words)
         case "busy" | "server":

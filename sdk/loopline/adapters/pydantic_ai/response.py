@@ -52,6 +52,7 @@ from loopline.errors import (
 from loopline.models import (
     BrokenJson,
     JsonObject,
+    Overflow,
     Reply,
     ReplyLimits,
     StopReason,
@@ -59,6 +60,7 @@ from loopline.models import (
     ToolCall,
     Usage,
     find_overflow,
+    find_token_rate,
     parse_object,
     wait_seconds,
 )
@@ -281,9 +283,17 @@ def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
     """Return the error for a failed request; subclasses are matched before their bases."""
     words = context.message(_words(error))
     status = error.status_code if isinstance(error, ModelHTTPError) else None
-    overflow = find_overflow(status, f"{error.body or error}")
+    text = f"{error.body or error}"
+    overflow, rate = find_overflow(status, text), find_token_rate(text)
+    if rate and not isinstance(error, ModelAuthenticationError | ModelQuotaExceededError):
+        wait = _wait(error)
+        seconds = rate.wait if wait is None else wait
+        return ModelRateLimited(words, retry_after=seconds, excess=rate.excess)
     if overflow or status == 413 or isinstance(error, ModelContextWindowExceededError):
-        return ModelOverflow(words, window=overflow.window if overflow else None)
+        numbers, in_bytes = overflow or Overflow(), overflow is None and status == 413
+        return ModelOverflow(
+            words, window=numbers.window, prompt_tokens=numbers.prompt, in_bytes=in_bytes
+        )
     match error:
         case ModelAuthenticationError():
             return ModelAccessError(f"{words}: check {context.key}")
