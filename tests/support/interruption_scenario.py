@@ -32,7 +32,7 @@ from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import ModelTimedOut
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
-from loopline.react import Allow, Ask, GuardedCall, Limits, Verdict
+from loopline.react import Allow, Ask, GuardedCall, Limits, PresetName, Verdict
 from loopline.testing import FakeClock
 from loopline.timeline import (
     Block,
@@ -48,17 +48,21 @@ from loopline.timeline import (
 from tests.support.crashing_turns import ANSWERS, CrashPoint, KillingLog
 from tests.support.scenario import said_by
 
-Kind = Literal["steer", "followup", "stop", "wait"]
+Kind = Literal["steer", "followup", "recall", "stop", "wait"]
 Fault = Literal["refuses", "times out"]
 TICK = 0.001
 """The seconds that a step of a tool or of a model takes."""
+_ASKED = ("decision", "answer")
 REST = 7_200.0
 """The seconds until the user answers."""
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """What the user does at a step of the loop; "wait" lets `seconds` pass."""
+    """What the user does at a step of the loop.
+
+    "wait" lets `seconds` pass; "recall" adds something, and takes it back after so many turns of the event loop.
+    """
 
     step: int
     kind: Kind
@@ -71,6 +75,14 @@ class Interruption:
         return f"said at step {self.step}, {self.kind}"
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request of the turn itself, no child's and no summary, and the seq of the round that it belongs to."""
+
+    round_seq: int
+    prompt: Prompt
+
+
 @dataclass
 class Told:
     """What became of an interrupted turn, and when it rested until the user answered."""
@@ -78,6 +90,8 @@ class Told:
     blocks: Sequence[Block]
     children: Sequence[Sequence[Block]]
     requests: Sequence[Prompt]
+    asked: Sequence[Asked]
+    late: Sequence[str]
     receipts: Sequence[tuple[Interruption, Receipt]]
     began: Sequence[float]
     steps: int
@@ -122,6 +136,9 @@ class Scene:
     stopped: float | None = None
     began: list[float] = field(default_factory=list[float])
     requests: list[Prompt] = field(default_factory=list[Prompt])
+    asked: list[Asked] = field(default_factory=list[Asked])
+    log: TimelineLog | None = None
+    preset: PresetName = "bare"
     made: dict[str, int] = field(default_factory=dict[str, int])
     fault: tuple[int, Fault] | None = None
     rests: list[datetime] = field(default_factory=list[datetime])
@@ -258,6 +275,7 @@ class Teller:
             yield Reply(text="Goal: go on.\nNext steps: answer.", usage=usage)
             return
         spoken = prompt.options.protocol
+        await self._note(prompt)
         who, story = ("child", CHILD) if "You are a child" in prompt.system else ("main", MAIN)
         number = scene.made.get(who, 0)
         if scene.fault and (who, number, "decision") == ("main", scene.fault[0], prompt.purpose):
@@ -278,6 +296,16 @@ class Teller:
             else Reply(text="So it is.")
         )
         yield structs.replace(answer, usage=usage)
+
+    async def _note(self, prompt: Prompt) -> None:
+        """Keep the request with its round, if it is of the turn itself."""
+        log = self._scene.log
+        is_own = prompt.cache_key == self._scene.requests[0].cache_key  # else a child's
+        if log is None or not is_own or prompt.purpose not in _ASKED:
+            return
+        starts = await log.read(ConversationKey(name="c"), types=["react.round.start"])
+        rounds = [b.seq for b in starts if isinstance(b.body, RoundStart) and b.body.model]
+        self._scene.asked.append(Asked(rounds[-1], prompt))
 
     async def _declined(self, fault: Fault, usage: Usage) -> Reply:
         """Refuse once, or say nothing in time."""
@@ -304,7 +332,8 @@ class Story(BaseWorkflow):
 
     async def process(self, payload: TurnPayload) -> TurnResult:
         """Run it."""
-        react = await self.build_react(tools_module=__name__)
+        preset = scenes.get().preset
+        react = await self.build_react(tools_module=__name__, preset=preset)
         return await react.run(payload)
 
 
@@ -315,9 +344,16 @@ async def told(
     interruptions: Sequence[Interruption],
     limits: Limits | None = None,
     fault: tuple[int, Fault] | None = None,
+    *,
+    preset: PresetName = "bare",
+    then: str = "",
 ) -> Told:
-    """Tell the story, interrupted like this; its first model does so instead of that decision."""
-    scene = Scene(due=sorted(interruptions, key=lambda one: one.step), fault=fault)
+    """Tell the story, interrupted like this; its first model does so instead of that decision.
+
+    With `then` the user says that in a turn behind it.
+    """
+    due = sorted(interruptions, key=lambda one: one.step)
+    scene = Scene(due=due, fault=fault, preset=preset)
     whole_log = MemoryLog(scene.clock)
     harness = Harness.open(story, store=whole_log, model=tellers(scene), clock=scene.clock)
     async with harness as other:
@@ -326,7 +362,7 @@ async def told(
         async def interrupt(now: Interruption, talk: Conversation) -> Receipt | None:
             return await interrupted(now, elsewhere if now.elsewhere else talk, scene)
 
-        return await play(scene, whole_log, interrupt, limits)
+        return await play(scene, whole_log, interrupt, limits, then=then)
 
 
 async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
@@ -354,9 +390,11 @@ async def play(
     limits: Limits | None = None,
     *,
     landed: Callable[[], Awaitable[None]] | None = None,
+    then: str = "",
 ) -> Told:
     """Tell the story in this log to its end; no step goes on before what interrupts it has landed."""
     scenes.set(scene)
+    scene.log = whole
     asked_limits: Limits = limits or Limits()
     said = list[tuple[Interruption, asyncio.Task[Receipt | None]]]()
     here_harness = Harness.open(
@@ -372,19 +410,23 @@ async def play(
                 await landed()
 
         scene.interrupt = begin
-        await talk.say("go", **asked_limits)
+        result = await talk.say("go", **asked_limits)
         while values := await _wanted(talk):
             await scene.pause()
             scene.rest()
             with suppress(LooplineError):  # it was stopped meanwhile
-                await talk.resume(values, **asked_limits)
+                result = await talk.resume(values, **asked_limits)
         receipts = [(now, await task) for now, task in said]
+        if then:
+            await talk.say(then, **asked_limits)
         names = [child.conversation.name for child in await talk.children()]
         children = [await one_of.blocks() for one_of in map(harness.conversation, names)]
         return Told(
             blocks=await talk.blocks(),
             children=children,
             requests=scene.requests,
+            asked=scene.asked,
+            late=result.late_input,
             receipts=[(now, receipt) for now, receipt in receipts if receipt],
             began=scene.began,
             steps=scene.steps,
@@ -408,6 +450,11 @@ async def interrupted(now: Interruption, talk: Conversation, scene: Scene) -> Re
             return await talk.steer(now.text)
         case "followup":
             return await talk.followup(now.text)
+        case "recall":
+            receipt = await talk.followup(now.text)
+            for _ in range(int(now.seconds)):
+                await asyncio.sleep(0)
+            return None if await talk.recall(receipt) else receipt
         case "stop":
             await talk.stop()
             scene.stopped = scene.moment

@@ -62,4 +62,5 @@ from loopline.prompt.trace import TRACE_SYSTEM as TRACE_SYSTEM
 from loopline.prompt.trace import TRACE_TAIL as TRACE_TAIL
 from loopline.prompt.trace import trace as trace
 from loopline.prompt.trace import trace_window as trace_window
+from loopline.prompt.trace import traced_blocks as traced_blocks
 from loopline.prompt.view import View as View

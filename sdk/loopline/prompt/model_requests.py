@@ -17,7 +17,7 @@ from loopline.prompt.caching import Part, PartKind, SentRequest
 from loopline.prompt.message_parts import digest_text
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER
-from loopline.prompt.trace import TRACE_LIMIT, trace
+from loopline.prompt.trace import TRACE_LIMIT, trace, traced_blocks
 from loopline.prompt.view import View, opens_epoch
 from loopline.timeline import Block, Projection, RoundStart, Timeline
 
@@ -122,7 +122,7 @@ def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) ->
     """Return the request of a round, and take the round's block into the view unless it shows a trace."""
     from_trace = start.shows == "trace"
     if from_trace:
-        turn = [earlier for earlier in timeline.until(block.seq - 1) if earlier.turn == block.turn]
+        turn = traced_blocks(timeline.until(block.seq - 1), block.turn, start.takes)
         messages = tuple(trace(turn, start.window or Projection(result_limit=TRACE_LIMIT)))
         refs, count, digest = ("",) * len(messages), len(messages), messages_digest(messages)
         marked, feedback_until = frozenset[int](), 0

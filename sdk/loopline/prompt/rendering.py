@@ -91,7 +91,7 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 7
+RENDERER = 8
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OWN_CALL_ID = re.compile(r"c\d+", re.ASCII)
@@ -355,10 +355,11 @@ class Rendering:
         return message if echo is None else structs.replace(message, echo=echo)
 
     def _begin_round(self, block: Block, start: RoundStart) -> None:
-        if start.shows == "trace":
+        is_trace = start.shows == "trace"
+        if is_trace and not start.takes:
             self._round_start = None
             return
-        self._answered, self._round_start = False, block
+        self._answered, self._round_start = False, None if is_trace else block
         opens_turn = block.turn != self.turn
         if opens_turn:
             self.turn, self.turn_start = block.turn, len(self.messages)

@@ -22,12 +22,15 @@ from loopline.timeline import (
     Notes,
     Notice,
     Projection,
+    RoundStart,
     ToolCalled,
     ToolResult,
     UserAttachment,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
     UserSteer,
+    input_seq_of,
 )
 
 TRACE_LIMIT = 2_000
@@ -44,6 +47,40 @@ TRACE_TAIL = "Write the answer now."
 
 TraceBody = InboxBody | UserAttachment | ToolCalled | ToolResult | Notes | Draft | Notice
 _TRACE = BodyUnion[TraceBody](TraceBody)
+_INPUTS = BodyUnion[InboxBody](InboxBody)
+
+
+def traced_blocks(blocks: Iterable[Block], turn: int, takes: Iterable[int]) -> list[Block]:
+    """Return the blocks that the trace of a turn shows, for a round that takes the inputs of these seqs.
+
+    Of the user's inputs these are the ones that a round of the turn has taken, whatever turn they were sent in. An
+    input that was recalled first, or that still waits, is not among them.
+    """
+    candidates, taken, recalled = list[Block](), set[int](), set[int]()
+    for block in blocks:
+        body = block.body
+        match body:
+            case RoundStart(takes=earlier) if block.turn == turn:
+                taken.update(set(earlier) - recalled)
+            case UserRecalled(said=said):
+                recalled.add(said)
+            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
+                candidates.append(block)
+            case UserAttachment():
+                candidates.append(block)
+            case _ if block.turn == turn:
+                candidates.append(block)
+            case _:
+                pass
+    taken.update(set(takes) - recalled)
+    return [block for block in candidates if _is_traced(block, taken)]
+
+
+def _is_traced(block: Block, taken: set[int]) -> bool:
+    """Return whether a block is no input, or one that was taken, or a file that came with one."""
+    if isinstance(block.body, UserAttachment):
+        return input_seq_of(block) in taken
+    return not _INPUTS.has(block.body) or block.seq in taken
 
 
 def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:

@@ -336,6 +336,10 @@ class AnswerWriter:
             completion = await self.journal.completion(text, flag, "complete")
             return await self.journal.close(reply, completion, notes)
         await self.journal.record_decision(reply, notes, Draft(text=text, reason="synthesis"))
+        recorder = self.runtime.recorder
+        await recorder.catch_up()
+        if recorder.timeline.inputs_for(recorder.number) and not self.runtime.state.exhausted:
+            return None  # a decision can still act on what the user has said since
         return await self._synthesize("complete")
 
     async def exhausted(self, reason: ExitReason) -> LoopEnd | None:

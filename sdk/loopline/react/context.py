@@ -46,6 +46,7 @@ from loopline.prompt import (
     tail_limit,
     trace,
     trace_window,
+    traced_blocks,
     unseen_sources,
     workspace_line,
 )
@@ -278,16 +279,15 @@ class Context:
         self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
         self._trace = None
         if iteration.traces:
-            await self._open_trace(iteration)
-        elif (
+            return await self._open_trace(iteration)
+        if (
             open_round is None
             or open_round.tokens > self._room
             or self._has_changed(open_round, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
             return await self._open_round(iteration)
-        else:
-            self.tokens = open_round.tokens
+        self.tokens = open_round.tokens
         return True
 
     async def overflow(self, error: ModelOverflow) -> bool:
@@ -316,10 +316,11 @@ class Context:
         """Return the tokens that a request may have beside its reply."""
         return self._limits.room
 
-    async def _open_trace(self, iteration: Iteration) -> None:
-        """Begin the request that writes the answer, which sees the turn in another way."""
+    async def _open_trace(self, iteration: Iteration) -> bool:
+        """Begin the request that writes the answer, which sees the turn in another way; return False if the log holds more."""
         timeline = self._recorder.timeline
-        blocks = [block for block in timeline.blocks if block.turn == self._recorder.number]
+        takes = tuple(block.seq for block in timeline.inputs_for(self._recorder.number))
+        blocks = traced_blocks(timeline.blocks, self._recorder.number, takes)
         factor = self.view.state.factor_of(self.model.name)
         fixed = self._offering.fixed + estimate(TRACE_TAIL)
         affordable = self._quota.room(self.model)
@@ -332,7 +333,7 @@ class Context:
         start = structs.replace(
             self._round_start(iteration, self.answer(traces=True)),
             saw=timeline.seq,
-            takes=tuple(block.seq for block in blocks if block.seq in timeline.pending),
+            takes=takes,
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
             stable_sha256=messages_digest(self._trace),
             tail=TRACE_TAIL,
@@ -340,8 +341,9 @@ class Context:
             file_tokens=sum(map(cost_of_files, self._trace)),
             window=window,
         )
-        await self._recorder.record(start)
+        is_opened = await self._recorder.record_at_head(start)
         self._extend()
+        return is_opened
 
     def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
         """Return the request of the open round; its output limit is doubled `longer` times.
