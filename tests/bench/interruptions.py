@@ -1,8 +1,8 @@
-"""What becomes of a steer, a followup and a stop at every await of a turn: a table, nothing lost.
+"""What becomes of a steer, a followup, a recall and a stop at every await of a turn: a table, nothing lost.
 
 `python -m tests.bench.interruptions` goes through every step, from this harness and from another one of the store, and
 through some steps, drawn by `--seed`, from another process over SQLite; `--every 5` through each fifth,
-`--outside 40` through so many from outside.
+`--preset fim` in that preset, `--outside 40` through so many from outside.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import get_args
 
+from loopline.react import PresetName
 from loopline.timeline import Exit, ToolResult
+from tests.support.inputs_in_requests import misplaced
 from tests.support.interruption_scenario import Interruption, Kind, Told, became, told, told_outside
 from tests.support.second_process import outside
 
-KINDS: tuple[Kind, ...] = ("steer", "followup", "stop")
+KINDS: tuple[Kind, ...] = ("steer", "followup", "recall", "stop")
+WRONG = ("lost", "in the wrong request", "recorded after the exit")
 
 
 async def outcomes(stories: AsyncIterator[Told]) -> Counter[str]:
@@ -36,15 +40,18 @@ async def outcomes(stories: AsyncIterator[Told]) -> Counter[str]:
         )
         counts[" ".join([*said, "→", story.reason])] += 1
         counts["lost"] += said.count("lost")
+        counts["in the wrong request"] += len(misplaced(story))
         counts["recorded after the exit"] += len(late)
         counts["calls cut off or not begun"] += cut
     return counts
 
 
-async def inside(steps: Iterable[int], kind: Kind, *, elsewhere: bool) -> AsyncIterator[Told]:
+async def inside(
+    steps: Iterable[int], kind: Kind, preset: PresetName, *, elsewhere: bool
+) -> AsyncIterator[Told]:
     """The story interrupted at each of the steps, from its harness or from another."""
     for step in steps:
-        yield await told([Interruption(step, kind, elsewhere)])
+        yield await told([Interruption(step, kind, elsewhere, step % 5)], preset=preset)
 
 
 async def from_outside(steps: Iterable[int], kind: Kind) -> AsyncIterator[Told]:
@@ -55,16 +62,16 @@ async def from_outside(steps: Iterable[int], kind: Kind) -> AsyncIterator[Told]:
             yield await told_outside(Interruption(step, kind), store, other)
 
 
-async def table(every: int, most: int, seed: int) -> int:
-    """Print the table; how much was lost, or recorded too late."""
-    last, wrong = (await told([])).steps, 0
+async def table(every: int, most: int, seed: int, preset: PresetName) -> int:
+    """Print the table; how much was lost, shown in a wrong request, or recorded too late."""
+    last, wrong = (await told([], preset=preset)).steps, 0
     draw = random.Random(seed)
     sys.stdout.write(f"a turn of {last} steps, each {every} interrupted\n\n")
     for kind in KINDS:
         steps, some = range(1, last + 1, every), sorted(draw.sample(range(1, last), most))
         for where, stories in (
-            ("this harness", inside(steps, kind, elsewhere=False)),
-            ("another harness", inside(steps, kind, elsewhere=True)),
+            ("this harness", inside(steps, kind, preset, elsewhere=False)),
+            ("another harness", inside(steps, kind, preset, elsewhere=True)),
             ("another process", from_outside(some, kind)),
         ):
             found_outcomes = await outcomes(stories)
@@ -72,7 +79,7 @@ async def table(every: int, most: int, seed: int) -> int:
             for what, count in sorted(found_outcomes.items()):
                 sys.stdout.write(f"  {count:5}  {what}\n")
             sys.stdout.flush()
-            wrong += found_outcomes["lost"] + found_outcomes["recorded after the exit"]
+            wrong += sum(found_outcomes[what] for what in WRONG)
     return wrong
 
 
@@ -81,5 +88,6 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--outside", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preset", choices=get_args(PresetName), default="bare")
     given = parser.parse_args()
-    sys.exit(min(asyncio.run(table(given.every, given.outside, given.seed)), 1))
+    sys.exit(min(asyncio.run(table(given.every, given.outside, given.seed, given.preset)), 1))

@@ -9,7 +9,7 @@ import pytest
 from loopline.errors import ModelOverflow
 from loopline.models import Prompt
 from loopline.testing import Call, Fail, FakeClock, ScriptedModel
-from loopline.testing.scripted import Entry
+from loopline.testing.scripted import WINDOW, Entry
 from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart, Timeline
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import at_work, bodies, shown, workbench
@@ -132,7 +132,7 @@ async def test_a_lesson_does_not_outlive_a_change_of_the_models_window(tmp_path:
     async with at_work(ScriptedModel(script, output_limit=3_500), store=store) as talk:
         await talk.say("go")
     limits = list[int | None]()
-    for window in (32_000, 16_000):
+    for window in (WINDOW, 16_000):
         model = ScriptedModel(["So."], window=window, output_limit=3_500)
         async with at_work(model, store=store) as talk:
             await talk.say("and")

@@ -377,7 +377,8 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
 
         async def landed() -> None:
             """Come back once it is in the log."""
-            while not await log.read(ConversationKey(name="c"), types=[f"user.{now.kind}"]):
+            kind = "followup" if now.kind == "recall" else now.kind
+            while not await log.read(ConversationKey(name="c"), types=[f"user.{kind}"]):
                 await scene.clock.sleep(0.01)
 
         return await play(scene, log, interrupt, landed=landed)
