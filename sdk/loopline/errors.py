@@ -20,8 +20,9 @@
   - BundleError       a bundle is wrong: the message names the file and line
   - PropertyError     a property or setting is unknown or has the wrong type
   - StoreError        the store refused or failed
-      - StoreBusy     another process locked the store for too long: try again
+      - StoreBusy     another process locked the store for too long, or too many files are open: try again
       - StoreFull     the disk is full: free some space; nothing acknowledged is lost
+      - StoreFailed   the disk failed to write: open the store again once the disk works
       - StoreVersion  the store was written by a newer version of Loopline
       - ConflictError another writer came first, or the name is taken
       - LeaseLost     another runner has taken this conversation over
@@ -153,11 +154,15 @@ class StoreError(LooplineError):
 
 
 class StoreBusy(StoreError):
-    """Another process locked the store for too long; trying again is safe."""
+    """Another process locked the store for too long, or too many files are open; trying again is safe."""
 
 
 class StoreFull(StoreError):
     """The disk is full; nothing acknowledged is lost."""
+
+
+class StoreFailed(StoreError):
+    """The disk failed to write since the store was opened; messages are refused until it is opened again."""
 
 
 class StoreVersion(StoreError):

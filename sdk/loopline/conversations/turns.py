@@ -34,6 +34,7 @@ from loopline.errors import (
     LooplineError,
     StoreBusy,
     StoreError,
+    StoreFailed,
     WrongBundle,
 )
 from loopline.events import EventSink, Observer
@@ -575,7 +576,7 @@ class Turns:
         except asyncio.CancelledError:
             await lease.stop(recorder)
             raise
-        except (LeaseLost, StoreBusy, WrongBundle):  # the turn is left as it is, to be carried on
+        except (LeaseLost, StoreBusy, StoreFailed, WrongBundle):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
             by_bundle = isinstance(error, BundleError)

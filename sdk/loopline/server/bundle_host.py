@@ -361,11 +361,13 @@ class BundleHost:
 
         Raises:
             RequestProblem: the server is full, or is about to end; or too little of a quota is left.
+            StoreError: the store can store no message now.
         """
         async with self._admission:
             if self._quotas.limits and not await self._is_known(key, message_key):
                 await self._quotas.check(key, self._running + self._sending)
             self._check_room()
+            await self.log.check()
             self._sending[key] += 1
         try:
             yield

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 
+from loopline.errors import StoreError, StoreFailed
 from loopline.server import metrics
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.problems import RequestProblem
@@ -29,14 +30,28 @@ async def health() -> HealthAnswer:
 
 @router.get("/ready")
 async def ready(host: HostDep) -> HealthAnswer:
-    """Say that the bundles are open and new turns are taken."""
+    """Say that the bundles are open, new turns are taken and the store can store what is sent."""
     if host.draining.is_set() or not host.is_open:
         raise RequestProblem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "the server begins or ends",
             headers={"Retry-After": "2"},
         )
+    for harness in host.harnesses:
+        try:
+            await harness.log.check()
+        except StoreError as error:
+            raise RequestProblem(
+                HTTPStatus.SERVICE_UNAVAILABLE, _reason(error), action_by="operator"
+            ) from error
     return HealthAnswer(status="ready")
+
+
+def _reason(error: StoreError) -> str:
+    """Return why the store stores nothing, without its path: anyone may ask."""
+    if isinstance(error, StoreFailed):
+        return "the disk of the store has failed: restart the server once the disk works"
+    return "the store cannot be used now: its file is missing or was replaced, or too many files are open"
 
 
 class PrincipalAnswer(BaseModel):

@@ -17,9 +17,9 @@ from loopline.errors import (
     ConflictError,
     LooplineError,
     ModelError,
-    RefError,
     StoreBusy,
     StoreError,
+    StoreFailed,
     StoreFull,
 )
 from loopline.models import Json, JsonObject, dumps, well_formed
@@ -89,6 +89,8 @@ def problem_of(error: LooplineError) -> RequestProblem:
         case StoreBusy():
             retry = {"Retry-After": f"{RETRY_SECONDS}"}
             return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=retry)
+        case StoreFailed():
+            return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, action_by="operator")
         case StoreFull():
             return RequestProblem(HTTPStatus.INSUFFICIENT_STORAGE, text, action_by="operator")
         case ConflictError():
@@ -99,8 +101,6 @@ def problem_of(error: LooplineError) -> RequestProblem:
             return RequestProblem(HTTPStatus.BAD_GATEWAY, text, action_by="operator")
         case StoreError():
             return RequestProblem(HTTPStatus.CONFLICT, text, action_by="operator")
-        case RefError():
-            return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text)
         case _:
             return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text)
 

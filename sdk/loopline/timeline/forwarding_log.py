@@ -112,6 +112,10 @@ class ForwardingLog:
         """Return the seq of the last block of the append that used the key, None if none did."""
         return await self._log.appended(conversation, key)
 
+    async def check(self) -> None:
+        """Check that the log that is wrapped can store what a user says."""
+        await self._log.check()
+
     async def close(self) -> None:
         """Close the log that is wrapped."""
         await self._log.close()

@@ -90,10 +90,12 @@ class TimelineLog(Protocol):
             HeadMoved: with `at_head`, there are blocks after `seen`; nothing was stored.
             UnsoundBody: a body would not be read back as it is; nothing was stored.
             LeaseLost: the term is not the newest, or there is none and an entry is not the user's.
-            StoreBusy: another process held the store for too long; nothing was stored.
+            StoreBusy: another process held the store for too long, or too many files are open; nothing was stored.
             StoreFull: there is no room; nothing was stored.
-            StoreError: the conversation is full, and something new would begin; nothing was stored. Or the disk failed
-                behind a commit, as the message says: the entries are stored, and may be lost with the power.
+            StoreFailed: the disk failed since the log was opened, and an entry must survive the loss of power; nothing
+                was stored. Only if it failed behind this commit, as the message says, the entries are stored, and may
+                be lost with the power.
+            StoreError: the conversation is full, and something new would begin; nothing was stored.
         """
         ...
 
@@ -223,6 +225,15 @@ class TimelineLog(Protocol):
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
         """Return the seq of the last block of the append that used the key, None if none did."""
+        ...
+
+    async def check(self) -> None:
+        """Check that the log can store what a user says.
+
+        Raises:
+            StoreFailed: the disk failed to write since the log was opened.
+            StoreError: the store cannot be used now.
+        """
         ...
 
     async def close(self) -> None:

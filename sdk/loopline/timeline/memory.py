@@ -327,6 +327,9 @@ class MemoryLog:
         """Return when the conversation was forgotten."""
         return self._forgotten.get(conversation)
 
+    async def check(self) -> None:
+        """Do nothing: the memory does not fail."""
+
     async def close(self) -> None:
         """Do nothing: nothing is held."""
 

@@ -121,7 +121,12 @@ class GroupCommit:
         """Do a write of that conversation, and return its result; a cancellation is raised once the outcome is known.
 
         It is `quick` if it has little to read and waits for no file.
+
+        Raises:
+            StoreError: it should survive the loss of power, and the disk cannot be asked to have it; nothing was stored.
         """
+        if survives_power_loss:
+            self.sync.check()
         pending: _PendingWrite[T] = _PendingWrite(
             conversation, work, survives_power_loss, quick, []
         )
@@ -141,7 +146,11 @@ class GroupCommit:
         """Do a long write in a transaction of its own, on the thread, and return once the disk has it.
 
         Behind that the thread does what comes `then`. A cancellation is raised once all is done.
+
+        Raises:
+            StoreError: the disk cannot be asked to have it; nothing was stored.
         """
+        self.sync.check()
         run = asyncio.create_task(self._run(work, then))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
@@ -202,9 +211,11 @@ class GroupCommit:
 
     def _commit_next(self) -> None:
         self._next = None
-        if self._busy is not None or not self._queue:
+        if self._busy is not None:
             return
-        batch = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
+        batch = self._next_batch()
+        if not batch:
+            return
         loop, commit = asyncio.get_running_loop(), JobOutcome[bool]()
         with commit as committed:
             committed.append(_is_quick(batch) and self._commit_at_once(batch))
@@ -220,6 +231,20 @@ class GroupCommit:
             self._busy = loop.create_future()
             by_thread = partial(self.thread.transact, partial(self.writer.write, batch=batch))
             self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
+
+    def _next_batch(self) -> Sequence[_PendingWrite[Any]]:
+        """Take writes from the queue; refuse those that must survive the loss of power if the disk cannot have them."""
+        batch: list[_PendingWrite[Any]] = []
+        while self._queue and len(batch) < GROUP_LIMIT:
+            pending = self._queue.popleft()
+            try:
+                if pending.survives_power_loss:
+                    self.sync.check()
+            except StoreError as error:
+                pending.finish(error)
+            else:
+                batch.append(pending)
+        return batch
 
     def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
         """Return whether the event loop tries again soon, because another process is writing just now."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from loopline.adapters.sql.group_commit import GroupCommit
 from loopline.adapters.sql.rows import LeaseOwner, StoreReader
 from loopline.adapters.sql.sqlite import make_private_folder, store_error
-from loopline.adapters.sql.store_threads import ReaderThreads
+from loopline.adapters.sql.store_threads import OPEN_PAUSE_SECONDS, OPEN_SECONDS, ReaderThreads
 from loopline.adapters.sql.store_writer import LeaseClaim
 from loopline.clock import boot_id
-from loopline.errors import ConflictError, StoreError
+from loopline.errors import ConflictError, StoreBusy, StoreError
 from loopline.timeline import ConversationKey
 
 LEASE_SECONDS = 10.0
@@ -143,7 +143,7 @@ class Leases:
     async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> _Lease | None:
         """Return a lease if nobody has the lock of the newest generation; to take over is tried only once."""
         group = self._group_commit()  # it may have been closed meanwhile
-        while lock.take():
+        while await _take(lock):
             claim = LeaseClaim(
                 generation=lock.generation,
                 takes_over=takes_over,
@@ -254,6 +254,18 @@ class _ConversationLock:
             return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w")
         except OSError as error:
             raise store_error(self._folder, error) from error
+
+
+async def _take(lock: _ConversationLock) -> bool:
+    """Take the lock if nobody has it; return whether it is taken. While too many files are open, try again for a while."""
+    deadline = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            return lock.take()
+        except StoreBusy:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
 
 class Heartbeat:

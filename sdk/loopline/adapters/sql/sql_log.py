@@ -25,7 +25,13 @@ from loopline.adapters.sql.rows import (
     bundle_versions,
     key_parameters,
 )
-from loopline.adapters.sql.sqlite import Connection, database_path, execute, file_id
+from loopline.adapters.sql.sqlite import (
+    Connection,
+    check_descriptors,
+    database_path,
+    execute,
+    file_id,
+)
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write, referenced_blobs
 from loopline.adapters.sql.store_threads import (
     ImmutableReaders,
@@ -323,6 +329,13 @@ class SqlLog:
         """
         self._check_usable()
         await _in_thread(partial(back_up, self._path, self._blobs, target, blobs))
+
+    async def check(self) -> None:
+        """Check that the file is there, that its disk has not failed, and that there is a free descriptor."""
+        group = self._group_commit()
+        check_descriptors(self._path)
+        group.thread.check_file()
+        group.sync.check()
 
     async def close(self) -> None:
         """Finish the work under way and close the file; in a forked child, do nothing."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from io import FileIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -292,36 +293,65 @@ on_sync: list[Callable[[Path], object]] = []
 """Called with the path of every store whose log the disk has now, to observe it."""
 
 
-def sync_log(path: Path) -> None:
-    """Wait until the disk has the write-ahead log of the store: what is committed now survives the loss of power.
+class LogFile:
+    """The write-ahead log of a store, which stays open from one sync to the next.
 
-    As SQLite does at each commit with `synchronous = FULL`, but without its write lock. The file may be opened
-    and closed, for SQLite locks the store's file and never its log.
-
-    Raises:
-        StoreError: the disk failed; what was committed stays in the store.
+    So a sync needs no free descriptor, and reports every error that the disk had since the sync before. The file may be
+    opened and closed, for SQLite locks the store's file and never its log.
     """
-    try:
-        _sync_file(path.with_name(f"{path.name}-wal"), store=path)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: its disk failed to write the log ({error}): what was just written is in the store, and may be "
-            "lost with the power: check that the disk works, then open the store again"
-        ) from error
-    for observe in on_sync:
-        observe(path)
 
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._path = store.with_name(f"{store.name}-wal")
+        self._file: FileIO | None = None
+        self._id: FileId = 0, 0
+        self.is_followed: bool = False
 
-def _sync_file(log: Path, *, store: Path) -> None:
-    try:
-        file = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        store.stat()  # the last connection was closed, and the disk has the log's rows in the store's file
-        return
-    try:
-        _wait_for_disk(file)
-    finally:
-        os.close(file)
+    def follow(self) -> None:
+        """Open the log if it is not open, or if it was replaced.
+
+        Without a log nothing is open: the last connection was closed, and the disk has the rows in the store's file.
+
+        Raises:
+            OSError: the log cannot be opened; `is_followed` is False until it can.
+        """
+        self.is_followed = False
+        self._open()
+        self.is_followed = True
+
+    def _open(self) -> None:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._store.stat()
+            self.close()
+            return
+        if self._file is not None and self._id == (stat.st_dev, stat.st_ino):
+            return
+        self.close()  # first, for there may be no other descriptor
+        file = FileIO(self._path)
+        self._file = file
+        opened = os.fstat(file.fileno())
+        self._id = opened.st_dev, opened.st_ino
+
+    def sync(self) -> None:
+        """Wait until the disk has the log that `follow` opened: what is committed now survives the loss of power.
+
+        As SQLite does at each commit with `synchronous = FULL`, but without its write lock.
+
+        Raises:
+            OSError: the disk failed; what was committed stays in the store.
+        """
+        if self._file is not None:
+            _wait_for_disk(self._file.fileno())
+        for observe in on_sync:
+            observe(self._store)
+
+    def close(self) -> None:
+        """Close the log."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 _wait_for_disk: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -361,6 +391,10 @@ def store_error(path: Path, error: Exception) -> StoreError:
             f"{path} was locked by another process for {BUSY_SECONDS:g} s: try again; "
             "nothing was kept"
         )
+    if _is_out_of_files(path, error):
+        return StoreBusy(
+            f"{path} cannot be opened while the process has too many open files ({error}): try again"
+        )
     if code in _NO_ROOM or (
         isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     ):
@@ -369,6 +403,31 @@ def store_error(path: Path, error: Exception) -> StoreError:
             "nothing was kept"
         )
     return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({error})")
+
+
+def check_descriptors(path: Path) -> None:
+    """Check that the process can open another file.
+
+    Raises:
+        StoreBusy: it cannot.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise store_error(path, error) from error
+
+
+def _is_out_of_files(path: Path, error: Exception) -> bool:
+    """Return whether a file could not be opened for want of a descriptor; SQLite does not say so, so it is tried."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    if _code(error) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+        return False
+    try:
+        check_descriptors(path)
+    except StoreBusy:
+        return True
+    return False
 
 
 def _code(error: Exception) -> int:

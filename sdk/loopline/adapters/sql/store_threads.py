@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import weakref
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 from loopline.adapters.sql.sqlite import (
@@ -21,6 +22,7 @@ from loopline.adapters.sql.sqlite import (
     Connection,
     ConnectionPool,
     FileId,
+    LogFile,
     begin_at_once,
     discard,
     file_id,
@@ -28,13 +30,14 @@ from loopline.adapters.sql.sqlite import (
     retry_while_busy,
     set_patience,
     store_error,
-    sync_log,
 )
 from loopline.adapters.sql.store_file import idle_stamp
-from loopline.errors import StoreError
+from loopline.errors import StoreBusy, StoreError, StoreFailed
 from loopline.timeline.tasks import finish
 
 T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 LOG_ROWS = 500
 """After so many rows the thread moves the write-ahead log into the file, which waits for the disk."""
@@ -45,6 +48,11 @@ LOG_PAGES = 4_096
 SLOW_SECONDS = 0.02
 """After a commit by the event loop that took longer, the thread makes those of the next `PAUSE` times as long."""
 PAUSE = 4
+OPEN_SECONDS = 5.0
+"""How long a file is tried again that cannot be opened now, because the process has too many open files."""
+OPEN_PAUSE_SECONDS = 0.05
+_STORED = "what was just written is in the store, and may be lost with the power"
+_AFTER_A_FAILURE = "check that the disk works, then open the store again"
 
 
 class ReaderThreads:
@@ -173,8 +181,12 @@ class JobThread:
         return outcomes.get().result()
 
     def submit(self, job: Callable[[], T], on_done: Callable[[JobOutcome[T]], object]) -> None:
-        """Run the job on the thread; `on_done` gets its outcome on the event loop."""
-        self._put(partial(self._attempt, job, partial(_tell, asyncio.get_running_loop(), on_done)))
+        """Run the job on the thread; `on_done` gets its outcome on the event loop, also if the job cannot be run."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._put(partial(self._attempt, job, partial(_tell, loop, on_done)))
+        except StoreError as error:
+            loop.call_soon(on_done, JobOutcome[T](error=error))
 
     def close(self) -> None:
         """Finish the jobs that were submitted, and take no more."""
@@ -183,13 +195,26 @@ class JobThread:
         if self._thread is not None:
             self._thread.join()
 
-    def _put(self, job: Callable[[], object]) -> None:
+    def begin(self) -> None:
+        """Begin the thread unless it has begun.
+
+        Raises:
+            StoreBusy: the process can begin no thread now.
+            StoreError: it is closed.
+        """
         if self._closed:
             raise StoreError(f"{self._path} is closed: open it again")
         if self._thread is None:
             # A daemon: a process that ends without closing the store does not wait for it.
-            self._thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
-            self._thread.start()
+            thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise StoreBusy(f"{self._path} needs a thread ({error}): try again") from error
+            self._thread = thread
+
+    def _put(self, job: Callable[[], object]) -> None:
+        self.begin()
         self._jobs.put(job)
 
     def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
@@ -204,19 +229,45 @@ class LogSync:
 
     It waits beside the store: nobody has the write lock meanwhile, and other commits are made. After the disk has failed
     once, every wait fails: a later success says nothing of what it lost, and what comes behind that in the log is lost too.
+    A log that cannot be opened is tried again, for that loses nothing.
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the log, which blocks."""
         self._path = path
+        self._log = LogFile(path)
         self._thread = JobThread(path, "loopline-sync")
         self._failure = ""
         self._next: asyncio.Future[None] | None = None
+        self._closing = Event()
         self.running: asyncio.Future[None] | None = None
+        with suppress(OSError):  # the first check tries again
+            self._log.follow()
+
+    def check(self) -> None:
+        """Check that the disk can be asked to have what is committed next.
+
+        Raises:
+            StoreFailed: the disk has failed since the store was opened; nothing was stored.
+            StoreBusy: the log cannot be opened now, or no thread can be begun; nothing was stored.
+        """
+        if self._failure:
+            raise StoreFailed(f"{self._failure}; nothing was stored: {_AFTER_A_FAILURE}")
+        self._thread.begin()
+        if self._log.is_followed or self.running is not None:
+            return
+        try:
+            self._log.follow()
+        except OSError as error:
+            raise StoreBusy(
+                f"{self._path}: its log cannot be opened ({error}); nothing was stored: try again"
+            ) from error
 
     def begin(self) -> asyncio.Future[None]:
         """Return a future that is done once the disk has everything that is committed now.
 
-        It has a StoreError if the disk fails or has failed: what was committed may then be lost with the power.
+        It has a StoreFailed if the disk fails or has failed: what was committed may then be lost with the power. It has
+        a StoreError if the log cannot be opened within `OPEN_SECONDS`.
         """
         waiting = self._next
         if waiting is None:
@@ -227,20 +278,36 @@ class LogSync:
 
     def close(self) -> None:
         """Finish the wait under way."""
+        self._closing.set()
         self._thread.close()
+        self._log.close()
 
     def _start(self) -> None:
         self.running, self._next = self._next, None
         self._thread.submit(self._sync, self._end)
 
     def _sync(self) -> None:
+        if not self._failure:
+            self._open()
+            try:
+                self._log.sync()
+            except OSError as error:
+                self._failure = f"{self._path}: its disk failed to write the log ({error})"
+                logger.error("%s; no message is stored: %s", self._failure, _AFTER_A_FAILURE)
         if self._failure:
-            raise StoreError(self._failure)
-        try:
-            sync_log(self._path)
-        except StoreError as error:
-            self._failure = str(error)
-            raise
+            raise StoreFailed(f"{self._failure}; {_STORED}: {_AFTER_A_FAILURE}")
+
+    def _open(self) -> None:
+        """Open the log if it was replaced, and try again for a while if that fails."""
+        deadline = time.monotonic() + OPEN_SECONDS
+        while True:
+            try:
+                return self._log.follow()
+            except OSError as error:
+                if time.monotonic() > deadline or self._closing.wait(OPEN_PAUSE_SECONDS):
+                    raise StoreError(
+                        f"{self._path}: its log cannot be opened ({error}); {_STORED}"
+                    ) from error
 
     def _end(self, outcome: JobOutcome[None]) -> None:
         waiter, self.running = self.running, None
@@ -374,14 +441,14 @@ class WriterThread(JobThread):
     def _checkpoint(self) -> tuple[int, int]:
         """Move what nobody reads from the log any more; return the pages of the log, and how many were moved."""
         if self._moving is None:
-            self._check_file()
+            self.check_file()
             self._moving = self._pool.take()
         _, pages, moved = self._moving.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return pages, moved
 
     def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         result = work(connection)
-        self._check_file()  # a write to a deleted file would be lost
+        self.check_file()  # a write to a deleted file would be lost
         start = time.monotonic()
         connection.execute("COMMIT")
         end = time.monotonic()
@@ -390,8 +457,10 @@ class WriterThread(JobThread):
         self._new_rows = connection.total_changes - self._moved_rows
         if self._new_rows > LOG_ROWS and not self._is_moving:
             self._moved_rows, self._new_rows, self._is_moving = connection.total_changes, 0, True
-            with suppress(StoreError):  # it is being closed, which moves the log too
+            try:
                 self._put(self._move_log)
+            except StoreError:  # it is being closed, which moves the log too, or has no thread now
+                self._is_moving = False
         return result
 
     def _undo(self, error: BaseException) -> None:
@@ -419,13 +488,13 @@ class WriterThread(JobThread):
     def _connect(self) -> Connection:
         connection = self._connection
         if connection is None:
-            self._check_file()  # which SQLite would create
+            self.check_file()  # which SQLite would create
             connection = self._connection = self._pool.take()
             self._patience = set_patience(connection, 0.0)  # `transact` itself waits
             self._moved_rows = 0
         return connection
 
-    def _check_file(self) -> None:
+    def check_file(self) -> None:
         """Check that the path still names the file that was opened.
 
         Raises:
