@@ -219,6 +219,23 @@ async def test_it_is_known_when_a_conversation_was_forgotten(log: TimelineLog) -
     assert await log.forgotten(HERE) == at
 
 
+async def test_a_forgotten_conversation_is_named_until_nothing_is_left_of_it(
+    log: TimelineLog,
+) -> None:
+    child, other = ConversationKey(name="here~c1"), ConversationKey(name="other", user="ann")
+    for key in (HERE, child, other):
+        await tell(log, key, "one")
+    assert await log.forgetting() == []
+    await log.forget(HERE)
+    await log.forget(other)
+    await log.forget(other)
+    assert sorted(key.name for key in await log.forgetting()) == ["here", "here~c1", "other"]
+    await log.finish_forgetting([HERE, child])
+    assert await log.forgetting() == [other]
+    await log.finish_forgetting([HERE, other])
+    assert await log.forgetting() == []
+
+
 async def test_a_forgotten_conversation_never_begins_again(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     await tell(log, AGAIN, "one")

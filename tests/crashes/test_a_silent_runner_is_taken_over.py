@@ -240,6 +240,6 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
         with pytest.raises(ConflictError):
             await leases.hold(HERE, wait=False).__aenter__()
         await leases.close()
-        await asyncio.to_thread(readers.close)
-        await asyncio.to_thread(thread.close)
+        for part in (readers, group.sync, thread):
+            await asyncio.to_thread(part.close)
         assert await log.append(HERE, [notes("mine")], seen=0, term=term)

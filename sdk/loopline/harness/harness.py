@@ -53,7 +53,7 @@ from loopline.harness.model_choice import (
     with_agent_models,
 )
 from loopline.harness.past_knowledge import past_repositories_beside
-from loopline.harness.past_turns import open_memory
+from loopline.harness.past_turns import finish_cut_off_forgetting, open_memory
 from loopline.harness.redaction import chosen_redactor, redacted_models
 from loopline.harness.scanners import chosen_scanner
 from loopline.harness.skill_search import skill_finder
@@ -216,6 +216,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(embedders.close)
             memory = open_memory(log, store_file, self._clock, embedders.of_memory(properties))
             stack.push_async_callback(memory.close)
+            if store_file is not None:
+                await finish_cut_off_forgetting(log, memory)
             space = await self._space(loaded, properties, embedders)
             if space is not None:
                 stack.push_async_callback(space.close)

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from loopline.clock import Clock
+from loopline.errors import StoreError
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.search import SharedEmbedder, loaded_vectors
 from loopline.timeline import TimelineLog
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 
 def memory_file(store_file: Path) -> Path:
     """Return the file of the index beside a store."""
     return store_file.with_name(f"{store_file.name}-memory")
+
+
+async def finish_forgetting(log: TimelineLog, memory: ConversationMemory) -> None:
+    """Remove what is left of forgotten conversations, also of those whose removal was cut off earlier."""
+    forgotten = await log.forgetting()
+    if forgotten:
+        await memory.remove(forgotten)
+        await log.finish_forgetting(forgotten)
+
+
+async def finish_cut_off_forgetting(log: TimelineLog, memory: ConversationMemory) -> None:
+    """Remove what a process that was killed left of forgotten conversations; if that fails, the next one removes it."""
+    try:
+        await finish_forgetting(log, memory)
+    except StoreError as error:
+        logger.warning("something is left of forgotten conversations: %s", error)
 
 
 def open_memory(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import StoreError
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.conversation_names import conversation_key
-from loopline.harness.past_turns import memory_file, open_memory
+from loopline.harness.past_turns import (
+    finish_cut_off_forgetting,
+    finish_forgetting,
+    open_memory,
+)
 from loopline.harness.read_only_store import OpenedStore
 from loopline.harness.store_place import disk_adapters
 from loopline.harness.user_data import (
@@ -21,7 +27,7 @@ from loopline.harness.user_data import (
     forget_conversations,
     forget_inactive,
 )
-from loopline.memory import Owner
+from loopline.memory import ConversationMemory
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -53,6 +59,13 @@ class Store(OpenedStore, ConversationHost):
         """
         return cls(url, read_only=read_only, clock=clock or SystemClock(), limits=limits)
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if not self._read_only:
+            async with self._memory() as memory:
+                await finish_cut_off_forgetting(self.log, memory)
+        return self
+
     def _conversation(self, conversation: ConversationKey) -> Conversation:
         """Return the conversation, which can be read and rated; there is no bundle to run it."""
         log = self.log
@@ -81,7 +94,7 @@ class Store(OpenedStore, ConversationHost):
         """
         conversation = conversation_key(name, user=user, tenant=tenant, project=project)
         await self.log.forget(conversation, cascade=cascade)
-        await self._prune_memory([conversation])
+        await self._finish_forgetting()
 
     async def forget_user(
         self, user: str, *, tenant: str = DEFAULT_TENANT, project: str | None = None
@@ -93,7 +106,7 @@ class Store(OpenedStore, ConversationHost):
         """
         summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
         outcome = await forget_conversations(self.log, summaries, cascade=True)
-        await self._prune_memory(outcome.forgotten)
+        await self._finish_forgetting()
         return outcome.forgotten
 
     async def forget_inactive(
@@ -104,7 +117,7 @@ class Store(OpenedStore, ConversationHost):
         A conversation stays as long as a later fork shows parts of it.
         """
         outcome = await forget_inactive(self.log, before, tenant=tenant)
-        await self._prune_memory(outcome.forgotten)
+        await self._finish_forgetting()
         return outcome
 
     async def export_user(
@@ -126,15 +139,16 @@ class Store(OpenedStore, ConversationHost):
         summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
         return await export_conversations(self._conversation, summaries, Path(folder))
 
-    async def _prune_memory(self, forgotten: Iterable[ConversationKey]) -> None:
-        """Remove forgotten conversations from the index of past turns."""
-        file = self._store_place.file
-        if file is None or not await asyncio.to_thread(memory_file(file.resolve()).exists):
-            return
-        memory = open_memory(self.log, file, self._clock)
+    async def _finish_forgetting(self) -> None:
+        """Remove forgotten conversations from the index of past turns, and what else is left of them."""
+        async with self._memory() as memory:
+            await finish_forgetting(self.log, memory)
+
+    @asynccontextmanager
+    async def _memory(self) -> AsyncGenerator[ConversationMemory]:
+        memory = open_memory(self.log, self._store_place.file, self._clock)
         try:
-            for owner in {Owner.of(conversation) for conversation in forgotten}:
-                await memory.prune(owner)
+            yield memory
         finally:
             await memory.close()
 

@@ -40,6 +40,7 @@ from loopline.timeline import (
     RoundStart,
     TimelineLog,
     UserRecalled,
+    parent_name,
 )
 
 Scope = Literal["conversation", "user"]
@@ -234,11 +235,13 @@ class ConversationMemory:
             for summary in summaries:
                 await self._extend(index, summary, indexed.get(summary.conversation.name))
 
-    async def prune(self, owner: Owner) -> None:
-        """Remove the owner's conversations that the log no longer has from the index."""
+    async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
+        """Remove forgotten conversations from the index; child runs among them are not in it."""
         index = await self._index()
         async with self._turn:
-            await self._removed(index, owner)
+            for conversation in forgotten:
+                if parent_name(conversation.name) is None:
+                    await index.remove(conversation)
 
     async def close(self) -> None:
         """Stop making vectors and close the index; the log stays open."""

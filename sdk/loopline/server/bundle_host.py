@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,6 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recovery, Submission
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
-from loopline.memory import Owner
 from loopline.models import Json
 from loopline.react import TurnResult
 from loopline.server.approvals import ApprovalSigner, waiting_approvals
@@ -185,7 +184,7 @@ class BundleHost:
         while True:
             try:
                 expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
-                await self.prune_memory(expired)
+                await self.finish_forgetting()
             except LooplineError as error:
                 logger.warning("conversations that nobody uses were not forgotten: %s", error)
             except Exception:  # what is wrong may pass, and nobody waits for this task
@@ -203,11 +202,13 @@ class BundleHost:
         finally:
             alarm.cancel()
 
-    async def prune_memory(self, forgotten: Iterable[ConversationKey]) -> None:
-        """Remove forgotten conversations from the indexes of past turns."""
-        for owner in {Owner.of(key) for key in forgotten}:
+    async def finish_forgetting(self) -> None:
+        """Remove forgotten conversations from the indexes of past turns, and what else is left of them."""
+        forgotten = await self.log.forgetting()
+        if forgotten:
             for harness in self.harnesses:
-                await harness.memory.prune(owner)
+                await harness.memory.remove(forgotten)
+            await self.log.finish_forgetting(forgotten)
 
     async def _recover(self) -> None:
         await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))

@@ -104,6 +104,14 @@ class ForwardingLog:
         """Remove a conversation and its child runs for good."""
         await self._log.forget(conversation, cascade=cascade)
 
+    async def forgetting(self) -> Sequence[ConversationKey]:
+        """Return the forgotten conversations of which traces may be left."""
+        return await self._log.forgetting()
+
+    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+        """Record that nothing is left of these forgotten conversations."""
+        await self._log.finish_forgetting(conversations)
+
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, None if it was not."""
         return await self._log.forgotten(conversation)

@@ -219,6 +219,21 @@ class TimelineLog(Protocol):
         """
         ...
 
+    async def forgetting(self) -> Sequence[ConversationKey]:
+        """Return the forgotten conversations, child runs included, that `finish_forgetting` has not been called with.
+
+        Traces of them may be left outside of the log, such as in an index of past turns, or in the log's own files if
+        the process was killed while it forgot them.
+        """
+        ...
+
+    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+        """Remove what is left of these forgotten conversations in the log's own files, and return them no more.
+
+        Call it once nothing is left of them outside of the log.
+        """
+        ...
+
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, None if it was not."""
         ...

@@ -68,6 +68,7 @@ class MemoryLog:
         self._forgotten: dict[ConversationKey, datetime] = {}
         self._present: set[str] = set()
         self._versions: dict[str, list[str]] = {}
+        self._forgetting: list[ConversationKey] = []
 
     async def append(
         self,
@@ -304,6 +305,15 @@ class MemoryLog:
             del self._conversations[conversation_key]
             self._terms[conversation_key] += 1
             self._forgotten[conversation_key] = now
+            self._forgetting.append(conversation_key)
+
+    async def forgetting(self) -> Sequence[ConversationKey]:
+        """Return the forgotten conversations of which traces may be left."""
+        return list(self._forgetting)
+
+    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+        """Record that nothing is left of these forgotten conversations."""
+        self._forgetting = [key for key in self._forgetting if key not in conversations]
 
     def _doomed(
         self, conversation: ConversationKey

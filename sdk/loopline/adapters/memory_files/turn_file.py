@@ -244,12 +244,14 @@ class MemoryFile:
     async def remove(self, conversation: ConversationKey) -> None:
         """Remove everything of a conversation, also from the pages of the file."""
         self._forget_vectors(Owner.of(conversation))
+        if self._engine is None and not await asyncio.to_thread(self._path.exists):
+            return
         async with self._writing() as connection:
             row = (await connection.execute(find_conversation(conversation))).one_or_none()
-            if row is None:
-                return
-            await remove_conversation(connection, row.id)
-            await connection.exec_driver_sql(PURGE_WORDS)
+            if row is not None:
+                await remove_conversation(connection, row.id)
+                await connection.exec_driver_sql(PURGE_WORDS)
+        # Also without a row: a process that removed it may have been killed before this.
         async with self._reading() as connection:
             await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 

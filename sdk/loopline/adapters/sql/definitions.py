@@ -489,6 +489,13 @@ DELETE_CONTENT = tuple(
 CLEAR_CONVERSATION = _update_conversation(title="", started_at=0, term=conversations.c.term + 1)
 SELECT_PURGEABLE = select(purges.c.blob).where(~exists().where(blocks.c.blob == purges.c.blob))
 DELETE_PURGES = purges.delete()
+# A forgotten conversation is named in `meta` until its traces are removed elsewhere too.
+SELECT_FORGETTING: Query = (
+    select(*_KEY)
+    .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, Integer)))
+    .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
+    .order_by(conversations.c.id)
+)
 SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
 
 # Audits and migrations.

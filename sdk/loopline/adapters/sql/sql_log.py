@@ -265,14 +265,25 @@ class SqlLog:
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good, and its traces in the files."""
         group = self._group_commit()
-
-        def remove_traces() -> None:
-            if self._blobs is not None:
-                group.thread.transact(partial(purge, blobs=self._blobs))
-            group.thread.truncate_log()
-
         forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
-        await group.run(forget, then=remove_traces)
+        await group.run(forget, then=self._remove_traces)
+
+    def _remove_traces(self) -> None:
+        """Remove the blobs of forgotten conversations and their bytes in the log; only inside a job of the thread."""
+        group = self._group_commit()
+        if self._blobs is not None:
+            group.thread.transact(partial(purge, blobs=self._blobs))
+        group.thread.truncate_log()
+
+    async def forgetting(self) -> Sequence[ConversationKey]:
+        """Return the forgotten conversations of which traces may be left."""
+        return await self._read_little(self._reader.forgetting)
+
+    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+        """Remove what is left of these forgotten conversations in the files, and their marks."""
+        group = self._group_commit()
+        await group.thread.do(self._remove_traces)
+        await group.thread.run(partial(group.writer.finish_forgetting, conversations=conversations))
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""

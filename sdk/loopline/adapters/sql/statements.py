@@ -339,6 +339,9 @@ conversations.id = :row"""
 SELECT_PURGEABLE = """SELECT purges.blob FROM purges WHERE NOT (EXISTS (SELECT * FROM blocks WHERE blocks.blob =
 purges.blob))"""
 DELETE_PURGES = """DELETE FROM purges"""
+SELECT_FORGETTING = """SELECT conversations.tenant, conversations.project, conversations.user, conversations.name
+FROM meta JOIN conversations ON conversations.id = CAST(meta.value AS INTEGER) WHERE
+meta."key" > :first AND meta."key" < :last ORDER BY conversations.id"""
 SELECT_REFERENCED_BLOBS = (
     """SELECT DISTINCT blocks.blob FROM blocks WHERE blocks.blob IS NOT NULL"""
 )

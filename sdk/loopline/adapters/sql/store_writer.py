@@ -29,6 +29,7 @@ from loopline.adapters.sql.rows import (
     StoreReader,
     bundle_versions,
     encode_block,
+    forgetting_key,
     key_parameters,
     lease_owner,
     schema_version,
@@ -282,7 +283,7 @@ class StoreWriter:
     def forget(
         self, connection: Connection, conversation: ConversationKey, *, cascade: bool
     ) -> None:
-        """Remove a conversation and its child runs, with `cascade` their forks too; tombstones remain."""
+        """Remove a conversation and its child runs, with `cascade` their forks too; tombstones and marks remain."""
         self._refresh(connection)
         state = self.states.current(connection, conversation)
         if state.id is None or not state.head:
@@ -296,8 +297,19 @@ class StoreWriter:
             for removal in statements.DELETE_CONTENT:
                 execute(connection, removal, {"row": row})
             execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
+            mark = {"key": forgetting_key(row), "value": str(row)}
+            execute(connection, statements.INSERT_META, mark)
         self.states.drop_all()
         self._ordinals.clear()
+
+    def finish_forgetting(
+        self, connection: Connection, conversations: Sequence[ConversationKey]
+    ) -> None:
+        """Record that nothing is left of these forgotten conversations."""
+        for conversation in conversations:
+            key = key_parameters(conversation)
+            for row in execute(connection, statements.SELECT_ID, key).fetchall():
+                execute(connection, statements.DELETE_META, {"name": forgetting_key(row[0])})
 
     def starts_collection(self, connection: Connection) -> bool:
         """Return whether blobs were not collected for a day; then record that the caller collects them.
