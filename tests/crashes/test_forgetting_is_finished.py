@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from loopline import Harness, Store
+from loopline.adapters.memory_files import MemoryFile
 from loopline.adapters.sql import SqlLog
 from loopline.harness.past_turns import memory_file
-from loopline.testing import ScriptedModel
-from loopline.timeline import ConversationKey
+from loopline.memory import ConversationMemory, Owner
+from loopline.testing import FakeClock, ScriptedModel
+from loopline.timeline import Block, ConversationKey, MemoryLog
+from loopline.timeline.forwarding_log import ForwardingLog
 from tests.crashes.killed_forgetting import GUIDE, SECRETS, TASKS, USER, forget, remember, traces
-from tests.crashes.processes import finish, start, url
+from tests.crashes.processes import finish, prompt, start, url
 
 AT_ONCE = 8
+
+
+class ForgettingLog(ForwardingLog):
+    """A log in which somebody forgets a conversation just after it was read."""
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Read, and forget what was read."""
+        blocks = await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+        await self.forget(conversation)
+        await self.finish_forgetting([conversation])
+        return blocks
+
+
 KEYS = {name: ConversationKey(name=name, user=USER) for name in SECRETS}
 
 
@@ -72,3 +101,15 @@ async def test_a_store_that_was_open_meanwhile_finishes_it_with_its_next_forget(
         assert await opened.forget_user("nobody") == []
         assert traces(store, "one") == []
         assert await opened.log.forgetting() == []
+
+
+async def test_a_conversation_that_is_forgotten_while_it_is_indexed_does_not_stay_in_the_index(
+    tmp_path: Path,
+) -> None:
+    log, key = ForgettingLog(MemoryLog(FakeClock())), KEYS["one"]
+    await log.append(key, [prompt(f"Remember the {SECRETS['one']}.")], seen=0)
+    memory = ConversationMemory(log, lambda: MemoryFile(tmp_path / "index"), FakeClock())
+    await memory.follow(Owner.of(key))
+    await memory.close()
+    assert await log.forgotten(key) is not None
+    assert traces(tmp_path / "index", "one") == []

@@ -292,6 +292,8 @@ class ConversationMemory:
             if not await index.extend(key, before, after, texts, recalled):
                 return  # another process follows the log too
             before = after
+        if await self._log.forgotten(key) is not None:  # meanwhile, so that nobody else removes it
+            await index.remove(key)
 
     async def _recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
         """Return the seqs of inputs that were taken back before a round took them."""
