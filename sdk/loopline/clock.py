@@ -104,8 +104,12 @@ def milliseconds(moment: datetime) -> datetime:
 
 @cache
 def boot_id() -> str:
-    """Return the id of the machine's current boot, or an empty string where there is none."""
+    """Return the id of the machine's current boot, or an empty string where there is none.
+
+    Raises:
+        OSError: it cannot be read now; the next call reads it again.
+    """
     try:
         return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         return ""

@@ -139,13 +139,15 @@ class LessonWriter:
     def _end_writing(self, key: tuple[ConversationKey, str], task: asyncio.Task[None]) -> None:
         del self._working[key]
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._heads.pop(key[0], None)
             logger.error("a lesson could not be written: %r", error)
 
     async def _write(self, conversation: ConversationKey, turn: int, due: ReflectionDue) -> None:
         async with self._slots:
             try:
                 await self.record(conversation, turn, await self._lesson(conversation, due))
-            except LooplineError as error:  # it stays due, and the next process writes it
+            except LooplineError as error:  # it stays due, and is written after a later turn
+                self._heads.pop(conversation, None)
                 logger.warning("the lesson %s could not be written: %s", due.lesson_id, error)
 
     async def _lesson(self, conversation: ConversationKey, due: ReflectionDue) -> Lesson:

@@ -265,7 +265,9 @@ class RepositorySpace:
             )
         vectors = None
         if self._embedder is not None:
-            vectors = VectorBuild(key.signature, stored.index, self._embedder, self._vectors)
+            vectors = VectorBuild(
+                key.signature, stored.index, self._embedder, self._vectors, self._clock
+            )
         return _Opened(key, stored.index, state, vectors)
 
     def _load_or_build(

@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import replace
 
+from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import Progress
 from loopline.search import (
@@ -22,27 +23,36 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """How long a search waits for an embedder that is being loaded."""
+RETRY_SECONDS = 30.0
+"""After a failure the next search that comes so much later begins to make the vectors again."""
 
 
 class VectorBuild:
     """Makes the vectors of one index in a thread, or opens those that were made before."""
 
     def __init__(
-        self, signature: str, index: Index, embedder: SharedEmbedder, store: VectorStore
+        self,
+        signature: str,
+        index: Index,
+        embedder: SharedEmbedder,
+        store: VectorStore,
+        clock: Clock,
     ) -> None:
         """Start at once."""
         self._signature = signature
         self._index = index
         self._embedder = embedder
         self._store = store
+        self._clock = clock
         self._progress: Progress | None = None
         self._stopped = threading.Event()
         self._loaded = threading.Event()
         """Set when it is known whether the vectors were made before, or nobody waits for it any more."""
         self._vectors: VectorIndex | None = None
         self._state = VectorState(total=index.size)
-        self._thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
-        self._thread.start()
+        self._failed_at: float | None = None
+        self._starting = threading.Lock()
+        self._thread = self._start()
 
     @property
     def state(self) -> VectorState:
@@ -59,6 +69,7 @@ class VectorBuild:
         self._loaded.set()  # whoever searches next does not wait again
         vectors = self._vectors
         if vectors is None:
+            self._start_again(RETRY_SECONDS)
             return None
         try:
             question = self._embedder.get().embed_query(query)
@@ -71,10 +82,13 @@ class VectorBuild:
     def wait(self, progress: Progress | None = None) -> None:
         """Block until the vectors are made; `progress(done, total, activity)` counts passages in another thread.
 
+        Vectors that could not be made earlier are tried again.
+
         Raises:
             EmbeddingError: they cannot be made; the message says what to do, or that the space was closed.
         """
         self._progress = progress
+        self._start_again(0.0)
         self._thread.join()
         if self._vectors is None:
             raise EmbeddingError(
@@ -84,10 +98,26 @@ class VectorBuild:
 
     def stop(self) -> None:
         """Stop after the texts that are being embedded; what is done is kept for the next start."""
-        self._stopped.set()
+        with self._starting:
+            self._stopped.set()
         self._thread.join()
         if self._vectors is not None:
             self._vectors.close()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
+        thread.start()
+        return thread
+
+    def _start_again(self, seconds: float) -> None:
+        """Start again if making the vectors failed at least so long ago."""
+        with self._starting:
+            if self._failed_at is None or self._stopped.is_set():
+                return
+            if self._clock.elapsed() - self._failed_at >= seconds:
+                self._thread.join()  # it has said that it failed, and ends
+                self._failed_at = None
+                self._thread = self._start()
 
     def _run(self) -> None:
         try:
@@ -97,12 +127,16 @@ class VectorBuild:
             if self._vectors is None:
                 self._use(self._store.build(self._signature, embedder, self._index, self._advance))
         except KnowledgeError as error:
-            self._state = replace(self._state, problem=str(error))
+            self._fail(str(error))
         except Exception as error:
             logger.exception("vectors cannot be made")
-            self._state = replace(self._state, problem=f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._loaded.set()
+
+    def _fail(self, problem: str) -> None:
+        self._state = replace(self._state, problem=problem)
+        self._failed_at = self._clock.elapsed()
 
     def _use(self, vectors: VectorIndex | None) -> None:
         if vectors is not None:

@@ -87,6 +87,7 @@ class TurnVectors:
             if len(missing) > AT_ONCE:
                 return
             await asyncio.shield(task)
+        self._problem = ""
 
     def _started(self, owner: Owner, embedder: Embedder) -> asyncio.Task[None]:
         """Return the task that makes the owner's vectors, and start it if none runs."""

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recovery, Submission
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import BundleError, LooplineError, StoreError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
 from loopline.react import TurnResult
@@ -49,6 +49,8 @@ from loopline.timeline import (
 BundleSource = str | Path | Bundle[Any]
 UNBEGUN = timedelta(days=1)
 """How far back a server looks for messages whose turn was never begun."""
+SECONDS_BETWEEN_RECOVERIES = 60.0
+"""A server whose store could not be read when it began looks again so much later for turns that were cut off."""
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
@@ -192,11 +194,11 @@ class BundleHost:
             else:
                 for key in expired:
                     self.audit("expire", key)
-            await self._until_next_look()
+            await self._pause(SECONDS_BETWEEN)
 
-    async def _until_next_look(self) -> None:
+    async def _pause(self, seconds: float) -> None:
         is_due = asyncio.Event()
-        alarm = self.clock.alarm(SECONDS_BETWEEN, is_due.set)
+        alarm = self.clock.alarm(seconds, is_due.set)
         try:
             await is_due.wait()
         finally:
@@ -214,15 +216,21 @@ class BundleHost:
         await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
-        try:
-            # Whoever waits for one of these turns must not wait for others first.
-            await harness.carry_on(
-                at_once=self.settings.turns,
-                on_outcome=self._take_recovery,
-                unbegun_since=self.clock.now() - UNBEGUN if len(self._harnesses) == 1 else None,
-            )
-        except LooplineError as error:
-            logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
+        while True:
+            try:
+                # Whoever waits for one of these turns must not wait for others first.
+                await harness.carry_on(
+                    at_once=self.settings.turns,
+                    on_outcome=self._take_recovery,
+                    unbegun_since=self.clock.now() - UNBEGUN if len(self._harnesses) == 1 else None,
+                )
+                return
+            except StoreError as error:
+                logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
+                await self._pause(SECONDS_BETWEEN_RECOVERIES)
+            except LooplineError as error:
+                logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
+                return
 
     def _take_recovery(self, recovery: Recovery) -> None:
         key = recovery.conversation

@@ -117,15 +117,20 @@ class ApiKeys:
         return keys
 
     def _read_changes(self) -> None:
-        """Read the file again if it is another one; one that is gone or damaged has no keys."""
+        """Read the file again if it is another one; one that is gone or damaged has no keys.
+
+        One that cannot be read has none either until it can: it is read again for each token.
+        """
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return
         try:
             self._keys = {key.key_id: key for key in read_keys(self._path)}
         except LooplineError as error:
+            if self._keys:
+                _log.error("nobody is let in: %s", error)
             self._keys = {}
-            _log.error("nobody is let in: %s", error)
-        self._stamp = stamp
+        else:
+            self._stamp = stamp
 
     async def authenticate(self, token: str) -> Principal:
         """Return the principal of a key."""

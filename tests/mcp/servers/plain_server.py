@@ -89,6 +89,17 @@ def die(number: object) -> None:
     os._exit(3)
 
 
+changes: list[str] = []
+"""What becomes of the next requests for the tools."""
+
+
+def change_the_tools(number: object) -> None:
+    """Announce other tools, and fail to list them once."""
+    changes.extend(["fails", "later"])
+    send({"method": "notifications/tools/list_changed"})
+    send({"id": number, "result": text("changed")})
+
+
 asking: list[object] = []
 
 
@@ -116,6 +127,7 @@ CALLS: dict[str, Callable[[object], None]] = {
     "no_result": lambda number: send({"id": number, "result": {"content": "no list"}}),
     "garbage": answer_after_garbage,
     "asks": ask_the_user,
+    "changes": change_the_tools,
     "works": lambda number: send({"id": number, "result": text("worked")}),
 }
 
@@ -127,7 +139,7 @@ def serve(message: Message) -> None:
         case "initialize":
             if MODE == "never_ready":
                 time.sleep(3_600)
-            capabilities: Message = {"tools": {}}
+            capabilities: Message = {"tools": {"listChanged": True}}
             server = {"name": "plain", "version": "1"}
             send(
                 {
@@ -139,10 +151,13 @@ def serve(message: Message) -> None:
                     },
                 }
             )
+        case "tools/list" if changes and changes[0] == "fails":
+            changes.pop(0)
+            send({"id": number, "error": {"code": -32000, "message": "not now"}})
         case "tools/list":
             schema: Message = {"type": "object", "properties": {}}
             tool: Message = {
-                "name": "work",
+                "name": "later" if changes else "work",
                 "description": "Work.",
                 "inputSchema": schema,
                 "annotations": {"readOnlyHint": True},

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Agent, Bundle, Harness, ModelError, ToolError, TurnResult
+from loopline import Agent, Bundle, Harness, ModelError, StoreBusy, ToolError, TurnResult
 from loopline.crew import (
     AgentCall,
     AgentResult,
@@ -334,6 +334,29 @@ HEADER = TurnHeader(bundle="desk", model="scripted", protocol="native")
 async def written(log: MemoryLog) -> list[Lesson]:
     """Return the lessons in the log."""
     return [block.body for block in await log.read(TALK) if isinstance(block.body, Lesson)]
+
+
+async def test_a_lesson_that_could_not_be_recorded_is_written_after_a_later_turn() -> None:
+    log = MemoryLog(FakeClock())
+    await log.append(TALK, [Entry(body=UserPrompt(text="Go"), turn=NEW_TURN)], seen=0)
+    await append(log, HEADER)
+    await append(log, DUE)
+    outcomes = list[str]()
+
+    async def record(conversation: ConversationKey, turn: int, lesson: Lesson) -> None:
+        outcomes.append("busy" if not outcomes else "recorded")
+        if outcomes == ["busy"]:
+            raise StoreBusy("the store is busy")
+        await record_lesson(log, conversation, turn, lesson)
+
+    lessons = replace(writer(log, ScriptedModel([LESSON, LESSON])), record=record)
+    lessons.follow(TALK)
+    await lessons.idle()
+    await append(log, HEADER)  # of a later turn
+    lessons.follow(TALK)
+    await lessons.idle()
+    assert outcomes == ["busy", "recorded"]
+    assert len(await written(log)) == 1
 
 
 async def test_a_lesson_is_due_in_a_turn_whose_beginning_was_read_before() -> None:

@@ -301,6 +301,8 @@ class McpConnection:
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
 
     async def _relist(self, client: Client) -> None:
+        """List the tools whenever they have changed; a list that fails is asked for again, later each time."""
+        pause = RELIST_SECONDS
         while True:
             await self._tools_changed.wait()
             self._tools_changed.clear()
@@ -308,7 +310,11 @@ class McpConnection:
                 await self._list_tools(client)
             except (MCPError, ValidationError) as error:
                 logger.warning("%s: %s", self._name, self._shown(_reason(error)))
-            await asyncio.sleep(RELIST_SECONDS)
+                self._tools_changed.set()
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                pause = RELIST_SECONDS
+            await asyncio.sleep(pause)
 
     async def _listen(self, client: Client) -> None:
         """Hear of changed tools from a server of the newer protocol, which sends that only where asked."""

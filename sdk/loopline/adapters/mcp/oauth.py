@@ -121,9 +121,14 @@ class TokenFile:
 
 
 def _read(path: Path) -> _StoredSignIn:
+    """Return the stored sign-in, an empty one if there is none or its file is damaged.
+
+    Raises:
+        OSError: the file cannot be read now. It is not taken for an empty one, which would then replace it.
+    """
     try:
         return _StoredSignIn.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+    except (FileNotFoundError, ValidationError):
         return _StoredSignIn()
 
 

@@ -70,9 +70,16 @@ class Leases:
         self._heartbeat: Heartbeat | None = None
 
     def prepare(self) -> None:
-        """Do what blocks before the first lease: make the folder of the locks, and read the id of the boot."""
-        make_private_folder(self._folder)
-        boot_id()
+        """Do what blocks before the first lease: make the folder of the locks, and read the id of the boot.
+
+        Raises:
+            StoreError: the folder cannot be made, or the id cannot be read now.
+        """
+        try:
+            make_private_folder(self._folder)
+            boot_id()
+        except OSError as error:
+            raise store_error(self._folder, error) from error
 
     def hold(self, conversation: ConversationKey, *, wait: bool) -> HeldLease:
         """Return a context that holds the right to run the conversation, as a new term, until it is left.
