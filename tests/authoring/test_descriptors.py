@@ -193,11 +193,11 @@ def test_a_skills_descriptor_says_which_there_are(
 
 
 def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
-    descriptor = 'AGENTS_CONFIG = {\n    "raect": {},\n}\n'
+    descriptor = 'AGENTS_CONFIG = {\n    "solver": {},\n}\n'
     loaded = bundle(tmp_path, {"skills_descriptor.py": descriptor})
-    location = line_of(tmp_path / "guide" / "skills_descriptor.py", "raect")
+    location = line_of(tmp_path / "guide" / "skills_descriptor.py", "solver")
     warnings = load_skills("guide.skills_descriptor", loaded).warnings
-    assert warnings == (f"{location}: nothing here is the consumer 'raect'",)
+    assert warnings == (f"{location}: nothing here is the consumer 'solver'",)
 
 
 @pytest.mark.parametrize(

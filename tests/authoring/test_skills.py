@@ -201,7 +201,7 @@ def test_without_a_config_an_agent_sees_all_but_internal_skills(tmp_path: Path) 
 
 def test_a_pattern_that_names_nothing_is_known() -> None:
     selection = SkillSelection(enabled=("tea", "own.*"), disabled=("tee",))
-    assert selection.unmatched([("public", "tea")]) == ["tee"]
+    assert selection.unmatched([("public", "tea")]) == ["own.*", "tee"]
 
 
 def test_yaml_knows_the_line_of_each_key() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError, Harness
-from loopline.bundle import build_call_problems, descriptor_modules, load, load_skills
+from loopline.bundle import build_call_problems, descriptor_modules, load
 
 WORKFLOW = """
 from loopline import BaseWorkflow, Bundle
@@ -42,23 +42,6 @@ def test_without_one_it_is_the_descriptor_of_the_usual_name(tmp_path: Path) -> N
     (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", "chosen()"))
     (tmp_path / "shop" / "tools_descriptor.py").write_text("TOOLS_SPECS = []\n")
     assert descriptor_modules(load(tmp_path / "shop"), "tools") == ["shop.tools_descriptor"]
-
-
-def test_a_pattern_that_matches_no_skill_is_warned_of_with_its_line(tmp_path: Path) -> None:
-    shop = tmp_path / "shop"
-    (shop / "skills" / "public" / "brew").mkdir(parents=True)
-    (shop / "__init__.py").write_text(WORKFLOW.replace("{module}", '"shop.tools_descriptor"'))
-    (shop / "skills" / "public" / "brew" / "SKILL.md").write_text(
-        "---\nname: Brewing\ndescription: How to brew.\n---\nBoil.\n"
-    )
-    (shop / "skills_descriptor.py").write_text(
-        'CUSTOM_SKILLS_ROOT = "skills"\nAGENTS_CONFIG = {"react": {"enabled": ["pubic.*"]}}\n'
-    )
-    skills = load_skills("shop.skills_descriptor", load(shop))
-    assert list(skills) == []
-    assert any(
-        "skills_descriptor.py:2: no skill is matched by 'pubic.*'" in w for w in skills.warnings
-    )
 
 
 LIMITED = """
@@ -105,11 +88,22 @@ def test_what_is_right_or_known_only_when_it_runs_is_no_problem(
 
 
 @pytest.mark.parametrize(("argument", "wrong"), WRONG.items())
-async def test_a_turn_that_is_wired_wrongly_ends_with_the_file_and_line_of_the_call(
+async def test_a_bundle_that_is_wired_wrongly_is_not_opened(
     tmp_path: Path, argument: str, wrong: str
 ) -> None:
     shop = limited(tmp_path, argument)
+    with pytest.raises(BundleError) as raised:
+        async with Harness.open(shop, store="memory:"):
+            pass
+    assert str(raised.value) == f"{shop / '__init__.py'}:8: {wrong}"
+
+
+async def test_a_turn_that_is_wired_wrongly_ends_with_the_file_and_line_of_the_call(
+    tmp_path: Path,
+) -> None:
+    shop = limited(tmp_path, '**{"max_iteration": 3}')
     async with Harness.open(shop, store="memory:") as harness:
         with pytest.raises(BundleError) as raised:
             await harness.conversation("c").say("hello")
+    wrong = WRONG["max_iteration=3"]
     assert str(raised.value) == f"{shop / '__init__.py'}:6: ValueError: {wrong}"

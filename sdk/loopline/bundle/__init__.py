@@ -1,7 +1,7 @@
 """Bundles: what an author writes, and how it is loaded, configured and run."""
 
 from loopline.bundle.agent_files import bundle_agents
-from loopline.bundle.build_calls import build_call_problems, descriptor_modules
+from loopline.bundle.build_calls import build_call_problems, descriptor_modules, names_every_module
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.context_client import ContextRAGClient
@@ -25,6 +25,7 @@ from loopline.bundle.mcp_config import (
 )
 from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
 from loopline.bundle.prepared_run import (
+    LOOP_TOOLS,
     McpTools,
     PreparedRun,
     RunLoop,
@@ -36,6 +37,7 @@ from loopline.bundle.prepared_run import (
 from loopline.bundle.properties import (
     BACKENDS,
     EXECUTION,
+    PROGRAMS_TOOLS,
     LoopSettings,
     Properties,
     Setting,
@@ -44,6 +46,13 @@ from loopline.bundle.properties import (
     loop_settings,
     merged,
     parse_setting,
+    tool_properties,
+)
+from loopline.bundle.restrictions import (
+    ANY_TOOL,
+    check_restrictions,
+    tool_settings,
+    unknown_skills,
 )
 from loopline.bundle.served import (
     BundleService,
@@ -56,11 +65,15 @@ from loopline.bundle.served import (
 )
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
+from loopline.bundle.workflow_names import misspelt_attributes
 
 __all__ = [
+    "ANY_TOOL",
     "BACKENDS",
     "EXECUTION",
+    "LOOP_TOOLS",
     "MCP_FILE",
+    "PROGRAMS_TOOLS",
     "ApplicationHostingService",
     "Available",
     "BaseWorkflow",
@@ -99,6 +112,7 @@ __all__ = [
     "build_call_problems",
     "bundle_agents",
     "call_load_hook",
+    "check_restrictions",
     "commits_of",
     "create",
     "descriptor_modules",
@@ -111,7 +125,12 @@ __all__ = [
     "loop_settings",
     "make_deps",
     "merged",
+    "misspelt_attributes",
+    "names_every_module",
     "no_programs",
     "parse_setting",
     "read_mcp_file",
+    "tool_properties",
+    "tool_settings",
+    "unknown_skills",
 ]

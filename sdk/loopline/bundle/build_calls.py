@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Literal, cast
 
 from loopline.bundle.load import LoadedBundle
-from loopline.bundle.workflow import BaseWorkflow
+from loopline.bundle.workflow import BUILD_TOOLS, build_parameters, check_build_limits
+from loopline.bundle.workflow_names import workflow_classes
 from loopline.errors import LooplineError
-from loopline.react import Limits, check_limits, named_preset
+from loopline.react import Limits, named_preset
+from loopline.tools import ToolPattern
 
 if TYPE_CHECKING:
     import ast
 
 Kind = Literal["tools", "skills"]
+PARSED_FILES = 16
+"""Files whose calls are remembered: opening a bundle asks for them several times."""
 
 
 def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     """Return the descriptor modules that calls of `build_react` name, or the one of the usual name.
 
-    Only names that are literals are found, `f"{__package__}.tools_descriptor"` among them.
+    Only names that are literals are found, `__name__` and `f"{__package__}.tools_descriptor"` among them.
     """
     usual = f"{kind}_descriptor"
     written = [
-        _literal_text(argument.value, bundle)
-        for _, call in _calls(bundle)
+        _module_name(argument.value, file, bundle)
+        for file, call in _calls(bundle)
         for argument in call.keywords
         if argument.arg == f"{kind}_module"
     ]
@@ -47,6 +53,43 @@ def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
                 yield f"{file}:{argument.value.lineno}: {error}"
 
 
+def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
+    """Yield the names and patterns in literal `tools` of `build_react` calls, with file and line."""
+    import ast
+
+    for file, call in _calls(bundle):
+        for argument in call.keywords:
+            match argument:
+                case ast.keyword(arg="tools", value=ast.List(elts=items) | ast.Tuple(elts=items)):
+                    for item in items:
+                        if text := _literal_text(item, bundle):
+                            yield ToolPattern(BUILD_TOOLS, text, f"{file}:{item.lineno}")
+                case _:
+                    pass
+
+
+def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
+    """Return whether `descriptor_modules` finds all descriptor modules of a kind that the bundle's loops may have."""
+    import ast
+
+    own = {file.resolve() for file in bundle.code}
+    for workflow in workflow_classes(bundle.bundle.workflow):
+        module = sys.modules.get(workflow.__module__)
+        source = None if module is None else module.__file__
+        if source is None or Path(source).resolve() not in own:
+            return False
+    for file, call in _calls(bundle):
+        written = [one.value for one in call.keywords if one.arg == f"{kind}_module"]
+        is_open = not written and any(one.arg is None for one in call.keywords)
+        is_literal = (
+            isinstance(value, ast.Constant) or _module_name(value, file, bundle)
+            for value in written
+        )
+        if is_open or not all(is_literal):
+            return False
+    return True
+
+
 def _check(argument: ast.keyword) -> None:
     """Check an argument of `build_react` if it is a literal.
 
@@ -55,44 +98,84 @@ def _check(argument: ast.keyword) -> None:
     """
     import ast
 
-    name, other_keywords = argument.arg, _keywords_beside_limits()
-    if name is None or (name in other_keywords and name != "preset"):
+    name = argument.arg
+    if name is None or (name in build_parameters() and name != "preset"):
         return
     try:
         value: object = ast.literal_eval(argument.value)
     except ValueError:  # it is known only when it runs
-        if name not in other_keywords and name not in Limits.__annotations__:
-            check_limits(cast("Limits", {name: None}))
+        if name != "preset" and name not in Limits.__annotations__:
+            check_build_limits(cast("Limits", {name: None}))
         return
     if name != "preset":
-        check_limits(cast("Limits", {name: value}))
+        check_build_limits(cast("Limits", {name: value}))
     elif isinstance(value, str):
         named_preset(value)
 
 
-@cache
-def _keywords_beside_limits() -> frozenset[str]:
-    parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
-    return frozenset(
-        parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
-    )
-
-
 def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
-    """Yield the calls of `build_react` in the bundle's code, each with its file."""
+    """Yield the calls of `build_react` in the bundle's code, each with its file; not those of other workflows there."""
+    classes = workflow_classes(bundle.bundle.workflow)
+    for file in filter(Path.is_file, bundle.code):  # code of a prompt is in no file
+        for call, around in _calls_in(file.read_bytes()):
+            if not around or any(_is_source(node, kind) for kind in classes for node in around):
+                yield file, call
+
+
+@lru_cache(PARSED_FILES)
+def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]], ...]:
+    """Return the calls of `build_react` in a module, and of those upon `self` the classes around; none if it is malformed.
+
+    Whoever imports the module reports that.
+    """
     import ast
 
-    for file in bundle.code:
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # whoever imports it says so, with the line
-        for node in ast.walk(tree):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="build_react")):
-                    yield file, node
-                case _:
-                    pass
+    if b"build_react" not in source:
+        return ()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()
+    nodes = list(ast.walk(tree))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    found = list[tuple[ast.Call, tuple[ast.ClassDef, ...]]]()
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="build_react")):
+                around = [one for one in classes if node.lineno in _lines(one)]
+                found.append((node, tuple(around)))
+            case ast.Call(func=ast.Attribute(attr="build_react")):
+                found.append((node, ()))
+            case _:
+                pass
+    return tuple(found)
+
+
+def _lines(node: ast.ClassDef) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _is_source(node: ast.ClassDef, kind: type) -> bool:
+    """Return whether the node defines the class: it has its name and, if there is any, a function of it."""
+    functions = [value for value in vars(kind).values() if isinstance(value, FunctionType)]
+    lines = [inspect.unwrap(function).__code__.co_firstlineno for function in functions]
+    return node.name == kind.__name__ and (not lines or any(line in _lines(node) for line in lines))
+
+
+def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
+    """Return the module that a literal in the file names, `__name__` among them; empty if it is no literal."""
+    import ast
+
+    if not (isinstance(node, ast.Name) and node.id == "__name__"):
+        return _literal_text(node, bundle)
+    loaded = bundle.bundle
+    names = [loaded.module, bundle.package, *(kind.__module__ for kind in loaded.workflow.__mro__)]
+    modules = (sys.modules.get(name) for name in names)
+    return next((one.__name__ for one in modules if one is not None and _is_in(one, file)), "")
+
+
+def _is_in(module: ModuleType, file: Path) -> bool:
+    return module.__file__ is not None and Path(module.__file__).resolve() == file.resolve()
 
 
 def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,12 @@ from typing_extensions import TypeForm, TypeVar
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.models import Json, JsonObject
+from loopline.names import caller_module, checks_keywords
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 
+@checks_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Generic[T_co]):
     """A bundle, as its module exposes it under the name `bundle`.
@@ -52,7 +53,7 @@ class Bundle(Generic[T_co]):
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "module", _calling_module())
+        object.__setattr__(self, "module", caller_module())
 
     @property
     def defaults(self) -> Mapping[str, Json]:
@@ -66,10 +67,3 @@ class Bundle(Generic[T_co]):
         for section in written:
             merged |= section
         return {**self.configuration, "knowledge": merged}
-
-
-def _calling_module() -> str:
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"] in (__name__, "dataclasses"):
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals["__name__"])

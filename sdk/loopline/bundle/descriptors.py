@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -19,9 +18,11 @@ from loopline.bundle.loop import guarded_search
 from loopline.bundle.mcp_config import EVERYTHING, McpSelection
 from loopline.bundle.properties import BACKENDS
 from loopline.errors import BundleError
+from loopline.names import nearest_hint, nearest_name
 from loopline.skills import (
     DEFAULT_NAMESPACE,
     REACT,
+    REACT_SHORT,
     SKILL_FILE,
     Skill,
     SkillPlace,
@@ -65,6 +66,8 @@ _ALIAS_RULE = f"a letter, then A-Z a-z 0-9 _ -, and not one of {', '.join(RESERV
 _PROGRAM_TOOLS = ("exec.python", "exec.shell")
 """The tools that run programs: each may have a backend of its own."""
 _MISSPELT = 0.85
+_ALIKE_CONSUMER = 0.8
+"""The similarity from which a consumer of skills is taken for a misspelt `react`: its selection would have no effect."""
 
 
 def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
@@ -113,7 +116,7 @@ def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSele
     fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else none
     for key in fields:
         if key not in _MCP_KEYS:
-            problem = f"the key {key!r} means nothing, {_nearest(str(key), _MCP_KEYS)}"
+            problem = f"the key {key!r} means nothing, {nearest_hint(str(key), _MCP_KEYS)}"
             raise descriptor.wrong(_MCP_SPECS, problem, index)
     complete: Mapping[object, object] = {"alias": None, "tools": EVERYTHING, **fields}
     match complete:
@@ -170,13 +173,7 @@ def load_skills(
         for name in config
         if name not in (REACT, consumer)
     )
-    idle = tuple(
-        f"{descriptor.location('AGENTS_CONFIG', name)}: no skill is matched by {pattern!r}"
-        for name, selection in config.items()
-        for pattern in (*(selection.enabled or ()), *selection.disabled)
-        if not any(selection.matches(pattern, skill.namespace, skill.id) for skill in skills)
-    )
-    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange, *idle))
+    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange))
 
 
 def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
@@ -259,8 +256,8 @@ class _Descriptor:
         for name in vars(self.module):
             if name in (*TOOL_NAMES, *SKILL_NAMES) or name != name.upper():
                 continue
-            if near := get_close_matches(name, list(names), 1, _MISSPELT):
-                raise self.wrong(name, f"{name} means nothing, nearest is {near[0]}")
+            if near := nearest_name(name, names, _MISSPELT):
+                raise self.wrong(name, f"{name} means nothing, nearest is {near}")
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
@@ -324,7 +321,7 @@ def _check_keys(
 ) -> None:
     for key in spec:
         if key not in allowed:
-            problem = f"the key {key!r} means nothing, {_nearest(str(key), allowed)}"
+            problem = f"the key {key!r} means nothing, {nearest_hint(str(key), allowed)}"
             raise descriptor.wrong("TOOLS_SPECS", problem, index)
 
 
@@ -333,7 +330,7 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
     _check_keys(descriptor, index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:
-        problem = f"no built-in tool is called {name!r}, {_nearest(name, BUILTINS)}"
+        problem = f"no built-in tool is called {name!r}, {nearest_hint(name, BUILTINS)}"
         raise descriptor.wrong("TOOLS_SPECS", problem, index)
     try:
         return BUILTINS[name](spec.get("port"))
@@ -397,9 +394,9 @@ def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
     for key, runtime in _runtimes(descriptor).items():
         name = str(key)
         if name not in tools and name not in _PROGRAM_TOOLS:
-            problem = f"there is no tool {name!r}, {_nearest(name, [*tools, *_PROGRAM_TOOLS])}"
+            problem = f"there is no tool {name!r}, {nearest_hint(name, [*tools, *_PROGRAM_TOOLS])}"
         elif runtime not in BACKENDS:
-            problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), BACKENDS)}"
+            problem = f"{name!r} cannot run in {runtime!r}, {nearest_hint(str(runtime), BACKENDS)}"
         elif runtime != "local" and name in tools:
             problem = f"{name!r} cannot run in {runtime!r}: only 'local' works"
         else:
@@ -431,16 +428,15 @@ def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection
         raise descriptor.wrong("AGENTS_CONFIG", str(error)) from error
     names = [(skill.namespace, skill.id) for skill in skills]
     for consumer, selection in config.items():
+        known = (REACT, REACT_SHORT)
+        if consumer not in known and (near := nearest_name(consumer, known, _ALIKE_CONSUMER)):
+            problem = f"nothing here is the consumer {consumer!r}, nearest is {near!r}"
+            raise descriptor.wrong("AGENTS_CONFIG", problem, consumer)
         for pattern in selection.unmatched(names):
-            nearest = _nearest(pattern, [skill.full_id for skill in skills])
+            nearest = nearest_hint(pattern, [skill.full_id for skill in skills])
             problem = f"no skill is called {pattern!r}, {nearest}"
             raise descriptor.wrong("AGENTS_CONFIG", problem, consumer)
     return config
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, list(names), 1, 0.0)
-    return f"nearest is {near[0]!r}" if near else "there are none"
 
 
 def _calculator(port: object) -> Tool:

@@ -13,9 +13,10 @@ from msgspec import Struct, structs
 from loopline.bundle.agents_page import AgentsPage
 from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
-from loopline.errors import ToolError
+from loopline.errors import BundleError, ToolError
 from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
+from loopline.names import nearest_hint
 from loopline.react import Child, Limits, LoopOptions, MeteredModel, Preset, Quota
 from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
@@ -26,6 +27,7 @@ from loopline.tools import (
     FilteredSearch,
     KnowledgeSearch,
     Tool,
+    ToolPattern,
     ToolSet,
     takes_filters,
     tool_failures,
@@ -46,7 +48,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     read: Callable[[str], Awaitable[Passage]] | None
     instructions: str
     models: Chain
-    allowed: tuple[tuple[str, ...], ...]
+    allowed: tuple[tuple[ToolPattern, ...], ...]
     preset: Preset
     limits: Limits
     output: OutputType[Any] | None = None
@@ -113,10 +115,20 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         return ExpandedSearch(search, hyde, model)
 
     def visible_skills(self, skills: Skills) -> Skills:
-        """Return the skills that the loop sees."""
+        """Return the skills that the loop sees.
+
+        Raises:
+            BundleError: a pattern of the child run matches no skill.
+        """
         if self.child_skills is None:
             return skills
-        return skills.enabled({REACT: SkillSelection(enabled=self.child_skills)})
+        selection = SkillSelection(enabled=self.child_skills)
+        names = {skill.full_id: (skill.namespace, skill.id) for skill in skills}
+        for pattern in selection.unmatched(names.values()):
+            who = f"the agent {self.agent!r}" if self.agent else "a child run"
+            hint = nearest_hint(pattern, names)
+            raise BundleError(f"{who}: no skill is called {pattern!r}, {hint}")
+        return skills.enabled({REACT: selection})
 
     def offers(self, name: str) -> bool:
         """Return whether the loop may call one of its own tools: a child run only what its patterns name."""

@@ -38,8 +38,11 @@ from loopline.timeline import (
     TurnHeader,
 )
 from loopline.tools import (
+    DELEGATE,
     MCP,
+    REQUEST_TOOLS,
     Background,
+    KnownTools,
     NoBackground,
     Tool,
     ToolSet,
@@ -66,16 +69,42 @@ class SpawnRun(Protocol):
         ...
 
 
+LOOP_TOOLS = frozenset(
+    {
+        *("react.plan", "react.read", "react.hide", "react.search_knowledge", REQUEST_TOOLS),
+        *("react.write", "react.patch", "react.search_files", "react.pull", "react.checkout"),
+        *(
+            "react.memsearch",
+            "react.memory",
+            "exec.python",
+            "exec.shell",
+            "web_search",
+            "web_fetch",
+        ),
+        *(DELEGATE, "crew.parallel", "crew.pipeline", "crew.debate", "crew.graph"),
+        *("crew.hand_over", "crew.prepare", "crew.review"),
+    }
+)
+"""The names of the tools that a loop may offer beside those of its bundle, each under a condition of its own."""
+
+
 class McpTools(Struct, frozen=True):
-    """The tools of MCP servers that a run may use, and what is wrong with servers that give none."""
+    """The tools of MCP servers that a run may use, and what is wrong with servers that give none.
+
+    `unavailable` are the aliases of those servers: their tools are known later.
+    """
 
     tools: tuple[Tool, ...] = ()
     problems: tuple[str, ...] = ()
+    unavailable: frozenset[str] = frozenset()
 
-    def without_missing(self, patterns: Sequence[str]) -> Sequence[str]:
-        """Return the patterns without names of tools that a server does not give now."""
-        names = {tool.spec.name for tool in self.tools}
-        return [name for name in patterns if not name.startswith(f"{MCP}.") or name in names]
+    @property
+    def known(self) -> KnownTools:
+        """Return the names of the tools."""
+        return KnownTools(
+            frozenset(tool.spec.name for tool in self.tools),
+            frozenset(f"{MCP}.{alias}." for alias in self.unavailable),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +143,8 @@ class Services:
     workflow class's; `output` is the type of its answers, where a turn asks for no other. `environment` holds the
     variables that presets know. `agents` are those that a loop may have work, and the `quality` stands around their runs,
     in the preset `chatcli` with what the environment says of it; `graph` has the options of `crew.graph`, if it is
-    offered. `background` runs the work of calls that have ended, and `host_file` makes URLs of files.
+    offered. `background` runs the work of calls that have ended, and `host_file` makes URLs of files. `tool_modules` are
+    the descriptor modules that the bundle's code names, or an empty name if it names none.
     """
 
     source: str
@@ -142,6 +172,22 @@ class Services:
     graph: GraphOptions | None = None
     background: Background = field(default_factory=NoBackground)
     host_file: HostFile = no_hosting
+    tool_modules: Sequence[str] = ("",)
+
+    async def known_tools(self, *, asks_servers: bool = True) -> KnownTools:
+        """Return the names of all tools of the bundle and of the loop.
+
+        With `asks_servers` False no MCP server is started: then the names of their tools count as known later.
+
+        Raises:
+            BundleError: a descriptor or a tool is wrong.
+        """
+        known = KnownTools(LOOP_TOOLS, frozenset([] if asks_servers else [f"{MCP}."]))
+        for module in self.tool_modules:
+            known |= KnownTools(frozenset(await self.toolset(module)))
+            if asks_servers:
+                known |= (await self.mcp_tools(module)).known
+        return known
 
 
 class PreparedRun(Struct, frozen=True, kw_only=True):

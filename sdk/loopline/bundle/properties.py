@@ -23,6 +23,7 @@ from loopline.models import Json, JsonObject
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.sandbox import ExecutionLimits
 from loopline.skills import YamlDocument, YamlError, read_yaml
+from loopline.tools import ToolPattern
 
 FILE = "loopline.yaml"
 KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
@@ -63,6 +64,9 @@ EXECUTION: JsonObject = {
 }
 """The section `execution`; programs run only in a bundle that writes it."""
 
+PROGRAMS_TOOLS = "execution.tools"
+"""The property that names the tools which programs may call."""
+
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
     "memory": {"embedder": ""},
@@ -98,10 +102,14 @@ _SKILL_SEARCHES: tuple[SkillSearch, ...] = get_args(SkillSearch)
 
 @dataclass(frozen=True)
 class Properties:
-    """Nested values by name. `written` are the top-level keys that are set anywhere."""
+    """Nested values by name. `written` are the top-level keys that are set anywhere.
+
+    `locations` has, by dotted name, the file and line of each value that is in force as `loopline.yaml` sets it.
+    """
 
     tree: JsonObject = field(default_factory=JsonObject)
     written: frozenset[str] = frozenset()
+    locations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def at(self, name: str, default: Json = None) -> Json:
         """Return the value of a dotted name, which may be a section, or the default."""
@@ -150,17 +158,22 @@ def merged(
     shape: JsonObject = {**defaults, **LOOP, "knowledge": dict(KNOWLEDGE)}
     merge = _Merge(shape, lambda _: "configuration: ")
     tree = merge.into({"knowledge": dict(KNOWLEDGE)}, defaults)
-    written = set(defaults)
+    written, locations = set(defaults), dict[str, str]()
     if folder is not None and (folder / FILE).is_file():
         file = folder / FILE
         document, content = _read_file(file)
         tree = _Merge(shape, lambda path: f"{file}:{document.line(*path)}: ").into(tree, content)
         written |= content.keys()
+        locations = {
+            ".".join(path): f"{file}:{document.line(*path)}" for path, _ in _leaves(content)
+        }
     for name, value in (overrides or {}).items():
         nested = _nested(shape, name, value)
         tree = _Merge(shape, lambda _: "").into(tree, nested)
         written |= nested.keys()
-    return Properties(tree, frozenset(written))
+        for path, _ in _leaves(nested):
+            locations.pop(".".join(path), None)
+    return Properties(tree, frozenset(written), locations)
 
 
 def parse_setting(setting: str) -> tuple[str, TypedValue]:
@@ -330,7 +343,7 @@ class LoopSettings:
 
     preset: str = ""
     limits: Limits = field(default_factory=Limits)
-    tools: tuple[str, ...] | None = None
+    tools: tuple[ToolPattern, ...] | None = None
     memsearch: bool = False
     agents_md: bool = False
     memory: bool = False
@@ -361,7 +374,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
     return LoopSettings(
         preset=str(preset or ""),
         limits=limits,
-        tools=_patterns(tools),
+        tools=None if tools in (None, []) else tool_properties(properties, "react_config.tools"),
         memsearch=memsearch,
         agents_md=agents_md,
         memory=memory,
@@ -399,12 +412,17 @@ def _limits(section: str, values: Mapping[str, Json]) -> Limits:
         raise PropertyError(f"{section}: {error}") from error
 
 
-def _patterns(tools: Json) -> tuple[str, ...] | None:
-    """Return the patterns of Nadoo's list of tools; an empty list allows all of them."""
+def tool_properties(properties: Properties, name: str) -> tuple[ToolPattern, ...]:
+    """Return the names and patterns of tools in a property; none if it is not set.
+
+    Raises:
+        PropertyError: it is no list of texts.
+    """
+    tools, location = properties.at(name), properties.locations.get(name, "")
     match tools:
-        case None | []:
-            return None
-        case list() if all(isinstance(tool_id, str) for tool_id in tools):
-            return tuple(str(tool_id) for tool_id in tools)
+        case None:
+            return ()
+        case list() if all(isinstance(tool, str) for tool in tools):
+            return tuple(ToolPattern(name, str(tool), location) for tool in tools)
         case _:
-            raise PropertyError(f"react_config.tools must be a list of tool ids, not {tools!r}")
+            raise PropertyError(f"{name} must be a list of names of tools, not {tools!r}")

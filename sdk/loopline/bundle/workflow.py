@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Unpack, cast
 
@@ -22,8 +24,9 @@ from loopline.bundle.loop import (
     guarded_search,
     system_text,
 )
-from loopline.bundle.prepared_run import McpTools, PreparedRun
+from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
+from loopline.bundle.workflow_names import RESTRICTING, misspelt_names
 from loopline.crew import (
     Agent,
     Agents,
@@ -37,11 +40,12 @@ from loopline.crew import (
     own_turn_tools,
     with_cache,
 )
-from loopline.errors import LooplineError
+from loopline.errors import BundleError, LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
+from loopline.names import caller_location, nearest_name
 from loopline.react import (
     Child,
     Context,
@@ -63,6 +67,7 @@ from loopline.react import (
     make_completion,
     named_preset,
     result,
+    tool_patterns,
 )
 from loopline.reader import KnowledgeRead, Reader
 from loopline.timeline import (
@@ -87,6 +92,7 @@ from loopline.tools import (
     FilteredSearch,
     HideTool,
     KnowledgeSearch,
+    KnownTools,
     MemorySearchTool,
     MemoryTool,
     PatchTool,
@@ -97,6 +103,7 @@ from loopline.tools import (
     SearchFilesTool,
     SearchTool,
     Tool,
+    ToolPattern,
     ToolSet,
     WriteTool,
     check_deps,
@@ -107,6 +114,8 @@ Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
 NO_SERVER = "mcp_unavailable"
+BUILD_TOOLS = "build_react(tools=…)"
+"""What errors call the list of tools that a workflow allows a loop."""
 _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
@@ -220,7 +229,8 @@ class BaseWorkflow(Generic[Deps]):
         Raises:
             ValueError: there is no such preset or limit, or a limit is out of its range. The turn ends with a
                 BundleError that names the file and line of the call.
-            BundleError: a descriptor or a tool is wrong; the message names file and line.
+            BundleError: a descriptor or a tool is wrong, or a guard, `tools` or an agent names a tool that does not
+                exist; the message names file and line.
             LooplineError: the options do not go together, or a model string is given.
         """
         services = self._run.services
@@ -229,9 +239,10 @@ class BaseWorkflow(Generic[Deps]):
             instructions = services.instructions or self.instructions
         try:
             own_preset = named_preset(preset)
-            check_limits(limits)
+            check_build_limits(limits)
         except LooplineError as error:
             raise ValueError(str(error)) from None
+        self._check_attributes()
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
@@ -240,7 +251,12 @@ class BaseWorkflow(Generic[Deps]):
             instructions=instructions,
             models=self._run.models.chain(model),
             allowed=tuple(
-                tuple(patterns) for patterns in (tools, configured.tools) if patterns is not None
+                patterns
+                for patterns in (
+                    None if tools is None else _patterns(BUILD_TOOLS, tools, caller_location()),
+                    configured.tools,
+                )
+                if patterns is not None
             ),
             preset=named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
@@ -270,8 +286,14 @@ class BaseWorkflow(Generic[Deps]):
         options = loop.options(run)
         self._begin_with_files(recorder, child)
         quota = child.quota if child else Quota()
+        guards = tuple(self.guards)
         toolset = await self._toolset(
-            loop, options, guarded_search(search) if search else None, recorder.conversation, quota
+            loop,
+            options,
+            guarded_search(search) if search else None,
+            recorder.conversation,
+            quota,
+            guards,
         )
         recorder.header = run.header(
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
@@ -291,7 +313,7 @@ class BaseWorkflow(Generic[Deps]):
             ),
             properties=services.properties.flat(),
             scratchpad=scratchpad,
-            guards=tuple(self.guards),
+            guards=guards,
             options=options,
             output=loop.output,
             spawn=partial(self._spawn, run, loop),
@@ -419,6 +441,7 @@ class BaseWorkflow(Generic[Deps]):
         search: KnowledgeSearch | FilteredSearch | None,
         conversation: ConversationKey,
         quota: Quota,
+        guards: Sequence[Guard],
     ) -> ToolSet:
         bundle_tools = await self._run.services.toolset(loop.tools_module)
         of_servers = await self._run.services.mcp_tools(loop.tools_module)
@@ -431,9 +454,14 @@ class BaseWorkflow(Generic[Deps]):
         others = (*of_properties, *of_servers.tools)
         if others:
             bundle_tools = ToolSet([*bundle_tools.values(), *others])
-        children = [] if loop.child_tools is None else [loop.child_tools]
-        for patterns in (*loop.allowed, *children):
-            bundle_tools = bundle_tools.allow(of_servers.without_missing(patterns))
+        allowed = [*loop.allowed]
+        if loop.child_tools is not None:
+            who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
+            allowed.append(_patterns(who, loop.child_tools))
+        named = (*chain.from_iterable(allowed), *tool_patterns(guards))
+        await self._check_names(named, KnownTools(frozenset(bundle_tools)) | of_servers.known)
+        for patterns in allowed:
+            bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), self._run.services.deps)
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
@@ -455,6 +483,32 @@ class BaseWorkflow(Generic[Deps]):
             built_in.append(MemoryTool(self._run.facts))
         built_in += self._crew_tools(loop, options, below)
         return ToolSet([*built_in, *bundle_tools.values()])
+
+    async def _check_names(self, patterns: Sequence[ToolPattern], known: KnownTools) -> None:
+        """Check that each pattern of the loop matches a tool of the bundle or of the loop, offered or not.
+
+        Raises:
+            BundleError: a pattern matches none; the message names the nearest.
+        """
+        unknown = KnownTools(LOOP_TOOLS | known.names).unknown(patterns)
+        if not unknown:
+            return
+        everything = known | await self._run.services.known_tools()
+        if problems := everything.problems(unknown):
+            raise BundleError(*problems)
+
+    def _check_attributes(self) -> None:
+        """Check that no attribute of this object is a misspelt setting that restricts the run.
+
+        Raises:
+            BundleError: one is; the message names the right one.
+        """
+        for name, near in misspelt_names(vars(self)):
+            if near in RESTRICTING:
+                kind = type(self).__name__
+                raise BundleError(
+                    f"{caller_location()}: {kind}.{name} means nothing, nearest is {near!r}"
+                )
 
     def _crew_tools(self, loop: LoopSpec, options: LoopOptions, below: int) -> list[Tool]:
         """Return the tools that have agents work, and those that hand the conversation over or check the answer."""
@@ -583,6 +637,35 @@ class BaseWorkflow(Generic[Deps]):
         if match is not None:
             await recorder.record_feedback(feedback, turn_number(match))
         return match
+
+
+@cache
+def build_parameters() -> frozenset[str]:
+    """Return the keywords of `build_react` without the limits."""
+    parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
+    return frozenset(
+        parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+    )
+
+
+def check_build_limits(limits: Limits) -> None:
+    """Check the limits that `build_react` is given: any keyword that it has no parameter for.
+
+    Raises:
+        LooplineError: a limit is out of its range, or a keyword is neither a limit nor another parameter.
+    """
+    for name in limits:
+        if name not in Limits.__annotations__:
+            nearest = nearest_name(name, [*Limits.__annotations__, *build_parameters()])
+            if nearest in build_parameters():
+                raise LooplineError(
+                    f"build_react has no parameter {name!r}, nearest is {nearest!r}"
+                )
+    check_limits(limits)
+
+
+def _patterns(setting: str, patterns: Iterable[str], location: str = "") -> tuple[ToolPattern, ...]:
+    return tuple(ToolPattern(setting, pattern, location) for pattern in patterns)
 
 
 _JSON = "application/json"

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loopline.bundle import (
+    ANY_TOOL,
+    LOOP_TOOLS,
     MCP_FILE,
     Installation,
     LoadedBundle,
@@ -38,6 +39,10 @@ from loopline.bundle import (
     loop_settings,
     make_deps,
     merged,
+    misspelt_attributes,
+    names_every_module,
+    tool_settings,
+    unknown_skills,
 )
 from loopline.cli.bundle_access import chosen_properties, open_bundle
 from loopline.cli.knowledge import index_line, vectors_line
@@ -56,12 +61,15 @@ from loopline.reader import ConversationView, Reader
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Timeline
 from loopline.tools import (
+    MCP,
     AskUser,
     Emission,
+    KnownTools,
     Outcome,
     Tool,
     ToolContext,
     ToolInvocation,
+    ToolPattern,
     ToolSet,
     check_deps,
 )
@@ -135,6 +143,7 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
                 findings.warnings += _unread_servers(bundle, loaded)
     except LooplineError as error:
         findings.add(error)
+        _add_unknown_names(loaded, findings)
     if findings.knowledge is not None:
         findings.warnings += findings.knowledge.warnings
     if choices.as_json:
@@ -171,8 +180,8 @@ def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
         )
     findings.warnings += findings.skills.warnings
     findings.agents = findings.attempt(partial(bundle_agents, loaded), Agents())
-    findings.warnings += _idle_patterns(findings)
     findings.problems += build_call_problems(loaded)
+    findings.problems += [text for text, _ in misspelt_attributes(loaded.bundle.workflow)]
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
@@ -192,13 +201,17 @@ def _skills_found(module: str, loaded: LoadedBundle, findings: Findings) -> Skil
     return Skills(skills.skills, (*skills.warnings, *unknown))
 
 
-def _idle_patterns(findings: Findings) -> Iterator[str]:
-    """Yield a warning for each pattern of an agent that matches no tool; tools of the loop and of servers come later."""
-    for agent in findings.agents.values():
-        for pattern in agent.tools or ():
-            later = pattern.startswith(("react.", "crew.", "mcp.", "web.", "*"))
-            if not later and not any(fnmatchcase(name, pattern) for name in findings.tools):
-                yield f"{agent.location}: the agent {agent.name!r} may call {pattern!r}, and no tool is called so"
+def _add_unknown_names(loaded: LoadedBundle, findings: Findings) -> None:
+    """Add the unknown names in settings of a bundle that cannot be opened; names of tools of MCP servers are left out."""
+    known = KnownTools(LOOP_TOOLS | frozenset(findings.tools), frozenset([f"{MCP}."]))
+    if not names_every_module(loaded, "tools"):
+        known |= ANY_TOOL
+    settings = findings.attempt(
+        lambda: list(tool_settings(loaded, findings.properties, findings.agents)),
+        list[ToolPattern](),
+    )
+    names = [*known.problems(settings), *unknown_skills(findings.agents, findings.skills)]
+    findings.add(BundleError(*names))
 
 
 def _tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.models import Json, JsonObject, dumps
+from loopline.names import caller_location, checks_keywords
 from loopline.react import Limits, check_limits
 from loopline.react.loop_options import Effort
 from loopline.skills import YamlDocument, YamlError, read_yaml
@@ -33,13 +34,15 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class Agent:
     """An agent: the definition of child runs that do one kind of work.
 
     `tools` are names, or patterns such as `shop.*`, of the bundle's tools that it may call, and `skills` those of the
     skills that it sees; None means all. `model` is a role of the bundle's models, such as `fast`. `effort` is its
-    reasoning effort and `limits` are its own limits. `location` is where it is written.
+    reasoning effort and `limits` are its own limits. `location` is where it is written, by default the file and line of the
+    call.
 
     With `files` "own" its workspace begins empty; with "read" it begins with its caller's `files/`, which it cannot change,
     and with "write" its changes come back. An agent that `leads` may be handed the conversation.
@@ -63,6 +66,8 @@ class Agent:
         Raises:
             LooplineError: a part of it is wrong; the message names the part.
         """
+        if not self.location:
+            object.__setattr__(self, "location", caller_location())
         if not _NAME.fullmatch(self.name):
             raise LooplineError(
                 f"name: an agent's name has a letter, then A-Z a-z 0-9 _ -, which {self.name[:80]!r} is not"

@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
-from loopline.bundle import EXECUTION, LoadedBundle, Properties, load_runtimes, no_programs
+from loopline.bundle import (
+    EXECUTION,
+    PROGRAMS_TOOLS,
+    LoadedBundle,
+    Properties,
+    load_runtimes,
+    no_programs,
+    tool_properties,
+)
 from loopline.clock import Clock
 from loopline.conversations import BackgroundCalls
 from loopline.errors import PropertyError
@@ -122,7 +130,7 @@ async def open_executions(
         limits=_limits(properties),
         effect=_effect(properties),
         approval_seconds=_number(properties, "approval_wait_s"),
-        patterns=_patterns(properties.at("execution.tools")),
+        patterns=_patterns(properties),
         bundle_id=loaded.bundle.id,
         bundle_root="" if loaded.folder is None else str(loaded.folder),
     )
@@ -175,11 +183,7 @@ def _number(properties: Properties, name: str) -> float:
     return float(value)
 
 
-def _patterns(value: Json) -> tuple[str, ...]:
-    match value:
-        case None:
-            return ("*",)
-        case list() if all(isinstance(item, str) for item in value):
-            return tuple(str(item) for item in value)
-        case _:
-            raise PropertyError(f"execution.tools must be a list of patterns, not {value!r}")
+def _patterns(properties: Properties) -> tuple[str, ...]:
+    tools = tool_properties(properties, PROGRAMS_TOOLS)
+    is_unset = properties.at(PROGRAMS_TOOLS) is None
+    return ("*",) if is_unset else tuple(tool.pattern for tool in tools)

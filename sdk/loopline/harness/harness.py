@@ -25,6 +25,7 @@ from loopline.bundle import (
     Setting,
     bundle_agents,
     call_load_hook,
+    check_restrictions,
     descriptor_modules,
     load,
     load_tools,
@@ -227,6 +228,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
+            tool_modules, skill_modules = await asyncio.to_thread(_modules, loaded)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
@@ -255,7 +257,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 graph=loaded.bundle.graph,
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
+                tool_modules=tool_modules,
             )
+            for module in tool_modules:
+                await servers.check_selections(module)
+            await check_restrictions(loaded, services, skill_modules)
             bundle = OpenBundle(loaded, services, sender)
             turns = await self._open_turns(log, bundle, redactor, stack)
             lessons = open_lessons(services, turns, log, stack)
@@ -267,7 +273,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 servers=servers,
                 lessons=lessons,
                 checks=InputChecks(self._caps, self._scanner, redactor),
-                readable_skills=cache(partial(_readable_skills, loaded, skills)),
+                readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
@@ -376,7 +382,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def server_tools(self) -> McpTools:
         """Return the tools of the bundle's MCP servers, and why some give none; one of which nothing is kept is started."""
         opened, tools, problems = self._open_now, dict[str, Tool](), list[str]()
-        for module in descriptor_modules(opened.loaded, "tools") or [""]:
+        for module in opened.services.tool_modules:
             of_servers = await opened.services.mcp_tools(module)
             tools |= {tool.spec.name: tool for tool in of_servers.tools}
             problems += of_servers.problems
@@ -385,7 +391,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def bundle_tools(self) -> Sequence[Tool]:
         """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""
         opened, tools = self._open_now, dict[str, Tool]()
-        for module in descriptor_modules(opened.loaded, "tools") or [""]:
+        for module in opened.services.tool_modules:
             tools |= await opened.services.toolset(module)
         others = (*opened.services.web.tools, *(await self.server_tools()).tools)
         return list({tool.spec.name: tool for tool in (*others, *tools.values())}.values())
@@ -498,8 +504,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
 
 
-def _readable_skills(loaded: LoadedBundle, skills: Callable[[str], Skills]) -> Skills:
-    modules = descriptor_modules(loaded, "skills") or [""]
+def _modules(loaded: LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the descriptor modules of tools and those of skills, of each kind an empty name if there is none."""
+    return descriptor_modules(loaded, "tools") or [""], descriptor_modules(loaded, "skills") or [""]
+
+
+def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:
     return Skills(tuple(skill for module in modules for skill in skills(module)))
 
 

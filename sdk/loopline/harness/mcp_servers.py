@@ -28,7 +28,7 @@ from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject
 from loopline.timeline.tasks import ThreadCache
-from loopline.tools import AskPerson, McpResult, McpTool
+from loopline.tools import AskPerson, McpResult, McpTool, is_tool_name
 
 if TYPE_CHECKING:
     from loopline.adapters.mcp.connection import McpConnection
@@ -87,7 +87,8 @@ class McpServers:
         """Return the tools that a descriptor module selects; without a selection those of every server.
 
         Raises:
-            BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
+            BundleError: `.mcp.json` or the descriptor is wrong, a server does not list a tool that is selected by its
+                name, or the extra is not installed.
         """
         selections = await self._selections(module)
         if selections == () or (selections is None and self._setup.file is None):
@@ -99,12 +100,29 @@ class McpServers:
             return McpTools()
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
+        down = {name for name, problem in zip(servers, problems, strict=True) if problem}
         tools: list[McpTool] = []
         for selection in selections:
-            chosen, missing = servers[selection.server_id].select(selection)
+            chosen, idle = servers[selection.server_id].select(selection)
             tools += chosen
-            problems += missing
-        return McpTools(tuple(tools), tuple(problem for problem in problems if problem))
+            problems += idle
+        return McpTools(
+            tuple(tools),
+            tuple(problem for problem in problems if problem),
+            frozenset(one.alias for one in selections if one.server_id in down),
+        )
+
+    async def check_selections(self, module: str) -> None:
+        """Check that `.mcp.json` declares each server that a descriptor module selects; none is started.
+
+        Raises:
+            BundleError: a server is unknown, or `.mcp.json` or the descriptor is wrong.
+        """
+        selections = await self._selections(module)
+        if selections:
+            await self._read_entries()
+            for selection in selections:
+                self._server(selection)
 
     async def sign_in(self, name: str, show: Callable[[str], None]) -> None:
         """Sign in to a server over HTTP: `show` gets the address that the user has to open.
@@ -185,7 +203,11 @@ class _SharedServer:
         return ""
 
     def select(self, selection: McpSelection) -> tuple[list[McpTool], list[str]]:
-        """Return the tools of the selection, and a line for each name that the server does not list."""
+        """Return the tools of the selection, and a line for each pattern that matches none of the server's.
+
+        Raises:
+            BundleError: the server lists no tool of a name without wildcards.
+        """
         kept = self._kept
         if kept is None:
             return [], []
@@ -266,12 +288,14 @@ class _SharedServer:
             for tool in kept.tools
             if any(fnmatchcase(tool.name, pattern) for pattern in selection.tools)
         ]
-        missing = [
-            f"The MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}."
+        idle = {
+            pattern: f"the MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}"
             for pattern in selection.tools
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
-        ]
-        return chosen, missing
+        }
+        if unknown := [text for pattern, text in idle.items() if is_tool_name(pattern)]:
+            raise BundleError(*(f"{selection.location}: {text}" for text in unknown))
+        return chosen, [f"T{text[1:]}." for text in idle.values()]
 
     def _keep(self, tools: KeptTools) -> None:
         """Use this list from the next turn on, and keep it if it is another one."""

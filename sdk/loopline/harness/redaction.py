@@ -10,6 +10,7 @@ from loopline.errors import PropertyError
 from loopline.harness.metered_models import OpenModels
 from loopline.models import ModelRegistry
 from loopline.models.redaction import RedactingModel, Redactor
+from loopline.names import nearest_hint
 from loopline.timeline import ConversationKey
 
 PROPERTY = "privacy.redact"
@@ -30,7 +31,8 @@ def chosen_redactor(properties: Properties) -> Redactor | None:
     names = [f"{kind}" for kind in setting] if isinstance(setting, list) else [f"{setting}"]
     unknown = [name for name in names if name not in KINDS]
     if unknown:
-        raise PropertyError(f"{PROPERTY} has {unknown[0]!r}: it may have {', '.join(KINDS)}")
+        hint = f"{nearest_hint(unknown[0], KINDS)}: it may have {', '.join(KINDS)}"
+        raise PropertyError(f"{PROPERTY} has {unknown[0]!r}, {hint}")
     return LibraryRedactor(names)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from loopline.bundle import BACKENDS, EXECUTION, Properties
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
+from loopline.names import nearest_hint
 from loopline.sandbox import Feature, Sandbox
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ def runtime_of(properties: Properties) -> Mapping[str, Json]:
     named = profiles if isinstance(profiles, dict) else {}
     values = named.get(str(profile))
     if not isinstance(values, dict):
-        names = ", ".join(named) or "there are none"
-        raise PropertyError(f"execution.runtime.default_profile is {profile!r}: {names}")
+        hint = nearest_hint(str(profile), named)
+        raise PropertyError(f"execution.runtime.default_profile is {profile!r}, {hint}")
     unknown = sorted(set(values) - set(chosen))
     if unknown:
-        raise PropertyError(f"execution.runtime.profiles.{profile} has no {unknown[0]!r}")
+        hint = nearest_hint(unknown[0], chosen)
+        raise PropertyError(f"execution.runtime.profiles.{profile} has no {unknown[0]!r}, {hint}")
     return {**chosen, **values}
 
 
@@ -67,7 +69,7 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
     mode, python = str(runtime["mode"]), str(properties.at("execution.python") or "")
     if mode not in ("", *BACKENDS):
         raise PropertyError(
-            f"execution.runtime.mode is {mode!r}: write one of {', '.join(BACKENDS)}"
+            f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, BACKENDS)}: write one of {', '.join(BACKENDS)}"
         )
     if mode in ("", "docker"):
         docker = _docker(_docker_settings(runtime, python))

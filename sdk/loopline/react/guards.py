@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import dropwhile
@@ -18,10 +18,11 @@ from msgspec.json import decode as decode_json
 
 from loopline.errors import LooplineError, WrongBundle
 from loopline.models import Json, JsonObject, dumps
+from loopline.names import caller_location
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import Effect, ToolCalled, ToolPending
-from loopline.tools import BoundTool, Outcome, Tool, ToolSet
+from loopline.tools import BoundTool, Outcome, Tool, ToolPattern, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -97,7 +98,7 @@ class Guards:
 
 def allow_only(patterns: Iterable[str]) -> Guard:
     """Deny every tool but those whose name matches, such as `shop.*`, and the loop's `OWN_TOOLS`."""
-    return _AllowOnly(_pattern_tuple(patterns))
+    return _AllowOnly(_pattern_tuple(patterns), location=caller_location())
 
 
 def read_only() -> Guard:
@@ -113,7 +114,7 @@ def rate_limit(limit: int, patterns: Iterable[str] = ("*",)) -> Guard:
     """
     if limit < 0:
         raise LooplineError(f"limit must be 0 or more, not {limit}")
-    return _RateLimit(limit, _pattern_tuple(patterns))
+    return _RateLimit(_pattern_tuple(patterns), limit, location=caller_location())
 
 
 def block_repeated_failures(limit: int = 3) -> Guard:
@@ -139,7 +140,7 @@ def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
         raise LooplineError(f"the question {question!r} is no template: {error}") from error
     if unknown := sorted(fields - {"tool", "arguments"}):
         raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {unknown[0]!r}")
-    return _AskBefore(_pattern_tuple(patterns), question)
+    return _AskBefore(_pattern_tuple(patterns), question, location=caller_location())
 
 
 class _UnchangedResult:
@@ -154,7 +155,9 @@ class _UnchangedResult:
 
 @dataclass(frozen=True, slots=True)
 class _AllowOnly(_UnchangedResult):
+    setting = "allow_only"
     patterns: tuple[str, ...]
+    location: str = field(default="", compare=False)
 
     async def before(self, call: GuardedCall) -> Verdict:
         if call.tool in OWN_TOOLS or _matches(call.tool, self.patterns):
@@ -174,8 +177,10 @@ class _ReadOnly(_UnchangedResult):
 
 @dataclass(frozen=True, slots=True)
 class _RateLimit(_UnchangedResult):
-    limit: int
+    setting = "rate_limit"
     patterns: tuple[str, ...]
+    limit: int
+    location: str = field(default="", compare=False)
 
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
@@ -206,8 +211,10 @@ class _BlockRepeatedFailures(_UnchangedResult):
 
 @dataclass(frozen=True, slots=True)
 class _AskBefore(_UnchangedResult):
+    setting = "ask_before"
     patterns: tuple[str, ...]
     question: str
+    location: str = field(default="", compare=False)
 
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
@@ -216,6 +223,19 @@ class _AskBefore(_UnchangedResult):
         if len(arguments) > LONGEST_ARGUMENTS:
             arguments = f"{arguments[:LONGEST_ARGUMENTS]}…"
         return Ask(self.question.format(tool=call.tool, arguments=arguments))
+
+
+def tool_patterns(guards: Iterable[Guard]) -> Iterator[ToolPattern]:
+    """Yield the names and patterns of tools in the ready-made guards; guards of another class name none."""
+    for guard in guards:
+        match guard:
+            case Guards(guards=inner):
+                yield from tool_patterns(inner)
+            case _AllowOnly() | _RateLimit() | _AskBefore():
+                for pattern in guard.patterns:
+                    yield ToolPattern(guard.setting, pattern, guard.location)
+            case _:
+                pass
 
 
 def _pattern_tuple(patterns: Iterable[str]) -> tuple[str, ...]:

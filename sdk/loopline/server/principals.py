@@ -19,6 +19,7 @@ from typing import Protocol
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
+from loopline.names import nearest_hint
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -31,6 +32,7 @@ PRIVILEGED = "privileged"
 """The role that may read the conversations of other users of its tenant and project."""
 KEY_PREFIX = "llk"
 _KEY = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
+_FIELDS = ("id", "sha256", "tenant", "project", "user", "roles", "expires")
 _log = logging.getLogger("loopline")
 _NO_DIGEST = "0" * 64
 
@@ -188,6 +190,10 @@ def read_keys(path: Path) -> list[StoredKey]:
 
 
 def _stored_key(row: Json, path: Path) -> StoredKey:
+    for name in row if isinstance(row, dict) else ():
+        if name not in _FIELDS:
+            hint = nearest_hint(name, _FIELDS)
+            raise LooplineError(f"{path}: a key has the unknown field {name!r}, {hint}")
     match row:
         case {
             "id": str(key_id),

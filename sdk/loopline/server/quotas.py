@@ -24,6 +24,7 @@ import msgspec
 from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.models import Capabilities, Model, ModelRegistry, Prompt, Reply, TextDelta, Usage
+from loopline.names import nearest_hint
 from loopline.react import (
     MIN_OUTPUT,
     Amount,
@@ -87,7 +88,8 @@ class DailyQuotas:
         names = [field.name for field in fields(cls)]
         for name, number in pairs:
             if name not in names:
-                raise LooplineError(f"no quota {name}={number}: the names are {', '.join(names)}")
+                hint = f"{nearest_hint(name, names)}: the names are {', '.join(names)}"
+                raise LooplineError(f"no quota {name}={number}, {hint}")
             if [each for each, _ in pairs].count(name) > 1:
                 raise LooplineError(f"the quota {name} is given twice")
         try:

@@ -5,7 +5,7 @@ from loopline.skills.folder_files import SkillFile, read_folder_file
 from loopline.skills.imports import with_imports
 from loopline.skills.places import FOLDER as SKILLS_FOLDER
 from loopline.skills.places import SkillPlace, with_places
-from loopline.skills.selection import REACT, SkillSelection, skill_selections
+from loopline.skills.selection import REACT, REACT_SHORT, SkillSelection, skill_selections
 from loopline.skills.skill import DEFAULT_NAMESPACE, DIGEST, Skill, read_skill
 from loopline.skills.skill import FILE as SKILL_FILE
 from loopline.skills.skills import Skills
@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_NAMESPACE",
     "DIGEST",
     "REACT",
+    "REACT_SHORT",
     "SKILLS_FOLDER",
     "SKILL_FILE",
     "Skill",

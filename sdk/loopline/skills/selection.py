@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import cast
 
 from loopline.errors import BundleError
+from loopline.names import nearest_name
 
 REACT = "solver.react.decision.v2"
 """The loop as a consumer of skills; `react` is short for it."""
@@ -20,7 +19,6 @@ HIDDEN = "internal"
 """The namespace whose skills are hidden unless a pattern enables them."""
 
 _KEYS = ("enabled", "disabled")
-_GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +40,12 @@ class SkillSelection:
         return _matches(pattern, namespace, id)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns without wildcards that match none of these skills."""
+        """Return the patterns that match none of these skills, which are pairs of namespace and id."""
         skills = list(names)
         return [
             pattern
             for pattern in (*(self.enabled or ()), *self.disabled)
-            if not _GLOB.search(pattern)
-            and not any(_matches(pattern, namespace, id) for namespace, id in skills)
+            if not any(_matches(pattern, namespace, id) for namespace, id in skills)
         ]
 
 
@@ -77,7 +74,7 @@ def _selection(consumer: str, patterns: object) -> SkillSelection:
     settings = cast("Mapping[object, object]", patterns)
     for key in settings:
         if key not in _KEYS:
-            near = get_close_matches(str(key), _KEYS, 1, 0.0)[0]
+            near = nearest_name(str(key), _KEYS)
             raise BundleError(f"{consumer!r} has the unknown key {key!r}, nearest is {near!r}")
     if len(settings) > 1:
         raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")

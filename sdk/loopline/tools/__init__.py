@@ -59,6 +59,7 @@ from loopline.tools.tool import (
     check_deps,
     tool,
 )
+from loopline.tools.tool_names import KnownTools, ToolPattern, is_tool_name, may_begin
 from loopline.tools.tool_selection import (
     REQUEST_TOOLS,
     SELECT_ABOVE,
@@ -100,6 +101,7 @@ __all__ = [
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
+    "KnownTools",
     "McpFile",
     "McpResult",
     "McpServer",
@@ -128,6 +130,7 @@ __all__ = [
     "ToolContext",
     "ToolFunction",
     "ToolInvocation",
+    "ToolPattern",
     "ToolProxy",
     "ToolSelection",
     "ToolSet",
@@ -143,6 +146,8 @@ __all__ = [
     "check_deps",
     "custom_event",
     "deps_problem",
+    "is_tool_name",
+    "may_begin",
     "provider_names",
     "requested_tools",
     "select_tools",

@@ -20,7 +20,6 @@ LONGEST_PROVIDER_NAME = 64
 _PLAIN = re.compile(r"(?:mcp\.(?=[A-Za-z0-9_-]++\.))?[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
 _AMBIGUOUS = re.compile(r"__|_\.|\._|\.\.")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
-_GLOB = re.compile(r"[*?\[]")
 _DIGEST = 12
 
 
@@ -128,16 +127,8 @@ class ToolSet(Mapping[str, Tool]):
         return self._tools[name]
 
     def allow(self, patterns: Iterable[str]) -> ToolSet:
-        """Return the tools whose name is given, or matches a pattern such as `shop.*`.
-
-        Raises:
-            BundleError: a name without wildcards belongs to no tool.
-        """
+        """Return the tools whose name is given, or matches a pattern such as `shop.*`."""
         allowed = tuple(patterns)
-        for pattern in allowed:
-            if not _GLOB.search(pattern) and pattern not in self._tools:
-                nearest = nearest_first(pattern, self._tools)
-                raise BundleError(f"no tool {pattern!r} to allow: here only {nearest}")
         return ToolSet(
             tool
             for name, tool in self._tools.items()

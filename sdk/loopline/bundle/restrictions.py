@@ -1,0 +1,100 @@
+"""The settings that restrict a bundle by names, and the check that each name is the name of something it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from loopline.bundle.build_calls import build_call_problems, names_every_module, tool_lists
+from loopline.bundle.load import LoadedBundle
+from loopline.bundle.prepared_run import Services
+from loopline.bundle.properties import PROGRAMS_TOOLS, Properties, loop_settings, tool_properties
+from loopline.bundle.workflow_names import RESTRICTING, misspelt_attributes
+from loopline.crew import Agents
+from loopline.errors import BundleError
+from loopline.names import nearest_hint
+from loopline.react import Guard, tool_patterns
+from loopline.skills import Skill, SkillSelection
+from loopline.tools import MCP, KnownTools, ToolPattern, may_begin
+
+ANY_TOOL = KnownTools(frozenset(), frozenset([""]))
+"""Tools of which nothing is known before a loop is built."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """What the code of a bundle says without running; a module is only known later if its name is no literal."""
+
+    tools: Sequence[ToolPattern]
+    problems: Sequence[str]
+    names_tool_modules: bool
+    names_skill_modules: bool
+
+
+async def check_restrictions(
+    loaded: LoadedBundle, services: Services, skill_modules: Sequence[str]
+) -> None:
+    """Check each name in the settings that restrict the bundle.
+
+    MCP servers are started only if a name of one of their tools is to be checked. What can only be known when a loop is
+    built is checked there.
+
+    Raises:
+        BundleError: names are unknown; it has a problem for each, with file and line and the nearest name.
+    """
+    settings = await asyncio.to_thread(_read_settings, loaded, services)
+    known = await services.known_tools(asks_servers=False)
+    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known.unknown(settings.tools)):
+        known = await services.known_tools()
+    if not settings.names_tool_modules:
+        known |= ANY_TOOL
+    skills = [skill for module in skill_modules for skill in await services.skills(module)]
+    agents = services.agents if settings.names_skill_modules else Agents()
+    problems = [
+        *settings.problems,
+        *known.problems(settings.tools),
+        *unknown_skills(agents, skills),
+    ]
+    if problems:
+        raise BundleError(*problems)
+
+
+def _read_settings(loaded: LoadedBundle, services: Services) -> _Settings:
+    attributes = misspelt_attributes(loaded.bundle.workflow)
+    return _Settings(
+        tools=list(tool_settings(loaded, services.properties, services.agents)),
+        problems=[
+            *build_call_problems(loaded),
+            *(text for text, near in attributes if near in RESTRICTING),
+        ],
+        names_tool_modules=names_every_module(loaded, "tools"),
+        names_skill_modules=names_every_module(loaded, "skills"),
+    )
+
+
+def tool_settings(
+    loaded: LoadedBundle, properties: Properties, agents: Agents
+) -> Iterator[ToolPattern]:
+    """Yield the names and patterns of tools in the guards, agents, properties and literal lists of the bundle."""
+    guards: object = loaded.bundle.workflow.guards
+    if isinstance(guards, list | tuple):  # others are known when a turn runs
+        yield from tool_patterns(cast("Sequence[Guard]", guards))
+    for agent in agents.values():
+        for pattern in agent.tools or ():
+            yield ToolPattern(f"the agent {agent.name!r}", pattern, agent.location)
+    yield from loop_settings(properties).tools or ()
+    yield from tool_properties(properties, PROGRAMS_TOOLS)
+    yield from tool_lists(loaded)
+
+
+def unknown_skills(agents: Agents, skills: Iterable[Skill]) -> Iterator[str]:
+    """Yield a message for each pattern of an agent that matches no skill, with file and line and the nearest name."""
+    names = {skill.full_id: (skill.namespace, skill.id) for skill in skills}
+    for agent in agents.values():
+        for pattern in SkillSelection(enabled=tuple(agent.skills or ())).unmatched(names.values()):
+            yield (
+                f"{agent.location}: the agent {agent.name!r}: no skill is called {pattern!r}, "
+                f"{nearest_hint(pattern, names)}"
+            )

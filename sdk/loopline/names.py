@@ -1,0 +1,69 @@
+"""Names that an author writes: the nearest known name, and the place in the author's code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import wraps
+from types import FrameType
+from typing import Any, TypeVar
+
+ALIKE = 0.6
+"""The similarity, from 0 to 1, from which an unknown keyword is taken for a misspelt one."""
+
+_PACKAGE = "loopline"
+
+T = TypeVar("T")
+
+
+def nearest_name(name: str, names: Iterable[str], similarity: float = 0.0) -> str:
+    """Return the name that is most like `name`; empty if none has that similarity, from 0 to 1."""
+    near = get_close_matches(name, list(names), 1, similarity)
+    return near[0] if near else ""
+
+
+def nearest_hint(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: `nearest is 'tea.order'`, or that there are no names."""
+    near = nearest_name(name, names)
+    return f"nearest is {near!r}" if near else "there are none"
+
+
+def caller_module() -> str:
+    """Return the name of the innermost module outside of Loopline that is calling; empty if there is none."""
+    frame = _caller()
+    return "" if frame is None else str(frame.f_globals["__name__"])
+
+
+def caller_location() -> str:
+    """Return `file:line` of the innermost code outside of Loopline that is calling; empty if there is none."""
+    frame = _caller()
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _caller() -> FrameType | None:
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in (_PACKAGE, "dataclasses"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def checks_keywords(kind: type[T]) -> type[T]:
+    """Have a class refuse an unknown keyword with a TypeError that names the nearest parameter."""
+    create: Any = vars(kind)["__init__"]
+    names = list(inspect.signature(create).parameters)[1:]
+
+    @wraps(create)
+    def create_checked(self: object, *positional: object, **keywords: object) -> None:
+        for name in keywords:
+            if name not in names:
+                near = nearest_name(name, names, ALIKE)
+                hint = f", nearest is {near!r}" if near else f": it has {', '.join(names)}"
+                raise TypeError(f"{kind.__name__} has no parameter {name!r}{hint}")
+        create(self, *positional, **keywords)
+
+    type.__setattr__(kind, "__init__", create_checked)
+    return kind
