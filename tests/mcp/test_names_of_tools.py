@@ -11,10 +11,12 @@ import pytest
 
 from loopline import Agent, BaseWorkflow, Bundle, BundleError, Harness, ask_before
 from loopline.bundle import Setting
+from loopline.models import Json
 from loopline.react import Guard
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.authoring.bundle_files import write
-from tests.mcp.served import SDK, Served, sdk
+from tests.doors.command import Loopline
+from tests.mcp.served import PLAIN, Served, plain
 
 LATER = "later.py"
 
@@ -23,8 +25,8 @@ LATER = "later.py"
 def served(tmp_path: Path) -> Served:
     """A folder with a server that works, and one whose program is not there yet."""
     served = Served(tmp_path)
-    later = {"command": sys.executable, "args": [str(tmp_path / LATER)]}
-    served.declare({"calc": sdk(), "later": later})
+    later: dict[str, Json] = {"command": sys.executable, "args": [str(tmp_path / LATER), "works"]}
+    served.declare({"desk": plain("works"), "later": later})
     return served
 
 
@@ -65,58 +67,43 @@ async def complaint(served: Served, bundle: Bundle | Path) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("mcp.calc.ad", "no tool is called 'mcp.calc.ad', nearest is 'mcp.calc.add'"),
-        ("mcp.calc.ad?x*", "no tool matches 'mcp.calc.ad?x*', nearest is 'mcp.calc.add'"),
-        ("mcp.clac.add", "no tool is called 'mcp.clac.add', nearest is 'mcp.calc.add'"),
-        ("mcp.clac.*", "no tool matches 'mcp.clac.*', nearest is 'mcp."),
-    ],
-)
-async def test_an_unknown_tool_of_a_server_is_refused_when_the_bundle_opens(
-    served: Served, name: str, problem: str
-) -> None:
-    said = await complaint(served, guarded(name))
-    assert said.startswith(f"{__file__}:")
-    assert f": ask_before: {problem}" in said
+async def test_unknown_tools_of_servers_are_refused_when_the_bundle_opens(served: Served) -> None:
+    agent = Agent(name="a", description="A.", tools=["mcp.desk.wrok"])
+    names = ["mcp.desk.wrok", "mcp.desk.wr*", "mcp.dsek.work", "mcp.dsek.*"]
+    problems = (await complaint(served, guarded(*names, agents=[agent]))).splitlines()
+    assert all(problem.startswith(f"{__file__}:") for problem in problems)
+    assert [problem.split(": ", 1)[1] for problem in problems] == [
+        "ask_before: no tool is called 'mcp.desk.wrok', nearest is 'mcp.desk.work'",
+        "ask_before: no tool matches 'mcp.desk.wr*', nearest is 'mcp.desk.work'",
+        "ask_before: no tool is called 'mcp.dsek.work', nearest is 'mcp.desk.work'",
+        "ask_before: no tool matches 'mcp.dsek.*', nearest is 'mcp.desk.work'",
+        "the agent 'a': no tool is called 'mcp.desk.wrok', nearest is 'mcp.desk.work'",
+    ]
 
 
-async def test_an_unknown_tool_of_an_agent_is_refused_when_the_bundle_opens(served: Served) -> None:
-    agent = Agent(name="a", description="A.", tools=["mcp.calc.ad"])
-    assert agent.location.startswith(f"{__file__}:")
-    assert await complaint(served, guarded("*", agents=[agent])) == (
-        f"{agent.location}: the agent 'a': no tool is called 'mcp.calc.ad', nearest is 'mcp.calc.add'"
-    )
-
-
-@pytest.mark.parametrize("name", ["mcp.calc.add", "mcp.calc.a*", "mcp.*", "mcp.later.tea"])
-async def test_a_tool_that_a_server_has_or_may_have_later_can_be_named(
-    served: Served, name: str
-) -> None:
-    async with opened(served, guarded(name)):
+async def test_tools_that_a_server_has_or_may_have_later_can_be_named(served: Served) -> None:
+    async with opened(served, guarded("mcp.desk.work", "mcp.desk.w*", "mcp.*", "mcp.later.tea")):
         pass
 
 
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
-        ("mcp.later.add", "paused"),
-        ("mcp.later.ad", "no tool is called 'mcp.later.ad', nearest is 'mcp.later.add'"),
+        ("mcp.later.work", "paused"),
+        ("mcp.later.wrok", "no tool is called 'mcp.later.wrok', nearest is 'mcp.later.work'"),
     ],
 )
 async def test_a_name_is_decided_once_the_server_can_be_reached(
     served: Served, name: str, outcome: str
 ) -> None:
-    model = ScriptedModel(["Ok.", Call("mcp.later.add", a=1, b=2)], strict=False)
+    model = ScriptedModel(["Ok.", Call("mcp.later.work")], strict=False)
     clock = FakeClock()
     async with opened(served, guarded(name), model, clock) as harness:
         assert (await harness.conversation("c1").say("Go!")).answer == "Ok."
-        program = f"import runpy\nrunpy.run_path({str(SDK)!r}, run_name='__main__')\n"
-        (served.folder / LATER).write_text(program)
+        (served.folder / LATER).write_text(PLAIN.read_text("utf-8"))
         clock.advance(60)  # a server that failed is not started again at once
         try:
-            said = (await harness.conversation("c2").say("Go!")).exit_reason
+            said = f"{(await harness.conversation('c2').say('Go!')).exit_reason}"
         except BundleError as error:
             said = f"{error}"
     assert said.endswith(outcome)
@@ -126,32 +113,32 @@ async def test_a_name_is_decided_once_the_server_can_be_reached(
     ("spec", "problem"),
     [
         (
-            '{"server_id": "calc", "tools": ["ad"]}',
-            "the MCP server 'calc' has no tool 'ad': nearest is 'add'",
+            '{"server_id": "desk", "tools": ["wrok"]}',
+            "The MCP server 'desk' has no tool 'wrok': nearest is 'work'.",
         ),
-        ('{"server_id": "clac"}', "no server 'clac' in "),
+        ('{"server_id": "dsek"}', "no server 'dsek' in "),
     ],
 )
-async def test_a_selection_names_servers_and_tools_that_there_are(
+async def test_a_selection_of_an_unknown_server_or_tool_is_an_error_of_check(
     served: Served, spec: str, problem: str
 ) -> None:
-    folder = write(
-        served.folder / "guide",
-        {
-            "__init__.py": """
-                from loopline import BaseWorkflow, Bundle, ask_before
+    guide = {
+        "__init__.py": """
+            from loopline import BaseWorkflow, Bundle
 
-                class Guide(BaseWorkflow):
-                    guards = [ask_before(["mcp.calc.*"])]
+            class Guide(BaseWorkflow):
+                async def process(self, payload):
+                    react = await self.build_react(tools_module="guide.tools_descriptor")
+                    return await react.run(payload)
 
-                    async def process(self, payload):
-                        react = await self.build_react(tools_module="guide.tools_descriptor")
-                        return await react.run(payload)
-
-                bundle = Bundle(id="guide", workflow=Guide)
-            """,
-            "tools_descriptor.py": f"TOOLS_SPECS = []\nMCP_TOOL_SPECS = [{spec}]\n",
-        },
-    )
-    said = await complaint(served, folder)
-    assert said.startswith(f"{folder / 'tools_descriptor.py'}:2: {problem}")
+            bundle = Bundle(id="guide", workflow=Guide)
+        """,
+        "tools_descriptor.py": f"TOOLS_SPECS = []\nMCP_TOOL_SPECS = [{spec}]\n",
+    }
+    folder = write(served.folder / "guide", guide)
+    run = Loopline(served.folder)
+    for _ in range(
+        2
+    ):  # the second time the list of tools is stored, so the bundle is not even opened
+        ran = run("check", "guide", "--prop", f"mcp.file={served.folder / '.mcp.json'}")
+        assert (ran.code, f"{folder / 'tools_descriptor.py'}:2: {problem}" in ran.err) == (1, True)

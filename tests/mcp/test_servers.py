@@ -216,7 +216,7 @@ async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None
     )
     (folder / "tools_descriptor.py").write_text(
         "TOOLS_SPECS = []\n"
-        'MCP_TOOL_SPECS = [{"server_id": "calc", "alias": "sums", "tools": ["ad*", "tea*"]}]\n'
+        'MCP_TOOL_SPECS = [{"server_id": "calc", "alias": "sums", "tools": ["ad*", "tea"]}]\n'
     )
     model = ScriptedModel([Say("Done.")])
     properties = {"mcp.file": str(tmp_path / ".mcp.json")}
@@ -228,7 +228,7 @@ async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None
         ]
     names = [tool.name for tool in model.requests[0].tools]
     assert [name for name in names if name.startswith("mcp.")] == ["mcp.sums.add"]
-    assert notices == ["The MCP server 'calc' has no tool 'tea*': nearest is 'note'."]
+    assert notices == ["The MCP server 'calc' has no tool 'tea': nearest is 'note'."]
 
 
 async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: Served) -> None:

@@ -170,7 +170,10 @@ async def test_a_child_that_cannot_be_wired_is_an_error_that_the_parent_reads() 
         talk = harness.conversation("c")
         assert (await talk.say("go")).answer == "No."
         ((status, text),) = await results(talk)
-        assert (status, "c~c1 failed: no tool 'play.lok'" in text) == ("error", True)
+        assert (status, "c~c1 failed: a child run: no tool is called 'play.lok'" in text) == (
+            "error",
+            True,
+        )
         assert await exits(harness.conversation("c~c1")) == ["error"]
 
 

@@ -11,7 +11,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Literal, cast
 
 from loopline.bundle.load import LoadedBundle
-from loopline.bundle.workflow import BUILD_TOOLS, build_parameters, check_build_limits
+from loopline.bundle.loop_checks import BUILD_TOOLS, build_parameters, check_build_limits
+from loopline.bundle.workflow import BaseWorkflow
 from loopline.bundle.workflow_names import workflow_classes
 from loopline.errors import LooplineError
 from loopline.react import Limits, named_preset
@@ -75,7 +76,7 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
     own = {file.resolve() for file in bundle.code}
     for workflow in workflow_classes(bundle.bundle.workflow):
         module = sys.modules.get(workflow.__module__)
-        source = None if module is None else module.__file__
+        source = None if module is None else _file_of(module)
         if source is None or Path(source).resolve() not in own:
             return False
     for file, call in _calls(bundle):
@@ -99,16 +100,16 @@ def _check(argument: ast.keyword) -> None:
     import ast
 
     name = argument.arg
-    if name is None or (name in build_parameters() and name != "preset"):
+    if name is None or (name in build_parameters(BaseWorkflow.build_react) and name != "preset"):
         return
     try:
         value: object = ast.literal_eval(argument.value)
     except ValueError:  # it is known only when it runs
         if name != "preset" and name not in Limits.__annotations__:
-            check_build_limits(cast("Limits", {name: None}))
+            check_build_limits(cast("Limits", {name: None}), BaseWorkflow.build_react)
         return
     if name != "preset":
-        check_build_limits(cast("Limits", {name: value}))
+        check_build_limits(cast("Limits", {name: value}), BaseWorkflow.build_react)
     elif isinstance(value, str):
         named_preset(value)
 
@@ -175,7 +176,13 @@ def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
 
 
 def _is_in(module: ModuleType, file: Path) -> bool:
-    return module.__file__ is not None and Path(module.__file__).resolve() == file.resolve()
+    source = _file_of(module)
+    return source is not None and Path(source).resolve() == file.resolve()
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """Return the file of a module; a prompt's `__main__` has none."""
+    return getattr(module, "__file__", None)
 
 
 def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:

@@ -91,12 +91,14 @@ LOOP_TOOLS = frozenset(
 class McpTools(Struct, frozen=True):
     """The tools of MCP servers that a run may use, and what is wrong with servers that give none.
 
-    `unavailable` are the aliases of those servers: their tools are known later.
+    `unavailable` are the aliases of those servers: their tools are known later. `unknown` has an error, with file and
+    line, for each selected name that a server does not have.
     """
 
     tools: tuple[Tool, ...] = ()
     problems: tuple[str, ...] = ()
     unavailable: frozenset[str] = frozenset()
+    unknown: tuple[str, ...] = ()
 
     @property
     def known(self) -> KnownTools:

@@ -425,4 +425,4 @@ def tool_properties(properties: Properties, name: str) -> tuple[ToolPattern, ...
         case list() if all(isinstance(tool, str) for tool in tools):
             return tuple(ToolPattern(name, str(tool), location) for tool in tools)
         case _:
-            raise PropertyError(f"{name} must be a list of names of tools, not {tools!r}")
+            raise PropertyError(f"{name} must be a list of patterns, such as shop.*, not {tools!r}")

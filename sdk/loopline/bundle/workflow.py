@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Unpack, cast
@@ -24,9 +23,15 @@ from loopline.bundle.loop import (
     guarded_search,
     system_text,
 )
-from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, PreparedRun
+from loopline.bundle.loop_checks import (
+    BUILD_TOOLS,
+    check_attributes,
+    check_build_limits,
+    check_tools,
+    named_tools,
+)
+from loopline.bundle.prepared_run import McpTools, PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.bundle.workflow_names import RESTRICTING, misspelt_names
 from loopline.crew import (
     Agent,
     Agents,
@@ -40,12 +45,12 @@ from loopline.crew import (
     own_turn_tools,
     with_cache,
 )
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
-from loopline.names import caller_location, nearest_name
+from loopline.names import caller_location
 from loopline.react import (
     Child,
     Context,
@@ -63,11 +68,9 @@ from loopline.react import (
     ToolRuntime,
     TurnPayload,
     TurnResult,
-    check_limits,
     make_completion,
     named_preset,
     result,
-    tool_patterns,
 )
 from loopline.reader import KnowledgeRead, Reader
 from loopline.timeline import (
@@ -103,7 +106,6 @@ from loopline.tools import (
     SearchFilesTool,
     SearchTool,
     Tool,
-    ToolPattern,
     ToolSet,
     WriteTool,
     check_deps,
@@ -114,8 +116,6 @@ Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
 NO_SERVER = "mcp_unavailable"
-BUILD_TOOLS = "build_react(tools=…)"
-"""What errors call the list of tools that a workflow allows a loop."""
 _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
@@ -239,10 +239,10 @@ class BaseWorkflow(Generic[Deps]):
             instructions = services.instructions or self.instructions
         try:
             own_preset = named_preset(preset)
-            check_build_limits(limits)
+            check_build_limits(limits, BaseWorkflow.build_react)
         except LooplineError as error:
             raise ValueError(str(error)) from None
-        self._check_attributes()
+        check_attributes(self)
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
@@ -253,7 +253,7 @@ class BaseWorkflow(Generic[Deps]):
             allowed=tuple(
                 patterns
                 for patterns in (
-                    None if tools is None else _patterns(BUILD_TOOLS, tools, caller_location()),
+                    None if tools is None else named_tools(BUILD_TOOLS, tools, caller_location()),
                     configured.tools,
                 )
                 if patterns is not None
@@ -457,9 +457,11 @@ class BaseWorkflow(Generic[Deps]):
         allowed = [*loop.allowed]
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
-            allowed.append(_patterns(who, loop.child_tools))
+            allowed.append(named_tools(who, loop.child_tools))
         named = (*chain.from_iterable(allowed), *tool_patterns(guards))
-        await self._check_names(named, KnownTools(frozenset(bundle_tools)) | of_servers.known)
+        await check_tools(
+            self._run.services, named, KnownTools(frozenset(bundle_tools)) | of_servers.known
+        )
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), self._run.services.deps)
@@ -483,32 +485,6 @@ class BaseWorkflow(Generic[Deps]):
             built_in.append(MemoryTool(self._run.facts))
         built_in += self._crew_tools(loop, options, below)
         return ToolSet([*built_in, *bundle_tools.values()])
-
-    async def _check_names(self, patterns: Sequence[ToolPattern], known: KnownTools) -> None:
-        """Check that each pattern of the loop matches a tool of the bundle or of the loop, offered or not.
-
-        Raises:
-            BundleError: a pattern matches none; the message names the nearest.
-        """
-        unknown = KnownTools(LOOP_TOOLS | known.names).unknown(patterns)
-        if not unknown:
-            return
-        everything = known | await self._run.services.known_tools()
-        if problems := everything.problems(unknown):
-            raise BundleError(*problems)
-
-    def _check_attributes(self) -> None:
-        """Check that no attribute of this object is a misspelt setting that restricts the run.
-
-        Raises:
-            BundleError: one is; the message names the right one.
-        """
-        for name, near in misspelt_names(vars(self)):
-            if near in RESTRICTING:
-                kind = type(self).__name__
-                raise BundleError(
-                    f"{caller_location()}: {kind}.{name} means nothing, nearest is {near!r}"
-                )
 
     def _crew_tools(self, loop: LoopSpec, options: LoopOptions, below: int) -> list[Tool]:
         """Return the tools that have agents work, and those that hand the conversation over or check the answer."""
@@ -637,35 +613,6 @@ class BaseWorkflow(Generic[Deps]):
         if match is not None:
             await recorder.record_feedback(feedback, turn_number(match))
         return match
-
-
-@cache
-def build_parameters() -> frozenset[str]:
-    """Return the keywords of `build_react` without the limits."""
-    parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
-    return frozenset(
-        parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
-    )
-
-
-def check_build_limits(limits: Limits) -> None:
-    """Check the limits that `build_react` is given: any keyword that it has no parameter for.
-
-    Raises:
-        LooplineError: a limit is out of its range, or a keyword is neither a limit nor another parameter.
-    """
-    for name in limits:
-        if name not in Limits.__annotations__:
-            nearest = nearest_name(name, [*Limits.__annotations__, *build_parameters()])
-            if nearest in build_parameters():
-                raise LooplineError(
-                    f"build_react has no parameter {name!r}, nearest is {nearest!r}"
-                )
-    check_limits(limits)
-
-
-def _patterns(setting: str, patterns: Iterable[str], location: str = "") -> tuple[ToolPattern, ...]:
-    return tuple(ToolPattern(setting, pattern, location) for pattern in patterns)
 
 
 _JSON = "application/json"

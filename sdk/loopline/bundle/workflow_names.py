@@ -63,7 +63,7 @@ def _location(kind: type, attribute: str) -> str:
     import ast
 
     module = sys.modules.get(kind.__module__)
-    name = None if module is None else module.__file__
+    name: str | None = getattr(module, "__file__", None)
     if name is None or not Path(name).is_file():
         return kind.__module__
     for node in ast.walk(ast.parse(Path(name).read_bytes())):

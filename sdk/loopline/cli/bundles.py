@@ -139,6 +139,7 @@ async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
             _check_dependencies(loaded, harness.deps, findings)
             findings.servers = await harness.server_tools()
             findings.warnings += findings.servers.problems
+            findings.problems += findings.servers.unknown
             if not findings.properties.at("mcp.file"):
                 findings.warnings += _unread_servers(bundle, loaded)
     except LooplineError as error:

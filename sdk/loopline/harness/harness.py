@@ -39,7 +39,7 @@ from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
-from loopline.harness.cassette import Cassette, open_cassette
+from loopline.harness.cassette import Cassette, OpenCassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.embedders import Embedders
 from loopline.harness.executions import open_background, open_executions
@@ -200,10 +200,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            tape = await self._open_cassette() if self._open_cassette is not None else None
-            if tape is not None:
-                stack.push_async_callback(tape.file.close)
-                self._choose, self._clock = tape.choose, tape.clock
+            tape = await self._open_tape(stack)
             await asyncio.to_thread(warm_codec)
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
             loaded = await asyncio.to_thread(load, self._source)
@@ -259,8 +256,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 host_file=self._host_file,
                 tool_modules=tool_modules,
             )
-            for module in tool_modules:
-                await servers.check_selections(module)
+            await asyncio.gather(*map(servers.check_selections, tool_modules))
             await check_restrictions(loaded, services, skill_modules)
             bundle = OpenBundle(loaded, services, sender)
             turns = await self._open_turns(log, bundle, redactor, stack)
@@ -279,6 +275,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    async def _open_tape(self, stack: AsyncExitStack) -> OpenCassette | None:
+        """Open the cassette, if there is one, whose models and clock take the place of the others; the stack closes it."""
+        tape = await self._open_cassette() if self._open_cassette is not None else None
+        if tape is not None:
+            stack.push_async_callback(tape.file.close)
+            self._choose, self._clock = tape.choose, tape.clock
+        return tape
 
     def _guarded_models(
         self, redactor: Redactor | None
@@ -382,11 +386,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def server_tools(self) -> McpTools:
         """Return the tools of the bundle's MCP servers, and why some give none; one of which nothing is kept is started."""
         opened, tools, problems = self._open_now, dict[str, Tool](), list[str]()
+        unknown = list[str]()
         for module in opened.services.tool_modules:
             of_servers = await opened.services.mcp_tools(module)
             tools |= {tool.spec.name: tool for tool in of_servers.tools}
             problems += of_servers.problems
-        return McpTools(tuple(tools.values()), tuple(dict.fromkeys(problems)))
+            unknown += of_servers.unknown
+        return McpTools(
+            tuple(tools.values()),
+            tuple(dict.fromkeys(problems)),
+            unknown=tuple(dict.fromkeys(unknown)),
+        )
 
     async def bundle_tools(self) -> Sequence[Tool]:
         """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""

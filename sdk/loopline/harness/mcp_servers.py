@@ -87,8 +87,7 @@ class McpServers:
         """Return the tools that a descriptor module selects; without a selection those of every server.
 
         Raises:
-            BundleError: `.mcp.json` or the descriptor is wrong, a server does not list a tool that is selected by its
-                name, or the extra is not installed.
+            BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
         """
         selections = await self._selections(module)
         if selections == () or (selections is None and self._setup.file is None):
@@ -102,27 +101,37 @@ class McpServers:
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
         down = {name for name, problem in zip(servers, problems, strict=True) if problem}
         tools: list[McpTool] = []
+        unknown: list[str] = []
         for selection in selections:
-            chosen, idle = servers[selection.server_id].select(selection)
+            chosen, missing = servers[selection.server_id].select(selection)
             tools += chosen
-            problems += idle
+            problems += missing.values()
+            unknown += _unknown(selection, missing)
         return McpTools(
             tuple(tools),
             tuple(problem for problem in problems if problem),
             frozenset(one.alias for one in selections if one.server_id in down),
+            tuple(unknown),
         )
 
     async def check_selections(self, module: str) -> None:
-        """Check that `.mcp.json` declares each server that a descriptor module selects; none is started.
+        """Check that `.mcp.json` declares each server that a descriptor module selects, and the names of their tools.
+
+        No server is started: names of tools are checked if a list of the server's tools was stored before.
 
         Raises:
-            BundleError: a server is unknown, or `.mcp.json` or the descriptor is wrong.
+            BundleError: a server or a tool is unknown, or `.mcp.json` or the descriptor is wrong.
         """
-        selections = await self._selections(module)
-        if selections:
-            await self._read_entries()
-            for selection in selections:
-                self._server(selection)
+        selections, unknown = await self._selections(module), list[str]()
+        if not selections:
+            return
+        await self._read_entries()
+        for selection in selections:
+            server = self._server(selection)
+            await server.read_kept()
+            unknown += _unknown(selection, server.select(selection)[1])
+        if unknown:
+            raise BundleError(*unknown)
 
     async def sign_in(self, name: str, show: Callable[[str], None]) -> None:
         """Sign in to a server over HTTP: `show` gets the address that the user has to open.
@@ -183,7 +192,7 @@ class _SharedServer:
         self._setup = setup
         self._digest = entry.digest
         self._kept: KeptTools | None = None
-        self._chosen: dict[McpSelection, tuple[KeptTools, list[McpTool], list[str]]] = {}
+        self._chosen: dict[McpSelection, tuple[KeptTools, list[McpTool], Mapping[str, str]]] = {}
         self._connection: McpConnection | None = None
         self._reading = asyncio.Lock()
         self._connecting = asyncio.Lock()
@@ -192,9 +201,8 @@ class _SharedServer:
 
     async def ensure_tools(self) -> str:
         """Read what is kept of the tools, else start the server; return why it gives none, or nothing."""
+        await self.read_kept()
         async with self._reading:
-            if self._kept is None:
-                self._kept = await asyncio.to_thread(self._read)
             if self._kept is None:
                 try:
                     await (await self._connected()).start()
@@ -202,15 +210,17 @@ class _SharedServer:
                     return f"Its tools are not here now: {error}."
         return ""
 
-    def select(self, selection: McpSelection) -> tuple[list[McpTool], list[str]]:
-        """Return the tools of the selection, and a line for each pattern that matches none of the server's.
+    async def read_kept(self) -> None:
+        """Read the list of the server's tools that was stored, unless it is known."""
+        async with self._reading:
+            if self._kept is None:
+                self._kept = await asyncio.to_thread(self._read)
 
-        Raises:
-            BundleError: the server lists no tool of a name without wildcards.
-        """
+    def select(self, selection: McpSelection) -> tuple[list[McpTool], Mapping[str, str]]:
+        """Return the tools of the selection, and a line for each name or pattern that matches no tool of the server."""
         kept = self._kept
         if kept is None:
-            return [], []
+            return [], {}
         known = self._chosen.get(selection)
         if known is None or known[0] is not kept:
             known = self._chosen[selection] = (kept, *self._choose(selection, kept))
@@ -281,21 +291,21 @@ class _SharedServer:
             authorize=authorization(name, path, setup.clock, show),
         )
 
-    def _choose(self, selection: McpSelection, kept: KeptTools) -> tuple[list[McpTool], list[str]]:
+    def _choose(
+        self, selection: McpSelection, kept: KeptTools
+    ) -> tuple[list[McpTool], Mapping[str, str]]:
         names = [tool.name for tool in kept.tools]
         chosen = [
             McpTool(selection.alias, tool, self)
             for tool in kept.tools
             if any(fnmatchcase(tool.name, pattern) for pattern in selection.tools)
         ]
-        idle = {
-            pattern: f"the MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}"
+        missing = {
+            pattern: f"The MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}."
             for pattern in selection.tools
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
         }
-        if unknown := [text for pattern, text in idle.items() if is_tool_name(pattern)]:
-            raise BundleError(*(f"{selection.location}: {text}" for text in unknown))
-        return chosen, [f"T{text[1:]}." for text in idle.values()]
+        return chosen, missing
 
     def _keep(self, tools: KeptTools) -> None:
         """Use this list from the next turn on, and keep it if it is another one."""
@@ -318,6 +328,13 @@ def _keep(folder: Path | None, digest: str, tools: KeptTools) -> None:
     from loopline.adapters.mcp.kept_tools import write_kept_tools
 
     write_kept_tools(folder, digest, tools)
+
+
+def _unknown(selection: McpSelection, missing: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines about names without wildcards, each with the file and line of the selection."""
+    for pattern, text in missing.items():
+        if is_tool_name(pattern):
+            yield f"{selection.location}: {text}"
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
