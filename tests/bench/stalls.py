@@ -2,20 +2,29 @@
 
 `python -m tests.bench.stalls` sends each text in 4 MB as a tool's result, as a prompt, as a model's answer and as the
 argument of a call, and says for how many milliseconds of the processor's time the loop did nothing
-else. `--mb 1` sends less, `--only result` one way alone, `--text letters` one text.
+else. `--mb 1` sends less, `--only result` one way alone, `--text letters` one text. `--only schema` calls sixty tools of an MCP
+server, whose schemas have patterns that take `re` exponential time, and prints the longest stall of each argument.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from loopline import AttachmentError, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
+from tests.mcp.served import Served, plain
 from tests.support.event_loop_stalls import TEXTS, watched
+from tests.support.hostile_schemas import PATTERNS, arguments
+from tests.support.hostile_schemas import TEXTS as TEXTS_OF_PATTERNS
 
 MB = 1_000_000
 TOOLS_SPECS = [{"module": "tests.bench.stalls", "alias": "attack"}]
@@ -79,6 +88,48 @@ async def stall_ms(way: str, text: str, store: str = "memory:") -> float:
     return stalls.longest_seconds * 1000
 
 
+async def schema_stall_ms(argument: str) -> float:
+    """Milliseconds of the longest stall while tools with exponential patterns are listed, called and answer."""
+    with TemporaryDirectory() as folder:
+        tools: list[Json] = [
+            {
+                "name": f"t{number}",
+                "inputSchema": {
+                    **arguments(a={"pattern": pattern}),
+                    "patternProperties": {pattern: {}},
+                },
+                "outputSchema": arguments(a={"pattern": pattern}),
+                "annotations": {"readOnlyHint": True},
+            }
+            for number, pattern in enumerate(PATTERNS)
+        ]
+        (Path(folder) / "tools.json").write_text(json.dumps(tools), "utf-8")
+        served, structured = Served(Path(folder)), json.dumps({"a": argument})
+        served.declare({"one": plain("works", TOOLS=f"{folder}/tools.json", STRUCTURED=structured)})
+        calls = [
+            Call(f"mcp.one.t{number}", **arguments_of_call)
+            for number in range(len(PATTERNS))
+            for arguments_of_call in ({"a": argument}, {argument: 1}, {})
+        ]
+        async with served.open(ScriptedModel([Say("", *calls), Say("Done.")])) as harness:
+            await harness.server_tools()
+            async with watched() as stalls:
+                await harness.conversation("c").say("Go!", select_tools=False)
+    return stalls.longest_seconds * 1000
+
+
+async def print_schema_stalls() -> None:
+    """Print the longest stall of each argument."""
+    for length, text in product((28, 50_000), TEXTS_OF_PATTERNS):
+        argument = text(length)
+        tell(
+            [
+                f"{len(argument):,} of {argument[:3]}…{argument[-1]}",
+                f"{await schema_stall_ms(argument):.0f} ms",
+            ]
+        )
+
+
 async def main(length: int, ways: Sequence[str], texts: Sequence[str]) -> None:
     """Print a table: a row for each text, a column for each way in."""
     await stall_ms("result", "small")
@@ -101,16 +152,19 @@ def tell(cells: Sequence[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=float, default=4)
-    parser.add_argument("--only", choices=[*WAYS])
+    parser.add_argument("--only", choices=[*WAYS, "schema"])
     parser.add_argument("--text", choices=[*TEXTS])
     given = parser.parse_args()
     # The tools are those of the module by its name, not of the program that is run.
     from tests.bench import stalls
 
-    asyncio.run(
-        stalls.main(
-            int(given.mb * MB),
-            [given.only] if given.only else [*WAYS],
-            [given.text] if given.text else [*TEXTS],
+    if given.only in (None, "schema"):
+        asyncio.run(stalls.print_schema_stalls())
+    if given.only != "schema":
+        asyncio.run(
+            stalls.main(
+                int(given.mb * MB),
+                [given.only] if given.only else [*WAYS],
+                [given.text] if given.text else [*TEXTS],
+            )
         )
-    )

@@ -6,24 +6,51 @@ import ast
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from loopline.adapters.providers.cassettes.cassette_recorder import Secrets
+from loopline.adapters.providers.failures import Credentials
+from loopline.refs import encode
+from loopline.search.index import QueryTerm
 from tests.house.tree import SDK, place, python_files, tree
 from tests.support.slow_patterns import attacks, superlinear
 
 ANCHORED = frozenset({"match", "fullmatch"})
 SEARCHES = {"findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"}
-MADE_AT_RUN_TIME = {
-    "loopline.refs",
-    "loopline.search.ranking",
-    "loopline.adapters.providers.failures",
-    "loopline.adapters.providers.cassettes.cassette_recorder",
+
+
+def term_pattern(word: str) -> Any:
+    """The pattern of a term in a query."""
+    made = vars(import_module("loopline.search.ranking"))["_TermPattern"]
+    return made(QueryTerm(text=word, share=0.5), 0.1)
+
+
+HARMLESS = {*re.RegexFlag.__members__, "Match", "Pattern", "escape"}
+"""Names of `re` that search in nothing."""
+MADE_AT_RUN_TIME: dict[str, Callable[[str, str], object]] = {
+    "loopline.refs.encode": lambda word, text: encode(text, also=word),
+    "loopline.search.ranking.__init__": lambda word, text: term_pattern(word).occurrences(text),
+    "loopline.adapters.providers.failures.redact": lambda word, text: Credentials(
+        model="a", key_variable="A", key=word, api_vendor="openai"
+    ).redact(text),
+    "loopline.adapters.providers.cassettes.cassette_recorder._secret_pattern": (
+        lambda word, text: Secrets((word,)).hide_in((text.encode(),))
+    ),
 }
-"""These compile what they were given, all of it escaped, and nothing in it is repeated."""
+"""Functions that compile a word from outside, all of it escaped, each with a search for a word in a text."""
+LIBRARIES = {
+    "jsonschema": {"loopline.models.bounded_schema"},
+    "re2": {"loopline.models.patterns"},
+    "regex": set[str](),
+}
+"""Libraries that search for patterns from outside, and the only modules that may import them."""
+WORDS = ("(a+)+$", "a*a*a*b", "[", "a" * 40)
 
 
 def inside(value: object) -> Iterator[re.Pattern[str]]:
@@ -48,6 +75,7 @@ def module_of(path: Path) -> str:
     return ".".join(inner[:-1] if inner[-1] == "__init__" else inner)
 
 
+@cache
 def uses(path: Path) -> dict[str, set[str]]:
     """For each name of a module, the attributes that are taken of it."""
     found = dict[str, set[str]]()
@@ -58,6 +86,13 @@ def uses(path: Path) -> dict[str, set[str]]:
             case _:
                 pass
     return found
+
+
+def elsewhere(name: str) -> set[str]:
+    """The attributes that are taken of a public name of any module."""
+    if name.startswith("_"):
+        return set()
+    return {way for path in python_files("sdk") for way in uses(path).get(name, set())}
 
 
 def patterns() -> dict[tuple[str, int, frozenset[str]], str]:
@@ -71,7 +106,7 @@ def patterns() -> dict[tuple[str, int, frozenset[str]], str]:
             continue
         for name, value in vars(import_module(module_of(path))).items():
             for pattern in inside(value):
-                ways = used.get(name, set()) & SEARCHES
+                ways = (used.get(name, set()) | elsewhere(name)) & SEARCHES
                 how = frozenset(ways) if ways and ways <= ANCHORED else frozenset({"finditer"})
                 key = (pattern.pattern, pattern.flags, how)
                 found.setdefault(key, f"{place(path, 1)} {name}")
@@ -106,24 +141,104 @@ def test_a_pattern_costs_as_much_as_a_text_is_long(
 
 
 def test_every_pattern_has_a_name_at_the_top_of_a_module() -> None:
-    unnamed = [
-        place(path, node.lineno)
-        for path in python_files("sdk")
-        for function in ast.walk(tree(path))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and _is_made(node)
-        if module_of(path) not in MADE_AT_RUN_TIME
-    ]
-    assert unnamed == []
+    assert sorted(set(hidden_patterns())) == sorted(MADE_AT_RUN_TIME)
 
 
-def _is_made(call: ast.Call) -> bool:
-    match call.func:
-        case ast.Attribute(value=ast.Name(id="re"), attr=attribute):
-            return attribute in {*SEARCHES, "compile"}
+def hidden_patterns() -> Iterator[str]:
+    """Yield where `re` is used other than to compile a pattern that `patterns` finds."""
+    for path in python_files("sdk"):
+        module = tree(path)
+        found = set[int]()
+        for statement in module.body:
+            match statement:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)])
+                    | ast.AnnAssign(target=ast.Name(id=name))
+                ):
+                    found |= compiled_as(module_of(path), name, statement)
+                case _:
+                    pass
+        for outer, node in with_functions(module, ""):
+            match node:
+                case ast.Attribute(value=ast.Name(id="re"), attr=name):
+                    if name not in HARMLESS and id(node) not in found:
+                        yield f"{module_of(path)}.{outer}"
+                case ast.Import(names=names) if any(
+                    alias.name == "re" and alias.asname for alias in names
+                ):
+                    yield f"{module_of(path)}: {ast.unparse(node)}"
+                case ast.ImportFrom(module="re"):
+                    yield f"{module_of(path)}: {ast.unparse(node)}"
+                case _:
+                    pass
+
+
+def compiled_as(module: str, name: str, statement: ast.Assign | ast.AnnAssign) -> set[int]:
+    """Return the uses of `re.compile` in an assignment, if its value has as many patterns at least."""
+    uses = {
+        id(node.func)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+    }
+    if not uses or any(isinstance(node, ast.Lambda) for node in ast.walk(statement)):
+        return set()
+    patterns = list(inside(vars(import_module(module))[name]))
+    return uses if len(patterns) >= len(uses) else set()
+
+
+def with_functions(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.AST]]:
+    """Yield every node with the name of the function that it is in."""
+    for inner in ast.iter_child_nodes(node):
+        yield outer, inner
+        match inner:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from with_functions(inner, name)
+            case _:
+                yield from with_functions(inner, outer)
+
+
+@pytest.mark.parametrize("name", MADE_AT_RUN_TIME)
+@pytest.mark.parametrize("word", WORDS)
+def test_a_pattern_of_a_word_costs_as_much_as_a_text_is_long(name: str, word: str) -> None:
+    search = MADE_AT_RUN_TIME[name]
+    for character in ("a", word, "\\", "%25"):
+        attack = partial(_text_of, character)
+        assert not superlinear(lambda text: search(word, text), attack), character
+
+
+def _text_of(word: str, length: int) -> str:
+    return word * (length // len(word)) + "!"
+
+
+def test_patterns_from_outside_are_searched_for_in_one_place() -> None:
+    found: dict[str, set[str]] = {name: set() for name in LIBRARIES}
+    for path in python_files("sdk"):
+        for node in ast.walk(tree(path)):
+            for name in imported(node):
+                found.get(name.partition(".")[0], set()).add(module_of(path))
+    assert found == LIBRARIES
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Return the modules that a statement or `import_module` imports."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(name)):
+            return [name]
+        case ast.Call(args=[ast.Constant(value=str(name))]) if "import_module" in ast.unparse(node):
+            return [name]
         case _:
-            return False
+            return []
+
+
+def test_a_glob_costs_as_much_as_a_name_is_long() -> None:
+    for glob in ("*a*a*a*a*a*b", "[!b]*[!b]*b", "?*?*?*b"):
+        assert not superlinear(partial(_fits, glob), partial(_text_of, "a")), glob
+
+
+def _fits(glob: str, name: str) -> bool:
+    return fnmatchcase(name, glob)
 
 
 @pytest.mark.parametrize(

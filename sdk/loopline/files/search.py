@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Protocol
 
-from loopline.errors import ToolError
 from loopline.files.attachment import decoded_text
 from loopline.files.workspace import Workspace
+from loopline.models.patterns import compile_pattern
 
-PATTERN_CHARACTERS = 1_000
 MAX_HITS = 200
 MAX_CONTEXT = 10
 LINE_CHARACTERS = 300
 SHOWN_CHARACTERS = 100_000
-
-
-class Expression(Protocol):
-    """A compiled regular expression."""
-
-    def search(self, text: bytes, /) -> object | None:
-        """Return a match, None if there is none."""
-        ...
-
-
-class _Options(Protocol):
-    log_errors: bool
-    case_sensitive: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +52,6 @@ class SearchReport:
     cut: str = ""
 
 
-def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
-    """Return the regular expression.
-
-    Raises:
-        ToolError: RE2 cannot read it, or it is too long.
-    """
-    if len(pattern) > PATTERN_CHARACTERS:
-        raise ToolError(
-            f"a regular expression may have {PATTERN_CHARACTERS:,} characters, not {len(pattern):,}"
-        )
-    library = import_module("re2")
-    make: Callable[..., Expression] = library.compile
-    failure: type[Exception] = library.error
-    options: _Options = library.Options()
-    options.log_errors = False
-    options.case_sensitive = not ignore_case
-    try:
-        return make(pattern, options)
-    except failure as error:
-        reason = str(error.args[0] if error.args else error)
-        text = reason.removeprefix("b'").removesuffix("'")
-        raise ToolError(
-            f"{pattern!r} is no regular expression of RE2: {text}. It has no look-around and no back-references"
-        ) from error
-
-
 def glob_pattern(glob: str) -> str:
     """Return the regular expression of a glob: `*` and `?` stay within a name, `**` crosses folders.
 
@@ -121,7 +79,7 @@ def search_files(workspace: Workspace, query: FileQuery) -> SearchReport:
     """Return the files and lines that fit, in the order of their paths; blocks while it looks.
 
     Raises:
-        ToolError: a regular expression is wrong.
+        LooplineError: a regular expression is wrong.
     """
     fits = _PathFilter(query)
     content = _Content(query) if query.content else None

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("loopline")
 
+NAMED = 5
+"""Tools of a server that a notice names with the reason why they are left out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSetup:
@@ -103,9 +106,9 @@ class McpServers:
         tools: list[McpTool] = []
         unknown: list[str] = []
         for selection in selections:
-            chosen, missing = servers[selection.server_id].select(selection)
+            chosen, missing, unusable = await servers[selection.server_id].select(selection)
             tools += chosen
-            problems += missing.values()
+            problems += [*missing.values(), *unusable]
             unknown += _unknown(selection, missing)
         return McpTools(
             tuple(tools),
@@ -129,7 +132,8 @@ class McpServers:
         for selection in selections:
             server = self._server(selection)
             await server.read_kept()
-            unknown += _unknown(selection, server.select(selection)[1])
+            _, missing, _ = await server.select(selection)
+            unknown += _unknown(selection, missing)
         if unknown:
             raise BundleError(*unknown)
 
@@ -192,7 +196,9 @@ class _SharedServer:
         self._setup = setup
         self._digest = entry.digest
         self._kept: KeptTools | None = None
-        self._chosen: dict[McpSelection, tuple[KeptTools, list[McpTool], Mapping[str, str]]] = {}
+        self._chosen: dict[
+            McpSelection, tuple[KeptTools, list[McpTool], Mapping[str, str], list[str]]
+        ] = {}
         self._connection: McpConnection | None = None
         self._reading = asyncio.Lock()
         self._connecting = asyncio.Lock()
@@ -216,15 +222,18 @@ class _SharedServer:
             if self._kept is None:
                 self._kept = await asyncio.to_thread(self._read)
 
-    def select(self, selection: McpSelection) -> tuple[list[McpTool], Mapping[str, str]]:
-        """Return the tools of the selection, and a line for each name or pattern that matches no tool of the server."""
+    async def select(
+        self, selection: McpSelection
+    ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
+        """Return the tools of the selection, and lines for names that match no tool and for tools that cannot be used."""
         kept = self._kept
         if kept is None:
-            return [], {}
+            return [], {}, []
         known = self._chosen.get(selection)
         if known is None or known[0] is not kept:
-            known = self._chosen[selection] = (kept, *self._choose(selection, kept))
-        return known[1], known[2]
+            chosen = await asyncio.to_thread(self._choose, selection, kept)
+            known = self._chosen[selection] = (kept, *chosen)
+        return known[1], known[2], known[3]
 
     async def call(
         self,
@@ -293,19 +302,26 @@ class _SharedServer:
 
     def _choose(
         self, selection: McpSelection, kept: KeptTools
-    ) -> tuple[list[McpTool], Mapping[str, str]]:
-        names = [tool.name for tool in kept.tools]
-        chosen = [
-            McpTool(selection.alias, tool, self)
-            for tool in kept.tools
-            if any(fnmatchcase(tool.name, pattern) for pattern in selection.tools)
-        ]
+    ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
+        def selects(name: str) -> bool:
+            return any(fnmatchcase(name, pattern) for pattern in selection.tools)
+
+        names = [*(tool.name for tool in kept.tools), *kept.left_out]
+        chosen = [McpTool(selection.alias, tool, self) for tool in kept.tools if selects(tool.name)]
         missing = {
             pattern: f"The MCP server {self._entry.name!r} has no tool {pattern!r}{_nearest(pattern, names)}."
             for pattern in selection.tools
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names)
         }
-        return chosen, missing
+        unusable = [f"{name!r}: {why}" for name, why in kept.left_out.items() if selects(name)]
+        if not unusable:
+            return chosen, missing, []
+        more = f"; and {len(unusable) - NAMED} more" if len(unusable) > NAMED else ""
+        problem = (
+            f"The MCP server {self._entry.name!r} has tools that are left out, because they cannot be used: "
+            f"{'; '.join(unusable[:NAMED])}{more}."
+        )
+        return chosen, missing, [problem]
 
     def _keep(self, tools: KeptTools) -> None:
         """Use this list from the next turn on, and keep it if it is another one."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from loopline.errors import LooplineError
+from loopline.models.bounded_schema import TooManySteps, check_schema, find_errors
 from loopline.models.json import Json, JsonObject, dumps
 from loopline.models.prompt import JsonForm
 
@@ -80,26 +80,29 @@ def validator_text(message: str) -> str:
 
 
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
-    """Return a function that returns a JSON value that fits the schema, and else raises `SchemaMismatch`.
-
-    No reference in the schema is ever fetched.
+    """Check a schema, and return its `validator_of_checked`.
 
     Raises:
-        LooplineError: it is no JSON Schema.
+        UnusableSchema: no value can be checked against it.
     """
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from referencing import Registry
+    check_schema(schema)
+    return validator_of_checked(schema)
 
-    draft = validator_for(schema, default=Draft202012Validator)
-    try:
-        draft.check_schema(schema)
-    except SchemaError as error:
-        raise LooplineError(f"this is no JSON Schema: {error.message}") from error
-    validator = draft(schema, registry=Registry[Any]())
+
+def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
+    """Return a function that returns a JSON value that fits the schema, and else raises `SchemaMismatch`.
+
+    The schema has passed `check_schema`. A value that takes too many steps to check is refused.
+    """
+    find = find_errors(schema)
 
     def read(raw: Json) -> Json:
-        errors = islice(validator.iter_errors(raw), _MAX_COMPLAINTS)
+        try:
+            errors = find(raw, _MAX_COMPLAINTS)
+        except TooManySteps as error:
+            raise SchemaMismatch(str(error)) from error
+        except RecursionError as error:
+            raise SchemaMismatch("it is nested too deeply for its schema") from error
         complaints = [
             _complaint(error.json_path.removeprefix("$").lstrip("."), error.message)
             for error in errors

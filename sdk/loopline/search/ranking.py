@@ -26,8 +26,10 @@ _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
 _QUOTED_WORD = re.compile(r"[^\s\x00-\x26\x28-\x2f:-@\[-`{-\x7f]+")
 _PART_PATTERN = r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+"
 _JOINT_PATTERN = r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]"
-_PART, _PART_OF_BYTES = re.compile(_PART_PATTERN), re.compile(_PART_PATTERN.encode())
-_JOINT, _JOINT_OF_BYTES = re.compile(_JOINT_PATTERN), re.compile(_JOINT_PATTERN.encode())
+_PART = re.compile(_PART_PATTERN)
+_PART_OF_BYTES = re.compile(_PART_PATTERN.encode())
+_JOINT = re.compile(_JOINT_PATTERN)
+_JOINT_OF_BYTES = re.compile(_JOINT_PATTERN.encode())
 _ONLY_NAMES = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 """Leaves ASCII letters and digits as they are, and makes a space of every other byte."""
 LONGEST_QUERY = 24

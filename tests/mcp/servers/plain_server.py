@@ -1,6 +1,7 @@
 """A server of a few lines, without the SDK, that misbehaves as its first argument says.
 
-It lists one tool, `work`, which reads. Its other arguments are files in which it notes what it was sent.
+It lists one tool, `work`, which reads, or those of the JSON file that the variable TOOLS names. Its other arguments are
+files in which it notes what it was sent. A tool that works gives the JSON in the variable STRUCTURED.
 """
 
 from __future__ import annotations
@@ -105,12 +106,19 @@ asking: list[object] = []
 
 def ask_the_user(number: object) -> None:
     schema: Message = {"type": "object", "properties": {"kind": {"type": "string"}}}
+    form = os.environ.get("FORM")
     question: Message = {
         "message": f"Which tea, {os.environ.get('API_TOKEN')}?",
-        "requestedSchema": {**schema, "required": ["kind"]},
+        "requestedSchema": json.loads(form) if form else {**schema, "required": ["kind"]},
     }
     asking.append(number)
     send({"id": f"q{len(asking)}", "method": "elicitation/create", "params": question})
+
+
+def work(number: object) -> None:
+    given = os.environ.get("STRUCTURED")
+    structured: Message = {"structuredContent": json.loads(given)} if given else {}
+    send({"id": number, "result": {**text("worked"), **structured}})
 
 
 CALLS: dict[str, Callable[[object], None]] = {
@@ -128,7 +136,7 @@ CALLS: dict[str, Callable[[object], None]] = {
     "garbage": answer_after_garbage,
     "asks": ask_the_user,
     "changes": change_the_tools,
-    "works": lambda number: send({"id": number, "result": text("worked")}),
+    "works": work,
 }
 
 
@@ -162,11 +170,14 @@ def serve(message: Message) -> None:
                 "inputSchema": schema,
                 "annotations": {"readOnlyHint": True},
             }
-            send({"id": number, "result": {"tools": [tool]}})
+            file = os.environ.get("TOOLS")
+            tools = json.loads(Path(file).read_text("utf-8")) if file else [tool]
+            send({"id": number, "result": {"tools": tools}})
         case "tools/call":
             CALLS[MODE](number)
         case None if asking:
-            send({"id": asking.pop(0), "result": text(json.dumps(message.get("result")))})
+            outcome = message.get("result") or message.get("error")
+            send({"id": asking.pop(0), "result": text(json.dumps(outcome))})
         case str() if number is not None:
             send({"id": number, "error": {"code": -32601, "message": "no such method"}})
         case _:

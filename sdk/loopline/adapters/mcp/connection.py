@@ -13,10 +13,10 @@ from mcp import Client, MCPError
 from mcp.client.auth import OAuthFlowError
 from mcp_types import (
     CONNECTION_CLOSED,
+    CallToolResult,
     Implementation,
     PromptListChangedNotification,
     ResourceListChangedNotification,
-    Tool,
     ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -26,12 +26,14 @@ from loopline.adapters.mcp.http import HttpEndpoint
 from loopline.adapters.mcp.kept_tools import KeptTools
 from loopline.adapters.mcp.questions import ServerQuestions
 from loopline.adapters.mcp.resources import MAX_PAGES, AddedTool, added_tools
-from loopline.adapters.mcp.results import MAX_TOOLS, call_result, tool_specs
+from loopline.adapters.mcp.results import call_result
 from loopline.adapters.mcp.stdio import ServerProcess
+from loopline.adapters.mcp.tool_lists import MAX_TOOLS, ToolLists
 from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, one_line
+from loopline.models.json_schema import SchemaMismatch, validator_of_checked
 from loopline.models.safe_text import MIN_SECRET_CHARACTERS
 from loopline.timeline.tasks import wait_until_done
 from loopline.tools import AskPerson, McpFile, McpResult
@@ -46,6 +48,7 @@ PROGRESS_SECONDS = 0.1
 RELIST_SECONDS = 1.0
 TEXT_CHARACTERS = 2_000
 _HIDDEN = "[secret]"
+_WRONG_HEADERS = "its x-mcp-header annotations are wrong"
 _LIST_CHANGES = (
     ToolListChangedNotification,
     ResourceListChangedNotification,
@@ -105,6 +108,8 @@ class McpConnection:
         self._start_seconds = start_seconds
         self._on_tools = on_tools
         self._authorize = authorize
+        self._lists = ToolLists()
+        self._outputs: dict[str, JsonObject] = {}
         self._added: dict[str, AddedTool] = {}
         self._secrets: tuple[str, ...] = ()
         self._session: _Session | None = None
@@ -157,6 +162,7 @@ class McpConnection:
                     shown = await added.run(session.client, arguments)
                 else:
                     result = await session.client.call_tool(tool, arguments, progress_callback=show)
+                    await self._check_output(tool, result)
                     shown = call_result(result)
         except MCPError as error:
             if session.is_over or _is_closed(error):
@@ -164,7 +170,7 @@ class McpConnection:
             raise ToolError(self._shown(error.message)) from None
         except ValidationError:
             raise ToolError(f"{self._name} answered with what is no result of a tool") from None
-        except RuntimeError as error:  # the SDK's word for a structured result that fits no schema
+        except (SchemaMismatch, RuntimeError) as error:
             raise ToolError(self._shown(str(error))) from None
         except (OSError, httpx2.HTTPError) as error:
             raise ToolError(self._shown(f"{self._name}: {_reason(error)}")) from None
@@ -284,7 +290,7 @@ class McpConnection:
                 self._tools_changed.set()
 
         return Client(
-            link.open(),
+            self._lists.read_from(link.open()),
             client_info=Implementation(name="loopline", version=VERSION),
             message_handler=on_message,
             elicitation_callback=self._questions.ask,
@@ -333,23 +339,48 @@ class McpConnection:
             return  # it tells of no changes
 
     async def _list_tools(self, client: Client) -> None:
-        listed, cursor = list[Tool](), None
+        names, cursor = set[str](), None
+        self._lists.clear()
+        self._lists.version = client.protocol_version
         has_tools = client.server_capabilities.tools is not None
         for _ in range(MAX_PAGES if has_tools else 0):
             page = await client.list_tools(cursor=cursor)
-            listed += page.tools
+            names |= {tool.name for tool in page.tools}
             cursor = page.next_cursor
-            if cursor is None or len(listed) >= MAX_TOOLS:
+            if cursor is None or len(names) >= MAX_TOOLS:
                 break
-        specs = tool_specs(listed)
+        listed = self._lists.usable
+        specs = [spec for name, spec in listed.items() if name in names]
+        ignored = {name: _WRONG_HEADERS for name in listed if name not in names}
+        self._outputs = {spec.name: spec.output_schema for spec in specs if spec.output_schema}
         self._added = await added_tools(client, {spec.name for spec in specs})
         info = client.server_info
         kept = KeptTools(
             server=one_line(info.name) if info else "",
             version=one_line(info.version) if info else "",
             tools=(*specs, *(tool.spec for tool in self._added.values())),
+            left_out=self._lists.unusable | ignored,
         )
         self._on_tools(kept)
+
+    async def _check_output(self, tool: str, result: CallToolResult) -> None:
+        """Check a structured result against the output schema of its tool.
+
+        Raises:
+            SchemaMismatch: it does not fit, or there is none.
+        """
+        schema = self._outputs.get(tool)
+        if schema is None or result.is_error:
+            return
+        if result.structured_content is None:
+            raise SchemaMismatch(f"{tool} has an output schema, but gave no structured result")
+        try:
+            validate = await asyncio.to_thread(validator_of_checked, schema)
+            await asyncio.to_thread(validate, result.structured_content)
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"the result of {tool} does not fit its schema: {error}"
+            ) from error
 
     async def _ending(self, session: _Session) -> str:
         """Return why a call got no result because its server is gone."""

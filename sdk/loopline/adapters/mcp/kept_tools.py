@@ -13,11 +13,15 @@ from loopline.tools import McpToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTools:
-    """The tools that a server listed, and what it called itself then."""
+    """The tools that a server listed, and what it called itself then.
+
+    The schemas of the tools have been checked. `left_out` says why other tools cannot be used.
+    """
 
     server: str
     version: str
     tools: tuple[McpToolSpec, ...]
+    left_out: dict[str, str]
 
 
 _KEPT = TypeAdapter(KeptTools)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mcp.client import ClientRequestContext
 from mcp_types import (
+    INVALID_PARAMS,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitRequestURLParams,
@@ -18,9 +19,10 @@ from mcp_types import (
 )
 from pydantic import TypeAdapter, ValidationError
 
-from loopline.errors import LooplineError
-from loopline.models import Json, one_line
-from loopline.models.json_schema import validator_of_schema
+from loopline.adapters.mcp.tool_lists import SCHEMA_BYTES
+from loopline.models import Json, JsonObject, dumps, one_line
+from loopline.models.bounded_schema import UnusableSchema, check_schema
+from loopline.models.json_schema import SchemaMismatch, validator_of_checked
 from loopline.tools import AskPerson
 
 QUESTION_CHARACTERS = 2_000
@@ -70,6 +72,11 @@ class ServerQuestions:
     ) -> ElicitResult | ErrorData:
         """Ask the user of the call, and return what the server gets."""
         del context
+        if isinstance(params, ElicitRequestFormParams):
+            try:
+                await asyncio.to_thread(_check_form, params.requested_schema)
+            except UnusableSchema as error:
+                return ErrorData(code=INVALID_PARAMS, message=f"requestedSchema: {error}")
         call = _current.get()
         if call is None and len(self._open) == 1:
             [call] = self._open
@@ -78,7 +85,8 @@ class ServerQuestions:
         task = asyncio.ensure_future(self._answer(call, params))
         call.waiting.add(task)
         try:
-            return _result(await task, params)
+            answer = await task
+            return await asyncio.to_thread(_result, answer, params)
         except asyncio.CancelledError:
             if task.cancelled() and call not in self._open:
                 return ElicitResult(action="cancel")  # the call has ended
@@ -96,6 +104,18 @@ class ServerQuestions:
                 return await call.ask(f"{self._server} asks you to open {address}: {message}", None)
 
 
+def _check_form(schema: JsonObject) -> None:
+    """Check the schema of a form, which may take a while.
+
+    Raises:
+        UnusableSchema: no answer can be checked against it.
+    """
+    size = len(dumps(schema))
+    if size > SCHEMA_BYTES:
+        raise UnusableSchema(f"it has {size:,} bytes, more than {SCHEMA_BYTES:,}")
+    check_schema(schema, skip_unreadable=True)
+
+
 def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
     """Return the answer as the server gets it: declined without one, cancelled if it fits no schema."""
     if answer is None or answer is False:
@@ -104,9 +124,9 @@ def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
         return ElicitResult(action="accept")
     try:
         filled = _with_defaults(answer, params.requested_schema)
-        validator_of_schema(dict(params.requested_schema))(filled)
+        validator_of_checked(params.requested_schema)(filled)
         return ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
-    except (LooplineError, ValidationError):
+    except (SchemaMismatch, ValidationError):
         return ElicitResult(action="cancel")
 
 

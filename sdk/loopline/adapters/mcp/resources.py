@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from mcp import Client, MCPError
 from mcp_types import Prompt, PromptMessage, Resource, ResourceTemplate
 
-from loopline.adapters.mcp.results import MAX_TOOLS, content_part, joined_result, resource_part
+from loopline.adapters.mcp.results import content_part, joined_result, resource_part
+from loopline.adapters.mcp.tool_lists import MAX_TOOLS
 from loopline.errors import ToolError
 from loopline.models import JsonObject, one_line
 from loopline.tools import McpFile, McpResult, McpToolSpec

@@ -1,9 +1,8 @@
-"""What a server sends, as values of Loopline: its tools, and the results of calls."""
+"""The results of calls and the contents of resources that a server sends, as values of Loopline."""
 
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Iterable
 
@@ -17,50 +16,10 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
-    Tool,
-    ToolAnnotations,
 )
 
 from loopline.models import Json, dumps, one_line, well_formed, well_formed_json
-from loopline.models.json_schema import is_object_schema
-from loopline.timeline import Effect
-from loopline.tools import McpFile, McpResult, McpToolSpec
-
-MAX_TOOLS = 1_000
-SCHEMA_BYTES = 100_000
-DESCRIPTION_CHARACTERS = 4_000
-_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
-
-
-def tool_specs(listed: Iterable[Tool]) -> tuple[McpToolSpec, ...]:
-    """Return the tools that can be offered, each name once.
-
-    Left out is a tool with an odd name, with arguments that are no object, or with a huge schema.
-    """
-    specs: dict[str, McpToolSpec] = {}
-    for tool in listed:
-        parameters, output = tool.input_schema, tool.output_schema
-        size = len(dumps([parameters, output]))
-        if _NAME.fullmatch(tool.name) and size <= SCHEMA_BYTES and is_object_schema(parameters):
-            spec = McpToolSpec(
-                name=tool.name,
-                description=well_formed(tool.description or tool.title or "")[
-                    :DESCRIPTION_CHARACTERS
-                ],
-                parameters=parameters,
-                output_schema=output,
-                effect=_effect(tool.annotations),
-                idempotent=bool(tool.annotations and tool.annotations.idempotent_hint),
-            )
-            specs.setdefault(spec.name, spec)
-    return tuple(specs.values())[:MAX_TOOLS]
-
-
-def _effect(hints: ToolAnnotations | None) -> Effect:
-    """Return the effect that the hints promise; a tool without hints runs alone."""
-    if hints is not None and hints.read_only_hint:
-        return "read"
-    return "write" if hints is not None and hints.destructive_hint is False else "exclusive"
+from loopline.tools import McpFile, McpResult
 
 
 def call_result(result: CallToolResult) -> McpResult:

@@ -1,0 +1,116 @@
+"""A schema from outside is refused, or a value is checked against it in bounded work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from loopline.models import Json, JsonObject, SchemaMismatch
+from loopline.models.bounded_schema import UnusableSchema, check_schema
+from loopline.models.json_schema import validator_of_schema
+from tests.support.hostile_schemas import PATTERNS, TEXTS, UNUSABLE, arguments
+from tests.support.slow_patterns import superlinear
+
+TREE: JsonObject = arguments(name={"type": "string"}, inner={"$ref": "#"})
+ROWS: JsonObject = arguments(
+    rows={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"maxLength": 3}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    }
+)
+FORKED: JsonObject = {
+    "anyOf": [{"properties": {"c": {"$ref": "#"}}, "required": [name]} for name in ("x", "y")]
+}
+
+
+def fits(schema: JsonObject, value: Json) -> bool:
+    return passes(validator_of_schema(schema), value)
+
+
+def passes(validate: Callable[[Json], Json], value: Json) -> bool:
+    try:
+        validate(value)
+    except SchemaMismatch:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_pattern_of_a_schema_takes_more_time_than_the_text_is_long(pattern: str) -> None:
+    value = validator_of_schema(arguments(a={"pattern": pattern}))
+    name = validator_of_schema({"patternProperties": {pattern: {}}, "additionalProperties": False})
+    for text in TEXTS:
+        assert not superlinear(lambda made: passes(value, {"a": made}), text)
+        assert not superlinear(lambda made: passes(name, {made: 1}), text)
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_schema_that_cannot_be_used_is_refused_with_the_reason(name: str) -> None:
+    schema, reason = UNUSABLE[name]
+    with pytest.raises(UnusableSchema) as refused:
+        check_schema(schema)
+    assert reason in str(refused.value)
+
+
+def test_a_pattern_that_re2_cannot_read_is_refused_or_not_checked() -> None:
+    schema = arguments(a={"type": "string", "pattern": "^(?!x)a"})
+    with pytest.raises(UnusableSchema, match="no regular expression of RE2"):
+        check_schema(schema)
+    check_schema(schema, skip_unreadable=True)
+
+
+CASES: list[tuple[JsonObject, Json]] = [
+    (TREE, {"name": "a", "inner": {"inner": {"name": "b"}}}),
+    (TREE, {"inner": {"inner": {"name": 1}}}),
+    (ROWS, {"rows": [{"a": 1, "b": "x"}] * 2_000}),
+    (ROWS, {"rows": [{"a": -1}]}),
+    (ROWS, {"rows": [{"a": 1, "c": 1, "d": 1}]}),
+    (arguments(a={"pattern": "^[a-z]{2,4}$"}), {"a": "abcd"}),
+    (arguments(a={"pattern": "^[a-z]{2,4}$"}), {"a": "abcde"}),
+    (arguments(a={"pattern": "é+"}), {"a": "caféé"}),
+    (arguments(a={"uniqueItems": True}), {"a": [{"b": 1, "c": 2}, {"c": 2, "b": 1}]}),
+    (arguments(a={"uniqueItems": True}), {"a": [1, True, "1", [1]]}),
+    (arguments(a={"enum": [1, "b", None]}), {"a": None}),
+    (arguments(a={"oneOf": [{"type": "string"}, {"const": 3}]}), {"a": 3}),
+    ({"patternProperties": {"^x-": {"type": "string"}}, "minProperties": 1}, {"x-a": 1}),
+    (
+        {"patternProperties": {"^x-": True}, "additionalProperties": {"type": "null"}},
+        {"x-a": 1, "b": None},
+    ),
+    (arguments({"x": {"a": {"type": "string"}}}, a={"$ref": "#/x/a"}), {"a": 1}),
+    ({"properties": {"$ref": {"type": "string"}, "$schema": {}}}, {"$ref": 1}),
+    ({"prefixItems": [{}], "unevaluatedItems": False}, [1, 2]),
+    ({"not": {"required": ["a"]}}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), CASES)
+def test_a_value_fits_or_not_as_jsonschema_says(schema: JsonObject, value: Json) -> None:
+    errors = Draft202012Validator(schema).iter_errors(value)
+    assert fits(schema, value) is not any(errors)
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "depth", "reason"),
+    [
+        (FORKED, "c", 30, "the schema takes more than 3,248 steps to check it"),
+        (TREE, "inner", sys.getrecursionlimit(), "it is nested too deeply for its schema"),
+    ],
+)
+def test_a_value_that_takes_too_much_work_does_not_fit(
+    schema: JsonObject, name: str, depth: int, reason: str
+) -> None:
+    value: Json = 1
+    for _ in range(depth):
+        value = {name: value}
+    with pytest.raises(SchemaMismatch) as refused:
+        validator_of_schema(schema)(value)
+    assert str(refused.value) == reason

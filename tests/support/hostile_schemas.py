@@ -1,0 +1,80 @@
+"""Schemas that a hostile server sends: patterns whose search takes exponential time, and schemas that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+from loopline.models import Json, JsonObject
+
+_REPEATED = (
+    *("(a+)+", "(a*)*", "(a|a)*", "(a|aa)+", "(a+a+)+", "(a+a*)+", "([a-z]+)*", "(a?){30}a{30}"),
+    *(r"(\w+\s?)*", "(.*a){12}", "(a{1,3}){1,30}", "((a+)+)+", "(a|b|ab)*", "(x*a*)*", "(a|a?)+"),
+    *("(?:a+)+", "([a-zA-Z0-9]+)+", "(a+b?)*", "(aa?)+", r"(\S+)*"),
+)
+PATTERNS = tuple(f"^{word}{end}" for word, end in product(_REPEATED, ("$", "b$", "!x")))
+"""Sixty patterns, each of which takes `re` exponential time for one of `TEXTS`."""
+TEXTS: tuple[Callable[[int], str], ...] = (
+    lambda length: "a" * length + "!",
+    lambda length: "a" * length,
+    lambda length: "ab" * (length // 2) + "!",
+)
+
+
+def arguments(defined: JsonObject | None = None, /, **properties: Json) -> JsonObject:
+    """Return the schema of arguments that have these properties, with what else the document defines."""
+    return {"type": "object", "properties": properties, **(defined or {})}
+
+
+def _nested(levels: int) -> JsonObject:
+    schema: JsonObject = {}
+    for _ in range(levels):
+        schema = arguments(a=schema)
+    return schema
+
+
+_DOUBLED: JsonObject = {
+    f"d{number}": {"allOf": [dict[str, Json]({"$ref": f"#/$defs/d{number + 1}"})] * 2}
+    for number in range(30)
+}
+UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
+    "remote": (arguments(a={"$ref": "https://example.com/a"}), "leads nowhere in it"),
+    "missing": (arguments(a={"$ref": "#/$defs/a"}), "leads nowhere in it"),
+    "broken": (arguments(a={"$ref": "http://[/a"}), "leads nowhere in it"),
+    "metaschema": (
+        arguments(a={"$ref": "https://json-schema.org/draft/2020-12/schema"}),
+        "leads nowhere in it",
+    ),
+    "text": (arguments({"$defs": {"a": "b"}}, a={"$ref": "#/$defs/a"}), "no JSON Schema"),
+    "itself": ({"type": "object", "$ref": "#"}, "leads back to itself"),
+    "circle": (
+        arguments(
+            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}},
+            a={"$ref": "#/$defs/a"},
+        ),
+        "leads back to itself",
+    ),
+    "laughs": (
+        arguments({"$defs": {**_DOUBLED, "d30": {}}}, a={"$ref": "#/$defs/d0"}),
+        "more than 3,000 schemas to one value",
+    ),
+    "deep": (_nested(60), "more than 40 levels deep"),
+    "draft": (
+        arguments(a={"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}),
+        "a $schema of its own",
+    ),
+    "names": (
+        {"type": "object", "patternProperties": {"(?=a)b": {}}, "additionalProperties": False},
+        "no regular expression of RE2",
+    ),
+    "unevaluated": (
+        {"type": "object", "patternProperties": {"a": {}}, "unevaluatedProperties": False},
+        "both patternProperties and unevaluatedProperties",
+    ),
+    "elsewhere": (
+        arguments({"x": {"a": {"type": 5}}}, a={"$ref": "#/x/a"}),
+        "no JSON Schema",
+    ),
+    "type": (arguments(a={"type": "tea"}), "no JSON Schema"),
+}
+"""Schemas that cannot be used, and a part of the reason."""
