@@ -14,7 +14,7 @@ from pathlib import Path
 
 from loopline.clock import Clock, boot_id
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.files import WorkspaceLimits, file_bodies
+from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import Json, well_formed
 from loopline.react import (
     artifact_bodies,
@@ -228,15 +228,17 @@ class BackgroundCalls:
 def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Sequence[Body]:
     """Return the result of a call with its files and its artifact; without the files if they cannot be recorded."""
     artifact, kept = artifact_bodies(timeline, call.turn, call.call_id, outcome.artifact)
-    failed, problem = outcome.failed, ""
     files: list[FileBody] = []
     lines: list[str] = []
     limits = outcome.file_limits or WorkspaceLimits()
+    changes, refused = sort_changes(timeline, call.turn, outcome.files, limits=limits)
+    failed = outcome.failed or bool(refused)
+    problem = "".join(f"\nNot recorded: {line}" for line in refused)
     try:
-        changed = file_bodies(timeline, call.turn, outcome.files, call.call_id, limits=limits)
+        changed = file_bodies(timeline, call.turn, changes, call.call_id, limits=limits)
         files, lines = changed, file_lines(changed, call.turn)
     except ToolError as error:
-        failed, problem = True, f"\nNo file was recorded: {error}"
+        failed, problem = True, f"{problem}\nNo file was recorded: {error}"
     lead = f"{call.call_id}, {call.tool} in the background, has ended."
     numbered = number_sources(with_file_sources(outcome, files, call.turn), timeline.pool)
     text = render_outcome(numbered.outcome, numbered.sids, artifact, lines)

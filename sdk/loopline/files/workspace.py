@@ -24,12 +24,14 @@ from loopline.timeline import (
     Timeline,
     UserAttachment,
     Visibility,
+    WorkspaceArea,
     attachments,
     turn_id,
     workspace,
 )
 from loopline.timeline.workspace_paths import (
     MAX_DEPTH,
+    TreeNames,
     WorkspacePath,
     clash,
     is_beside,
@@ -166,6 +168,11 @@ class Workspace:
             return f"fi:{turn_id(self._number)}.user.{path}"
         block = self._recorded.get(path) or self._beside.get(path)
         return block.ref if block else ""
+
+    def visibility(self, path: str) -> Visibility | None:
+        """Return who sees a file as the call found it, None if there was none."""
+        block = self._recorded.get(path)
+        return None if block is None else version_in(block).visibility
 
     def is_executable(self, path: WorkspacePath) -> bool:
         """Return whether a file is a program; False if there is none."""
@@ -313,13 +320,7 @@ def file_bodies(
     """
     if not changes:
         return []
-    tree = timeline.files
-    current = {
-        WorkspacePath("files", path): version_in(block) for path, block in tree.files.items()
-    } | {
-        WorkspacePath("outputs", path): version_in(block)
-        for path, block in tree.outputs_of(number).items()
-    }
+    tree, current = timeline.files, _current_files(timeline, number)
     versions: dict[WorkspacePath, int] = {}
     bodies: list[FileBody] = []
     for change in changes:
@@ -345,6 +346,79 @@ def file_bodies(
         bodies.append(added)
     _check_tree(current, limits)
     return bodies
+
+
+def sort_changes(
+    timeline: Timeline, number: int, changes: Sequence[FileChange], *, limits: WorkspaceLimits
+) -> tuple[list[FileChange], list[str]]:
+    """Return the changes that can be recorded in a turn together, and why each of the others cannot.
+
+    Files that are removed make room for those that are written.
+    """
+    current = _current_files(timeline, number)
+    sizes = {path: file.size for path, file in current.items()}
+    fitting, problems = list[FileChange](), list[str]()
+    room: _Room | None = None
+    for change in sorted(changes, key=lambda change: change.data is not None):
+        problem = _refusal(change, current.get(change.path), limits)
+        if not problem and change.data is None:
+            sizes.pop(change.path, None)
+        elif not problem and change.data is not None:
+            room = room or _Room(sizes, limits)
+            problem = room.take(change.path, len(change.data))
+        if problem:
+            problems.append(problem)
+        else:
+            fitting.append(change)
+    return fitting, problems
+
+
+class _Room:
+    """What a tree has room for, beside the files in it."""
+
+    def __init__(self, sizes: dict[WorkspacePath, int], limits: WorkspaceLimits) -> None:
+        self._sizes = sizes
+        self._limits = limits
+        self._total = sum(sizes.values())
+        self._names = TreeNames()
+        for path in sizes:
+            self._names.add(str(path))
+
+    def take(self, path: WorkspacePath, size: int) -> str:
+        """Add or replace a file, unless there is no room for it; return why there is none."""
+        total = self._total + size - self._sizes.get(path, 0)
+        if total > self._limits.tree_bytes:
+            return f"{path} has no room: the workspace may have {self._limits.tree_bytes:,} bytes"
+        if path not in self._sizes and len(self._sizes) >= self._limits.files:
+            return f"{path} has no room: the workspace may have {self._limits.files:,} files"
+        problem = self._names.add(str(path))
+        if not problem:
+            self._total, self._sizes[path] = total, size
+        return problem
+
+
+def _refusal(change: FileChange, before: FileAdded | None, limits: WorkspaceLimits) -> str:
+    """Return why a change cannot be recorded, whatever room there is."""
+    try:
+        _check_unchanged(change, before)
+        check_size(change.path, change.data, limits)
+    except ToolError as error:
+        return str(error)
+    return ""
+
+
+def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileAdded]:
+    """Return the newest versions in the tree of a turn."""
+    tree = timeline.files
+    areas: tuple[tuple[WorkspaceArea, Mapping[str, Block]], ...] = (
+        ("files", tree.files),
+        ("outputs", tree.outputs_of(number)),
+    )
+    return {
+        WorkspacePath(area, path): version_in(block)
+        for area, blocks in areas
+        for path, block in blocks.items()
+    }
 
 
 def _is_same(before: FileAdded, added: FileAdded) -> bool:

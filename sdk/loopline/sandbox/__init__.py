@@ -22,3 +22,4 @@ from loopline.sandbox.messages import parse_message as parse_message
 from loopline.sandbox.result import ExecutionResult as ExecutionResult
 from loopline.sandbox.result import ResultItem as ResultItem
 from loopline.sandbox.result import result_of as result_of
+from loopline.sandbox.result import shown_name as shown_name

@@ -21,7 +21,7 @@ class ExecutionLimits:
     """The limits of a program: seconds, bytes, and counts. Each has a code by which a passed one is named.
 
     `cpu_seconds` are those of one process. `memory_bytes` are those of all its processes together where there is a
-    cgroup, else of each. `file_bytes` are those of each file that it writes, `disk_bytes` and `disk_files` what it may
+    cgroup, else of each, beside those of its files. `file_bytes` are those of each file that it writes, `disk_bytes` and `disk_files` what it may
     have written at any time, and `total_bytes` those of its contract.
     """
 
@@ -44,8 +44,9 @@ class ExecutionLimits:
 class Execution:
     """A program that is to run: its code, the files that it finds, and the tools that it may call.
 
-    `inputs` are files by their path below the working directory, such as `turn_1/attachments/sales.csv`. `variables` are
-    added to its environment. `bundle_root` is a folder that it may read.
+    `inputs` are files by their path below the working directory, such as `turn_1/attachments/sales.csv`. `workspace` are
+    the files that it finds in its current folder and may change, by names such as `files/log.txt`. `variables` are added
+    to its environment. `bundle_root` is a folder that it may read.
     """
 
     execution_id: str
@@ -54,6 +55,7 @@ class Execution:
     language: Language = "python"
     contract: Sequence[ContractFile] = ()
     inputs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    workspace: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     tools: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     bundle_id: str = ""
@@ -108,7 +110,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedFile:
-    """A file of the contract as it was found: its bytes, or why it is not taken."""
+    """A file of the contract, or another that the program has changed: its bytes, or why it is not taken.
+
+    One with neither was not made.
+    """
 
     name: str
     data: bytes | None = field(default=None, repr=False)
@@ -117,7 +122,11 @@ class ProducedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended, as a backend saw it. `isolation` names the backend, "none" where there was no isolation."""
+    """How a program ended, as a backend saw it. `isolation` names the backend, "none" where there was no isolation.
+
+    `files` are those of the contract, and all others in the current folder that the program has made or changed.
+    `removed` are the names of those that it found there and that are gone.
+    """
 
     isolation: str
     failure: Failure | None = None
@@ -126,6 +135,7 @@ class ProgramEnd:
     user_out: str = ""
     runtime_err: str = ""
     files: Sequence[ProducedFile] = ()
+    removed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

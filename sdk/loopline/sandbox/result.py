@@ -11,9 +11,12 @@ from loopline.models import Json, JsonObject, well_formed
 from loopline.sandbox.contract import ContractFile
 from loopline.sandbox.execution import Execution, Failure, ProducedFile, ProgramEnd
 
+LONGEST_NAME = 200
 USER_OUT_TAIL = 4_000
 RUNTIME_ERR_TAIL = 12_000
 """Characters of the program's output and errors that a result holds, from their ends."""
+MOST_LINES = 40
+"""Files beside the contract that a report names, of each kind."""
 REPORT_TAIL = 2_000
 """Characters of each of them that the report shows."""
 MISSING = "missing_output_files"
@@ -38,6 +41,7 @@ class ResultItem:
 class ExecutionResult:
     """The result of an execution. Files that were made are there also if it failed.
 
+    `others` are files that no contract names and that the program has made or changed, or why they are not taken.
     `failure` is the first of: an error of the run, a file that is missing, a file that is invalid.
     """
 
@@ -45,6 +49,7 @@ class ExecutionResult:
     end: ProgramEnd
     items: Sequence[ResultItem]
     failure: Failure | None
+    others: Sequence[ProducedFile] = ()
 
     @property
     def ok(self) -> bool:
@@ -83,9 +88,27 @@ class ExecutionResult:
                 "managed": failure.managed,
             }
         items: list[Json] = [_item(item) for item in self.items]
+        others: list[Json] = [
+            {
+                "filename": shown_name(file.name),
+                "ok": file.data is not None,
+                "problem": file.problem,
+            }
+            for file in self.others
+        ]
+        artifacts: list[Json] = [
+            _artifact(item.file.name, item.data or b"", item.file.description, item.file.visibility)
+            for item in self.made
+        ]
+        artifacts += [
+            _artifact(file.name, file.data, "", "internal")
+            for file in self.others
+            if file.data is not None
+        ]
+        removed: list[Json] = [shown_name(name) for name in self.end.removed]
         return {
             "ok": self.ok,
-            "artifacts": [_artifact(item) for item in self.made],
+            "artifacts": artifacts,
             "error": failure.message if failure else "",
             "error_details": details,
             "report_text": self.report_text,
@@ -98,6 +121,8 @@ class ExecutionResult:
                 for item in self.items
                 if item.data is None
             ],
+            "others": others,
+            "removed": removed,
             "result_filename": self.result_filename,
             "isolation": self.end.isolation,
             "seconds": self.end.seconds,
@@ -117,6 +142,16 @@ class ExecutionResult:
         missing = [item.file.name for item in self.items if item.is_missing]
         lines += [f"Missing: {', '.join(missing)}"] if missing else []
         lines += [f"Made: {item.file.name} ({len(item.data or b''):,} bytes)" for item in self.made]
+        others = [file for file in self.others if file.problem]
+        lines += _some([f"Not taken: {shown_name(file.name)}: {file.problem}" for file in others])
+        made = [file for file in self.others if not file.problem]
+        lines += _some(
+            [
+                f"Made beside the contract: {shown_name(file.name)} ({len(file.data or b''):,} bytes)"
+                for file in made
+            ]
+        )
+        lines += _some([f"Removed: {shown_name(name)}" for name in self.end.removed])
         if self.runtime_err_tail.strip():
             lines += ["Errors of the program:", *_quoted(self.runtime_err_tail, REPORT_TAIL)]
         if self.user_out_tail.strip():
@@ -127,6 +162,7 @@ class ExecutionResult:
 def result_of(execution: Execution, end: ProgramEnd) -> ExecutionResult:
     """Return the result of an execution that ended so."""
     found = {file.name: file for file in end.files}
+    named = {file.name for file in execution.contract}
     limits = execution.limits
     items, total = list[ResultItem](), 0
     for file in execution.contract:
@@ -137,7 +173,11 @@ def result_of(execution: Execution, end: ProgramEnd) -> ExecutionResult:
             item, total = ResultItem(file=file, problem=problem), total - len(item.data or b"")
         items.append(item)
     return ExecutionResult(
-        execution_id=execution.execution_id, end=end, items=items, failure=_first(end, items)
+        execution_id=execution.execution_id,
+        end=end,
+        items=items,
+        failure=_first(end, items),
+        others=[file for file in end.files if file.name not in named],
     )
 
 
@@ -171,15 +211,14 @@ def _item(item: ResultItem) -> JsonObject:
     }
 
 
-def _artifact(item: ResultItem) -> JsonObject:
-    data = item.data or b""
+def _artifact(name: str, data: bytes, description: str, visibility: str) -> JsonObject:
     return {
-        "filename": item.file.name,
-        "mime": describe_data(item.file.name, data).mime,
+        "filename": shown_name(name),
+        "mime": describe_data(name, data).mime,
         "size": len(data),
         "sha256": sha256(data).hexdigest(),
-        "description": item.file.description,
-        "visibility": item.file.visibility,
+        "description": description,
+        "visibility": visibility,
     }
 
 
@@ -189,6 +228,18 @@ def tail(text: str, characters: int) -> str:
         return text
     end = text[-characters:]
     return end.partition("\n")[2] or end
+
+
+def shown_name(name: str) -> str:
+    """Return a name that a program has made up as text on one line, without characters that hide or reorder others."""
+    shown = name if name.isprintable() else ascii(name)
+    return shown if len(shown) <= LONGEST_NAME else f"{shown[:LONGEST_NAME]}…"
+
+
+def _some(lines: list[str]) -> list[str]:
+    """Return lines up to a number, and how many more there are."""
+    more = len(lines) - MOST_LINES
+    return lines if more <= 0 else [*lines[:MOST_LINES], f"and {more:,} more"]
 
 
 def _quoted(text: str, characters: int) -> list[str]:

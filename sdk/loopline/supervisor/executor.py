@@ -24,6 +24,8 @@ SOCKET_FD = 19
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
+_AMBIENT, _CLEAR_ALL, _CAPABILITIES = 47, 4, 0x2008_0522
+_NEW_MOUNTS, _NOSUID, _NODEV, _BIND = 0x0002_0000, 2, 4, 4096
 _READS = 0b1101
 _WRITES_BY_VERSION = {1: 0b1_0001_1011_0010, 2: 1 << 13, 3: 1 << 14}
 """The rights of writing files and folders in each version of Landlock: no device, socket or pipe is made."""
@@ -45,7 +47,28 @@ def read_start(descriptor: int) -> dict[str, Any]:
     return start
 
 
-def drop_rights(user: int) -> None:
+def mount_disk(kernel: _Kernel, channel: int, options: str) -> None:
+    """Give this process a file system for its folders, hand it to the supervisor, and wait until it is filled."""
+    import _socket
+
+    workspace = os.environ["WORKDIR"].rpartition("/")[0]
+    out = f"{workspace}/out"
+    flags = _NOSUID | _NODEV
+    kernel.do("unshare", _NEW_MOUNTS)
+    kernel.do("mount", b"tmpfs", out.encode(), b"tmpfs", flags, options.encode())
+    root = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    connection = _socket.socket(fileno=channel)
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, root.to_bytes(4, sys.byteorder))
+    connection.sendmsg([b"d"], [rights])
+    if connection.recv(1) != b"f":
+        raise IsolationError("disk: the supervisor did not fill it")
+    connection.close()
+    os.close(root)
+    for name in ("work", "out"):  # the second covers the root of the file system
+        kernel.do("mount", f"{out}/{name}".encode(), f"{workspace}/{name}".encode(), b"", _BIND, 0)
+
+
+def drop_rights(kernel: _Kernel, user: int) -> None:
     """Become a user without any right, if this process has rights."""
     if os.getuid() == 0:
         os.setgroups([])
@@ -53,6 +76,8 @@ def drop_rights(user: int) -> None:
         os.setresuid(user, user, user)
     if 0 in (os.getuid(), os.geteuid()):
         raise IsolationError("uid: the program would run as root")
+    kernel.control(_AMBIENT, _CLEAR_ALL)
+    kernel.do("capset", _CAPABILITIES.to_bytes(4, sys.byteorder) + bytes(4), bytes(24))
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
@@ -90,8 +115,9 @@ class _Kernel:
         function: Any = type("Function", (library.CFuncPtr,), flags)
         self._long, self._text, self._last_error = long, text, library.get_errno
         symbols = library.dlopen(None, 0)
-        self._call = function(library.dlsym(symbols, "syscall"))
-        self._control = function(library.dlsym(symbols, "prctl"))
+        self._function = lambda name: function(library.dlsym(symbols, name))
+        self._call = self._function("syscall")
+        self._control = self._function("prctl")
 
     def call(self, number: int, *arguments: int | bytes) -> int:
         """Return what a system call gives, -1 if it fails."""
@@ -100,6 +126,15 @@ class _Kernel:
     def control(self, option: int, value: int, pointer: int | bytes = 0) -> int:
         """Return what `prctl` gives, -1 if it fails."""
         return self._result(self._control, (option, value, pointer, 0, 0))
+
+    def do(self, name: str, *arguments: int | bytes) -> None:
+        """Call a function of the library, which gives 0.
+
+        Raises:
+            IsolationError: it fails.
+        """
+        if self._result(self._function(name), arguments):
+            raise IsolationError(f"{name}: {self.error}")
 
     def _result(self, function: Any, arguments: tuple[int | bytes, ...]) -> int:
         values = [self._text(a) if isinstance(a, bytes) else self._long(a) for a in arguments]
@@ -160,14 +195,17 @@ def isolate(start: Mapping[str, Any]) -> None:
     features: list[str] = []
     if start["isolated"]:
         os.umask(0o027)
-        drop_rights(start["user"])
+        kernel = _Kernel()
+        if start["disk"] is not None:
+            mount_disk(kernel, *start["disk"])
+            features.append("disk")
+        drop_rights(kernel, start["user"])
         features.append("uid")
     limit_resources(start["limits"])
     features.append("rlimits")
     os.chdir(start["folder"])
     connect(start["socket"])
     if start["isolated"]:
-        kernel = _Kernel()
         if restrict_files(kernel, start["writable"], required=start["landlock"]):
             features.append("landlock")
         kernel.filter_calls(start["seccomp"])

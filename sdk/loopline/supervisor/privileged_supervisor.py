@@ -30,6 +30,8 @@ EXECUTOR = "/tmp/executor.pyc"
 COVERED = (SHARED, "/sys", "/run", "/dev/shm", "/dev/mqueue")
 """What a program finds empty."""
 NOT_ISOLATED = 71
+CHANNEL = 3
+"""The descriptor by which an execution hands over its file system."""
 
 _NEW_MOUNTS, _NEW_NAME, _NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 _NEW_PROCESSES, _NEW_NETWORK = 0x2000_0000, 0x4000_0000
@@ -173,9 +175,9 @@ class PrivilegedSupervisor:
             self._closed.set()
 
     def _receive(self) -> None:
-        """Take a message of the harness: an execution to begin, with its streams, or one to stop."""
+        """Take a message of the harness: an execution to begin, with its streams and its channel, or one to stop."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, _PIECE, 3)
+            data, descriptors, _, _ = socket.recv_fds(self._control, _PIECE, 4)
         except OSError:
             data, descriptors = b"", []
         if not data:
@@ -196,7 +198,7 @@ class PrivilegedSupervisor:
     def _begin(self, name: str, streams: list[int]) -> None:
         try:
             request: dict[str, Any] = json.loads(Path(self._folder, name, "run.json").read_bytes())
-            run = Run(name, f"{self._folder}/{name}", request["user"], request["variables"])
+            run = Run(name, f"{self._folder}/{name}", request)
             if self._groups.available:
                 run.groups = self._groups.make(name, request["memory_bytes"], request["processes"])
             run.listen()
@@ -239,14 +241,15 @@ class PrivilegedSupervisor:
 
 
 class Run:
-    """One execution: its folder, its socket, and its control groups."""
+    """One execution: its folder, its socket, its file system, and its control groups."""
 
-    def __init__(self, name: str, folder: str, user: int, variables: Mapping[str, str]) -> None:
+    def __init__(self, name: str, folder: str, request: Mapping[str, Any]) -> None:
         self.name = name
         self.groups: list[Path] = []
         self._folder = folder
-        self._user = user
-        self._variables = variables
+        self._user: int = request["user"]
+        self._variables: Mapping[str, str] = request["variables"]
+        self._disk: str = request["disk"]
         self._socket = f"/tmp/{name}.sock"
         self._relay: asyncio.Task[None] | None = None
 
@@ -298,7 +301,7 @@ class Run:
                 (group / "cgroup.procs").write_text("0")
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            os.closerange(3, 4096)
+            os.closerange(len(streams), 4096)
             os.setsid()
             self._isolate(kernel)
             code = self._execute()
@@ -312,10 +315,7 @@ class Run:
         kernel.unshare(_NEW_NETWORK | _NEW_MOUNTS | _NEW_IPC | _NEW_NAME)
         socket.sethostname("sandbox")
         kernel.mount("", "/", "", _PRIVATE)
-        for name in ("work", "out"):
-            target = f"{WORKSPACE}/{name}"
-            kernel.mount(f"{self._folder}/{name}", target, "", _BIND)
-            kernel.mount("", target, "", _REMOUNT | _BIND | _NOSUID | _NODEV)
+        self._mount_disk(kernel)
         files = {
             path: os.open(source, os.O_PATH)
             for path, source in ((SOCKET, self._socket), (EXECUTOR, EXECUTOR))
@@ -332,6 +332,19 @@ class Run:
                 )
         kernel.mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
         self._forbid_writing(kernel)
+
+    def _mount_disk(self, kernel: Kernel) -> None:
+        """Mount a file system for the program's folders, hand it to the harness, and wait until it is filled."""
+        out = f"{WORKSPACE}/out"
+        kernel.mount("tmpfs", out, "tmpfs", _NOSUID | _NODEV, self._disk)
+        root = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+        with socket.socket(fileno=CHANNEL) as channel:
+            socket.send_fds(channel, [b"d"], [root])
+            if not channel.recv(1):
+                raise NamespaceError("disk: the harness did not fill it")
+        os.close(root)
+        for name in ("work", "out"):  # the second covers the root of the file system
+            kernel.mount(f"{out}/{name}", f"{WORKSPACE}/{name}", "", _BIND)
 
     def _forbid_writing(self, kernel: Kernel) -> None:
         """Make every mount read-only but those of what the program may write, and of processes."""

@@ -116,15 +116,28 @@ def clash(paths: Collection[str]) -> str:
     A folder and a file cannot have one name, and two names may not differ in their case alone: on some file systems
     they are one.
     """
-    seen: dict[str, tuple[str, bool]] = {}
-    for path in paths:
-        names = path.split("/")
-        for end in range(1, len(names) + 1):
-            name = "/".join(names[:end]), end == len(names)
-            before = seen.setdefault(_folded(name[0]), name)
+    names = TreeNames()
+    return next((problem for path in paths if (problem := names.add(path))), "")
+
+
+class TreeNames:
+    """The names of a tree, to which paths are added one after the other."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, bool]] = {}
+
+    def add(self, path: str) -> str:
+        """Add a path, unless something speaks against it; return that."""
+        parts = path.split("/")
+        added = dict[str, tuple[str, bool]]()
+        for end in range(1, len(parts) + 1):
+            name = "/".join(parts[:end]), end == len(parts)
+            before = self._seen.get(_folded(name[0]), name)
             if before != name:
                 return _clash(before, name)
-    return ""
+            added[_folded(name[0])] = name
+        self._seen |= added
+        return ""
 
 
 def _clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from loopline.adapters.execution.call_server import CallServer
+from loopline.adapters.execution.disk import DiskChannel, disk_size
 from loopline.adapters.execution.docker_container import (
     SupervisorFeatures,
     WarmContainer,
@@ -127,9 +128,9 @@ class DockerSandbox:
         name = str(next(self._numbers))
         root = os.getuid() == 0
         user = USER if root else os.getuid()
-        folder = RunFolder(warm.folder.path / name, USER if root else None)
+        folder, disk = RunFolder(warm.folder.path / name, USER if root else None), DiskChannel()
         try:
-            await asyncio.to_thread(folder.fill, execution, WORK)
+            await asyncio.to_thread(folder.make)
             await asyncio.to_thread(_describe, folder, execution, user)
             required = {
                 "uid",
@@ -149,13 +150,14 @@ class DockerSandbox:
                     has_landlock=warm.features.has_landlock,
                     path=warm.features.path,
                 )
-                begin = partial(warm.container.begin, name)
-                launch = Launch(begin=begin, start=start, isolation=self.name)
+                begin = partial(warm.container.begin, name, disk.inside)
+                launch = Launch(begin=begin, start=start, isolation=self.name, disk=disk)
                 return await ProgramProcess(launch, execution, session, folder, server).run()
         except DaemonError as error:
             failure = Failure("sandbox", "supervisor_lost", str(error))
             return ProgramEnd(isolation=self.name, failure=failure)
         finally:
+            disk.close()
             await asyncio.to_thread(folder.remove)
 
     async def _opened(self, bundle_root: str) -> _Warm:
@@ -208,11 +210,13 @@ def _named(is_here: bool, otherwise: str) -> str:
 
 def _describe(folder: RunFolder, execution: Execution, user: int) -> None:
     """Write what the supervisor needs to know of an execution, where the program does not see it."""
-    limits = execution.limits
+    limits, disk = execution.limits, disk_size(execution)
+    owner = "" if os.getuid() == 0 else f",uid={user},gid={user}"
     document = {
         "user": user,
         "variables": dict(environment(execution, WORK, OUT, SOCKET)),
-        "memory_bytes": limits.memory_bytes,
+        "disk": f"{disk.options}{owner}",
+        "memory_bytes": limits.memory_bytes + disk.size,
         "processes": limits.processes + 1,  # the first process of its namespace
     }
     (folder.path / "run.json").write_text(json.dumps(document))

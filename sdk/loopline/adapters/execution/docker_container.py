@@ -67,8 +67,8 @@ class WarmContainer:
             path=[str(folder) for folder in path] if isinstance(path, list) else [],
         )
 
-    async def begin(self, name: str) -> StartedProgram:
-        """Have the supervisor begin the execution whose folder has that name.
+    async def begin(self, name: str, disk: int) -> StartedProgram:
+        """Have the supervisor begin the execution whose folder has that name; `disk` is where it hands over its file system.
 
         Raises:
             DaemonError: the container is gone.
@@ -80,7 +80,7 @@ class WarmContainer:
         end: asyncio.Future[_Ended] = asyncio.get_running_loop().create_future()
         self._running[name] = end
         try:
-            await self._send({"begin": name}, inside)
+            await self._send({"begin": name}, [*inside, disk])
         finally:
             for descriptor in inside:
                 os.close(descriptor)

@@ -63,6 +63,7 @@ class FargateSandbox:
         shared = await self._opened()
         folder = RunFolder(shared.path / str(next(self._numbers)), None)
         try:
+            await asyncio.to_thread(folder.make)
             await asyncio.to_thread(folder.fill, execution, WORK)
             return await self._run(execution, session, folder, code)
         except AwsError as error:

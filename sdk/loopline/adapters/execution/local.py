@@ -18,7 +18,7 @@ from loopline.adapters.execution.program_process import (
     ProgramProcess,
     begin_child,
 )
-from loopline.adapters.execution.run_folder import RunFolder, environment, remove_tree
+from loopline.adapters.execution.run_folder import RunFolder, environment, remove_folder
 from loopline.adapters.execution.start_message import start_message
 from loopline.sandbox import Execution, Feature, ProgramEnd, Session
 
@@ -45,6 +45,7 @@ class LocalSandbox:
         folder = RunFolder(self._folder / str(next(self._numbers)), None)
         work, out = str(folder.work), str(folder.out)
         try:
+            await asyncio.to_thread(folder.make)
             await asyncio.to_thread(folder.fill, execution, work)
             async with CallServer(
                 folder.socket, execution, session, user=os.getuid(), features=()
@@ -70,5 +71,5 @@ class LocalSandbox:
     async def close(self) -> None:
         """Remove the folder of this sandbox."""
         if self._folder is not None:
-            await asyncio.to_thread(remove_tree, self._folder)
+            await asyncio.to_thread(remove_folder, self._folder)
             self._folder = None

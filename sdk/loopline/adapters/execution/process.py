@@ -7,7 +7,7 @@ import ctypes
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from loopline.adapters.execution.call_server import CallServer
 from loopline.adapters.execution.cgroup import GroupEntry, make_group, parents
+from loopline.adapters.execution.disk import DiskChannel, disk_size
 from loopline.adapters.execution.program_process import (
     Launch,
     ProgramProcess,
@@ -137,17 +138,26 @@ class BubblewrapSandbox:
             return ProgramEnd(isolation=self.name, failure=failure)
         number = next(self._numbers)
         folder = RunFolder(ground.folder / str(number), USER if os.getuid() == 0 else None)
-        limits = execution.limits
+        limits, disk = execution.limits, DiskChannel()
         group = make_group(
             f"{ground.folder.name}-{number}",
-            memory_bytes=limits.memory_bytes,
+            memory_bytes=limits.memory_bytes + disk_size(execution).size,
             processes=limits.processes,
         )
         alive, keeper = os.pipe()
         entry = GroupEntry(group)
-        try:
-            await asyncio.to_thread(folder.fill, execution, WORK)
-            required = {"uid", "rlimits", "seccomp"}
+        async with (
+            AsyncExitStack() as cleaning
+        ):  # each step is taken, whatever becomes of those before
+            cleaning.push_async_callback(asyncio.to_thread, folder.remove)
+            if group is not None:
+                cleaning.push_async_callback(remove_group, group)
+            cleaning.push_async_callback(_until_closed, alive)
+            cleaning.callback(disk.close)
+            cleaning.callback(entry.close)
+            cleaning.callback(os.close, keeper)
+            await asyncio.to_thread(folder.make)
+            required = {"disk", "uid", "rlimits", "seccomp"}
             required |= {"landlock"} if _landlock() else set[str]()
             user = USER if os.getuid() == 0 else os.getuid()
             async with CallServer(
@@ -158,16 +168,9 @@ class BubblewrapSandbox:
                 features=required,
                 is_member=entry.has,
             ) as server:
-                launch = self._launch(execution, folder, ground, code, entry, keeper, server)
+                launch = self._launch(execution, folder, ground, code, entry, keeper, server, disk)
                 running = ProgramProcess(launch, execution, session, folder, server)
                 return await running.run()
-        finally:
-            os.close(keeper)
-            entry.close()
-            await _until_closed(alive)
-            if group is not None:
-                await remove_group(group)
-            await asyncio.to_thread(folder.remove)
 
     def _launch(
         self,
@@ -178,6 +181,7 @@ class BubblewrapSandbox:
         entry: GroupEntry,
         keeper: int,
         server: CallServer,
+        disk: DiskChannel,
     ) -> Launch:
         options = self._options(folder, execution.bundle_root, ground.script, keeper)
         options[1:1] = ["--info-fd", str(entry.descriptor)]
@@ -188,14 +192,16 @@ class BubblewrapSandbox:
             in_group=entry.group is not None,
             has_landlock=_landlock(),
             path=ground.path,
+            disk=(disk.inside, disk_size(execution).options),
         )
         python = [self._python, "-I", "-S", "-B", "-u"]
         argv = [*options, *python, f"/run/{ground.script.name}"]
         variables = environment(execution, WORK, OUT, SOCKET)
         return Launch(
-            begin=partial(_begin, argv, variables, entry, keeper),
+            begin=partial(_begin, argv, variables, entry, [keeper, disk.inside]),
             start=start,
             isolation=self.name,
+            disk=disk,
         )
 
     def _options(
@@ -213,13 +219,14 @@ class BubblewrapSandbox:
             options += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             options += ["--unshare-user", "--uid", str(USER), "--gid", str(USER)]
+        options += ["--cap-add", "CAP_SYS_ADMIN"]  # to mount its folders, and dropped with that
         for folder_path in ("/etc", "/workspace", "/workspace/bundles"):
             options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]
         options += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         options += ["--perms", "0755", "--tmpfs", "/tmp", "--perms", "0755", "--tmpfs", "/run"]
         if folder is not None and script is not None:
-            options += ["--bind", str(folder.work), WORK, "--bind", str(folder.out), OUT]
+            options += ["--perms", "0755", "--dir", WORK, "--perms", "0755", "--dir", OUT]
             options += ["--ro-bind", str(folder.socket), SOCKET]
             options += ["--ro-bind", str(script), f"/run/{script.name}"]
         if bundle_root:
@@ -285,10 +292,10 @@ class BubblewrapSandbox:
 
 
 async def _begin(
-    argv: Sequence[str], variables: Mapping[str, str], entry: GroupEntry, keeper: int
+    argv: Sequence[str], variables: Mapping[str, str], entry: GroupEntry, descriptors: Sequence[int]
 ) -> StartedProgram:
     """Start a program in bubblewrap; it has joined its control group when this returns."""
-    program = await begin_child(argv, variables, entry.group, [keeper, entry.descriptor])
+    program = await begin_child(argv, variables, entry.group, [*descriptors, entry.descriptor])
     try:
         await entry.enter()
     except BaseException:

@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 from loopline.adapters.execution.call_server import CallServer
 from loopline.adapters.execution.cgroup import ControlGroup
-from loopline.adapters.execution.run_folder import RunFolder
-from loopline.sandbox import Execution, Failure, ProgramEnd, Session
+from loopline.adapters.execution.disk import DiskChannel
+from loopline.adapters.execution.run_folder import Collected, RunFolder
+from loopline.adapters.execution.start_message import WORK
+from loopline.sandbox import Execution, Failure, ProducedFile, ProgramEnd, Session
 
 START_SECONDS = 30.0
 """Seconds in which an executor must have isolated itself."""
 DISK_SECONDS = 0.2
 """Seconds between two looks at what the program has written."""
-BLOCK = 4_096
-"""Bytes of a block of a file system."""
 PROGRESS_CHARACTERS = 2_000
 _CPU_SIGNAL = 128 + signal.SIGXCPU
 
@@ -66,12 +66,16 @@ class StartedProgram(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a backend starts its executor; `isolation` names the backend, "none" where there is no isolation."""
+    """How a backend starts its executor; `isolation` names the backend, "none" where there is no isolation.
+
+    `disk` is how the executor hands over the file system of its folders, if they are not filled before it starts.
+    """
 
     begin: Callable[[], Awaitable[StartedProgram]]
     start: Mapping[str, Any]
     isolation: str
     start_seconds: float = START_SECONDS
+    disk: DiskChannel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +177,6 @@ class ProgramProcess:
         self._folder = folder
         self._server = server
         limit = execution.limits.output_bytes
-        self._input_bytes = sum(
-            -(-len(data) // BLOCK) * BLOCK for data in execution.inputs.values()
-        )
         self._out = Capture(limit, session.on_output)
         self._err = Capture(limit)
         self._cost = ProgramCost()
@@ -184,6 +185,8 @@ class ProgramProcess:
         """Run the program to its end, or stop it, and return what came of it."""
         launch, began = self._launch, monotonic()
         program = await launch.begin()
+        if launch.disk is not None:
+            launch.disk.close_inside()
         streams = [
             asyncio.ensure_future(self._out.read(program.stdout)),
             asyncio.ensure_future(self._err.read(program.stderr)),
@@ -200,9 +203,7 @@ class ProgramProcess:
             for stream_task in streams:
                 stream_task.cancel()
         seconds = monotonic() - began
-        contract, limit = self._execution.contract, self._execution.limits.file_bytes
-        turn = self._execution.turn_id
-        files = await asyncio.to_thread(self._folder.collect, turn, contract, limit)
+        collected = await asyncio.to_thread(self._collected)
         if isinstance(outcome, int):
             failure = await asyncio.to_thread(self._failure_of, outcome)
         else:
@@ -214,8 +215,18 @@ class ProgramProcess:
             seconds=seconds,
             user_out=self._out.text,
             runtime_err=self._err.text if self._server.ready.is_set() else "",
-            files=files,
+            files=collected.files,
+            removed=collected.removed,
         )
+
+    def _collected(self) -> Collected:
+        """Return what the program has left; a folder that fails to be read is no reason to lose its result."""
+        try:
+            return self._folder.collect(self._execution)
+        except OSError as error:
+            problem = f"its folder cannot be read: {error.strerror}"
+            names = [file.name for file in self._execution.contract] or ["files/"]
+            return Collected([ProducedFile(name=name, problem=problem) for name in names])
 
     async def _send_start(self, stdin: asyncio.StreamWriter) -> None:
         stdin.write(marshal.dumps(dict(self._launch.start), 2))
@@ -231,6 +242,7 @@ class ProgramProcess:
             asyncio.ensure_future(self._too_large()),
             asyncio.ensure_future(self._too_talkative()),
             asyncio.ensure_future(self._refused()),
+            asyncio.ensure_future(self._unfilled()),
         }
         try:
             done, _ = await asyncio.wait({ends, *watches}, return_when=asyncio.FIRST_COMPLETED)
@@ -253,6 +265,22 @@ class ProgramProcess:
         await asyncio.sleep(seconds)
         return Failure("limits", "timeout", f"it may run {seconds:g} s, and was stopped then")
 
+    async def _unfilled(self) -> Failure:
+        """Fill the file system that the executor hands over; return only if that fails."""
+        disk = self._launch.disk
+        root = None if disk is None else await disk.receive()
+        if disk is not None and root is not None:
+            try:
+                await asyncio.shield(
+                    asyncio.to_thread(self._folder.fill, self._execution, WORK, root)
+                )
+            except OSError as error:
+                text = f"its folders cannot be filled: {error.strerror}"
+                return Failure("sandbox", "start_failed", text)
+            disk.tell_filled()
+        never: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        return await never
+
     async def _too_large(self) -> Failure:
         while True:
             await asyncio.sleep(DISK_SECONDS)
@@ -263,8 +291,9 @@ class ProgramProcess:
     async def _disk_failure(self) -> Failure | None:
         """Return that the program has written too much, beside what it found."""
         limits = self._execution.limits
-        used, count = await asyncio.to_thread(self._folder.usage)
-        size, number = used - self._input_bytes, count - len(self._execution.inputs)
+        size, number, problem = await asyncio.to_thread(self._folder.usage)
+        if problem:
+            return Failure("limits", "disk_limit", problem)
         if size > limits.disk_bytes:
             text = f"it has written {size:,} bytes, and may {limits.disk_bytes:,}"
             return Failure("limits", "disk_limit", text)
@@ -299,7 +328,8 @@ class ProgramProcess:
         if exit_code == 0:
             return None
         limits = self._execution.limits
-        if self._cost.memory_kills:
+        last = self._err.text.strip().rpartition("\n")[2][-500:]
+        if self._cost.memory_kills or last.startswith("MemoryError"):
             return Failure(
                 "limits", "memory_limit", f"it used up its {limits.memory_bytes:,} bytes of memory"
             )
@@ -309,7 +339,9 @@ class ProgramProcess:
             return Failure(
                 "limits", "process_limit", f"it may have {limits.processes} processes, threads too"
             )
-        last = self._err.text.strip().rpartition("\n")[2][-500:]
+        if last.endswith(os.strerror(errno.ENOSPC)):
+            text = f"its files may have {limits.disk_bytes:,} bytes, and be {limits.disk_files:,}"
+            return Failure("limits", "disk_limit", text)
         size, path = self._folder.largest()
         if size >= limits.file_bytes or last.endswith(os.strerror(errno.EFBIG)):
             file = path if size >= limits.file_bytes else "one"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopline.adapters.execution.run_folder import remove_tree
+from loopline.adapters.execution.run_folder import remove_folder
 
 LONGEST_FOLDER = 60
 """Characters of the path below which programs run: that of a socket in it has at most 107."""
@@ -39,7 +39,7 @@ class SharedFolder:
 
     async def remove(self) -> None:
         """Remove the folder."""
-        await asyncio.to_thread(remove_tree, self.path)
+        await asyncio.to_thread(remove_folder, self.path)
         if self.sweeper.stdin is not None:
             self.sweeper.stdin.write(_CLOSED)
             self.sweeper.stdin.close()

@@ -9,9 +9,9 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from loopline.adapters.execution.run_folder import remove_tree
 from loopline.errors import LooplineError
 from loopline.sandbox import ExecutionLimits
+from loopline.sandbox.folders import remove_tree
 
 _LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
 

@@ -43,8 +43,12 @@ def isolated_start(
     in_group: bool,
     has_landlock: bool,
     path: Sequence[str] = (),
+    disk: tuple[int, str] | None = None,
 ) -> dict[str, object]:
-    """Return what an executor is told that isolates itself; `code` is the filter of its system calls."""
+    """Return what an executor is told that isolates itself; `code` is the filter of its system calls.
+
+    `disk` is the descriptor by which the executor hands over the file system of its folders, and the options of that.
+    """
     return {
         **start_message(execution, token, path=path),
         "isolated": True,
@@ -53,22 +57,23 @@ def isolated_start(
         "writable": [WORK, OUT],
         "landlock": has_landlock,
         "seccomp": code,
+        "disk": disk,
     }
 
 
 def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, int]:
-    """Return the limits of a process by name; without a control group each process has those of all together."""
-    of_one = {
+    """Return the limits of a process by name; without a control group each process has those of all together.
+
+    With one each has the memory of all, because the group counts the files of the program too.
+    """
+    return {
         "RLIMIT_DATA": limits.memory_bytes,
         "RLIMIT_AS": 4 * limits.memory_bytes,
-        "RLIMIT_NPROC": limits.processes,
-    }
-    return {
         "RLIMIT_CPU": limits.cpu_seconds,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
-        **({} if in_group else of_one),
+        **({} if in_group else {"RLIMIT_NPROC": limits.processes}),
     }

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import cast
 
 from loopline.errors import LooplineError, ToolError
-from loopline.files import FileChange, Workspace, parse_path
+from loopline.files import FileChange, Workspace, parse_path, sort_changes
 from loopline.models import (
     Json,
     JsonObject,
@@ -30,8 +31,9 @@ from loopline.sandbox import (
     StopProgram,
     parse_contract,
     result_of,
+    shown_name,
 )
-from loopline.timeline import Effect, Timeline, turn_number
+from loopline.timeline import Effect, Timeline, Visibility, turn_number
 from loopline.timeline.workspace_paths import is_beside
 from loopline.tools.arguments import check_names, object_schema, text_argument
 from loopline.tools.builtin.execution_sessions import LOST, ProgramSessions
@@ -54,14 +56,16 @@ _CONTRACT: JsonObject = {
 }
 _ABOUT: dict[Language, str] = {
     "python": (
-        "Run a program of Python 3 in isolation, without a network. The current folder has outputs/, files/ and "
-        "attachments/ (the user's files); the files of the turn are below WORKDIR. The program may await at the top "
+        "Run a program of Python 3 in isolation, without a network. The current folder has the newest files/ and "
+        "outputs/, to be read and changed, and attachments/ (the user's files). The program may await at the top "
         'level: await tools.call("alias.tool", {…}) calls a tool, await fetch_ctx("fi:…") reads a ref. What it prints '
-        "is returned; files count only if the contract names them."
+        "is returned, and all that it changes in files/ and outputs/ is stored; the user sees outputs that the "
+        "contract names."
     ),
     "shell": (
-        "Run a shell script in isolation, without a network and without tools. The current folder has outputs/, "
-        "files/ and attachments/ (the user's files). Files count only if the contract names them."
+        "Run a shell script in isolation, without a network and without tools. The current folder has the newest "
+        "files/ and outputs/, to be read and changed, and attachments/ (the user's files). All that it changes in "
+        "files/ and outputs/ is stored; the user sees outputs that the contract names."
     ),
 }
 
@@ -166,6 +170,7 @@ class ExecutionTool:
             language=self._language,
             contract=parse_contract(_contract(arguments), context.turn_id),
             inputs=_inputs(context.workspace, context.turn_id),
+            workspace=_view(context.workspace),
             tools=[
                 name
                 for name in names
@@ -201,7 +206,11 @@ class ExecutionTool:
         """Return the report on a program, with the files that it made."""
         context, limits = call.context, execution.limits
         result = result_of(execution, end)
-        files, problems = _changes(result, context.workspace)
+        file_limits = replace(context.workspace.limits, file_bytes=limits.file_bytes)
+        changes, problems = _changes(result, execution, context.workspace)
+        number = turn_number(context.turn_id)
+        files, refused = sort_changes(call.timeline, number, changes, limits=file_limits)
+        problems += [f"Not recorded: {problem}" for problem in refused]
         calls = _calls_of(call.timeline, context.turn_id, context.call_id)
         text = "\n".join([result.report_text, *problems, *(calls if not result.ok else ())])
         return Outcome(
@@ -210,7 +219,7 @@ class ExecutionTool:
             artifact=result.document(),
             failed=not result.ok,
             cites_files=True,
-            file_limits=replace(context.workspace.limits, file_bytes=limits.file_bytes),
+            file_limits=file_limits,
         )
 
     def _session(self, call: ToolInvocation) -> Session:
@@ -316,26 +325,49 @@ def _inputs(workspace: Workspace, turn_id: str) -> dict[str, bytes]:
     }
 
 
-def _changes(result: ExecutionResult, workspace: Workspace) -> tuple[list[FileChange], list[str]]:
-    """Return the files that were made as changes of the workspace, and why some of them are none."""
-    changes, problems = list[FileChange](), list[str]()
-    room = workspace.limits.tree_bytes - sum(
-        len(workspace.read(path))
-        for path in workspace.paths()
-        if path.startswith(("files/", "outputs/"))
-    )
-    for item in result.made:
-        data, name = item.data or b"", item.file.name
-        room -= len(data)
+def _view(workspace: Workspace) -> dict[str, bytes]:
+    """Return the newest files/ and outputs/ of the turn, which a program finds in its current folder."""
+    own = [path for area in ("files", "outputs") for path in workspace.paths(area)]
+    return {path: workspace.read(path) for path in own}
+
+
+def _changes(
+    result: ExecutionResult, execution: Execution, workspace: Workspace
+) -> tuple[list[FileChange], list[str]]:
+    """Return the files that the program has made, changed or removed as changes, and why some of them are none.
+
+    A file that it found is replaced only if no other call has changed it since. A program that failed removes nothing.
+    An output that no contract has named is for the agent alone.
+    """
+    problems = list[str]()
+    made: list[_Made] = [
+        (item.file.name, item.data, item.file.visibility, None) for item in result.made
+    ]
+    made += [
+        (file.name, file.data, workspace.visibility(file.name) or "internal", "")
+        for file in result.others
+        if file.data is not None
+    ]
+    removed = result.end.removed
+    if result.end.failure is None:
+        made += [(name, None, "external", "") for name in removed]
+    elif removed:
+        problems.append("Nothing is removed from the workspace, because the program failed.")
+    changes = list[FileChange]()
+    for name, data, visibility, replaces in made:
+        found = execution.workspace.get(name)
+        before = replaces if found is None else sha256(found).hexdigest()
         try:
-            if room < 0:
-                raise ToolError("the workspace has no room for it")
             path = parse_path(name)
         except LooplineError as error:
-            problems.append(f"Not recorded: {name}: {error}")
+            problems.append(f"Not recorded: {shown_name(name)}: {error}")
             continue
-        changes.append(FileChange(path=path, data=data, visibility=item.file.visibility))
+        changes.append(FileChange(path=path, data=data, visibility=visibility, replaces=before))
     return changes, problems
+
+
+_Made = tuple[str, bytes | None, Visibility, str | None]
+"""A file's name, its bytes, who sees it, and the digest of what it replaces if the program did not find it."""
 
 
 def _calls_of(timeline: Timeline, turn_id: str, call_id: str) -> Sequence[str]:

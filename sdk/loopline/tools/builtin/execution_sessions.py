@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from time import monotonic
 
 from loopline.models import Json, JsonObject
@@ -20,15 +21,15 @@ from loopline.sandbox import (
     StopProgram,
 )
 
-NEXT, PUT = "session.next", "session.put"
-"""What the program of a session calls: for the next program, with the report on the last one, and with a part of a file."""
+NEXT, PUT, GET = "session.next", "session.put", "session.get"
+"""What the program of a session calls: for the next program, with the report on the last one, and with or for a part of a file."""
 PART_BYTES = 600_000
 MOST_CALLS = 100_000
 LOST = "session_lost"
 _TAIL = 12_000
 
 DRIVER = f"""
-import base64, io, os, stat, sys, traceback
+import base64, hashlib, io, os, stat, sys, traceback
 
 class _Copy(io.TextIOBase):
     def __init__(self, stream):
@@ -39,22 +40,96 @@ class _Copy(io.TextIOBase):
     def flush(self):
         self.stream.flush()
 
-async def _put(name):
+def _open(name):
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+def _problem(status, step, room):
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no plain file"
+    if status.st_nlink > 1:
+        return "it has a second name: write a file of its own"
+    if status.st_size > min(step["file_bytes"], room):
+        return f"it has {{status.st_size:,}} bytes, and there is room for {{min(step['file_bytes'], room):,}}"
+
+async def _put(name, step, room):
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _open(name)
     except FileNotFoundError:
-        return
+        return 0
     except OSError as error:
         await tools.call("{PUT}", name=name, problem=f"it is no plain file: {{error.strerror}}")
-        return
+        return 0
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            await tools.call("{PUT}", name=name, problem="it is no plain file")
-            return
+        status = os.fstat(file.fileno())
+        problem = _problem(status, step, room)
+        if problem:
+            await tools.call("{PUT}", name=name, problem=problem)
+            return 0
         part = None
         while part is None or part:
             part = file.read({PART_BYTES})
             await tools.call("{PUT}", name=name, data=base64.b64encode(part).decode())
+        return status.st_size
+
+def _digest(name):
+    try:
+        with os.fdopen(_open(name), "rb") as file:
+            digest = hashlib.sha256() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+            while digest and (part := file.read({PART_BYTES})):
+                digest.update(part)
+            return digest and digest.hexdigest()
+    except OSError:
+        return None
+
+def _look():
+    found, closed, waiting = {{}}, {{}}, ["outputs", "files"]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            closed[folder + "/"] = f"it cannot be read: {{error.strerror}}"
+            continue
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                found[entry.path] = _digest(entry.path)
+            elif entry.name in ("__pycache__", ".pytest_cache", ".git"):
+                closed[entry.path + "/"] = "a workspace has no folder of this name"
+            else:
+                waiting.append(entry.path)
+    return found, closed
+
+async def _take_over(step):
+    for name in step["removed"]:
+        try:
+            os.unlink(name)
+        except OSError:
+            pass
+    for name in step["changed"]:
+        parts, part = [], None
+        while part is None or part:
+            text = await tools.call("{GET}", name=name, offset=sum(map(len, parts)))
+            part = base64.b64decode(text)
+            parts.append(part)
+        try:
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            if os.path.islink(name):
+                os.unlink(name)
+            with open(name, "wb") as file:
+                file.write(b"".join(parts))
+        except OSError as error:
+            print(f"{{name}} is not the newest: {{error}}", file=sys.stderr)
+
+async def _give(step, before):
+    (found, closed), room = _look(), step["total_bytes"]
+    changed = [name for name, digest in found.items() if before[0].get(name, "") != digest]
+    for name in dict.fromkeys([*step["files"], *sorted(changed)]):
+        room -= await _put(name, step, room)
+    for name in sorted(closed.keys() - before[1].keys()):
+        await tools.call("{PUT}", name=name, problem=closed[name])
+    return [name for name in before[0] if name not in found and not name.startswith(tuple(closed))]
 
 async def _serve():
     space = {{"__name__": "__main__", "tools": tools, "ToolFailed": ToolFailed, "fetch_ctx": fetch_ctx,
@@ -62,6 +137,8 @@ async def _serve():
     streams, folder, report = (sys.stdout, sys.stderr), os.getcwd(), {{}}
     while True:
         step = await tools.call("{NEXT}", report)
+        await _take_over(step)
+        before = _look()
         sys.stdout, sys.stderr = out, err = _Copy(streams[0]), _Copy(streams[1])
         code, error = 0, ""
         try:
@@ -76,9 +153,8 @@ async def _serve():
             err.write("".join(traceback.format_exception(failure, limit=-5)))
         sys.stdout, sys.stderr = streams
         os.chdir(folder)
-        for name in step["files"]:
-            await _put(name)
-        report = {{"code": code, "error": error[-500:], "out": out.text, "err": err.text}}
+        removed = await _give(step, before)
+        report = {{"code": code, "error": error[-500:], "out": out.text, "err": err.text, "removed": removed}}
 
 try:
     await _serve()
@@ -99,6 +175,34 @@ class _Step:
     problems: dict[str, str] = field(default_factory=dict[str, str])
 
 
+def digests(execution: Execution) -> dict[str, str]:
+    """Return the digests of the files that a program finds in its current folder."""
+    return {name: sha256(data).hexdigest() for name, data in execution.workspace.items()}
+
+
+def _part(execution: Execution, arguments: JsonObject) -> ServedCall:
+    """Return a part of a file of the workspace, empty at its end."""
+    match arguments:
+        case {"name": str(name), "offset": int(offset)} if offset >= 0:
+            data = execution.workspace.get(name, b"")[offset : offset + PART_BYTES]
+            return ServedCall(True, base64.b64encode(data).decode())
+        case _:
+            return ServedCall(False, None, "a name and an offset", "error")
+
+
+def _of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
+    """Return the end of an interpreter as that of its last program: what the workspace has already is left out."""
+    execution = step.execution
+    names = {file.name for file in execution.contract}
+    files = [
+        file
+        for file in end.files
+        if file.name in names or file.problem or file.data != execution.workspace.get(file.name)
+    ]
+    removed = [name for name in end.removed if name in execution.workspace]
+    return replace(end, files=files, removed=removed)
+
+
 def _lost(isolation: str) -> ProgramEnd:
     """Return that a program did not run, because the interpreter that it was for is gone."""
     text = "the session is gone, with all that it held; the next call begins it anew"
@@ -116,6 +220,9 @@ class ProgramSession:
         self._isolation = _isolation(sandbox)
         self._step: _Step | None = None
         self._steps = asyncio.Queue[_Step]()
+        self._folder = digests(first)
+        """The digests of the files that the interpreter is known to have in its current folder."""
+        self._given = set(first.workspace)
         self._most_calls = first.limits.calls
         self._calls = 0
         limits = replace(
@@ -125,7 +232,7 @@ class ProgramSession:
             message_bytes=max(first.limits.message_bytes, 2 * PART_BYTES),
         )
         execution = replace(
-            first, program=DRIVER, contract=(), tools=[*first.tools, NEXT, PUT], limits=limits
+            first, program=DRIVER, contract=(), tools=[*first.tools, NEXT, PUT, GET], limits=limits
         )
         self._stopped: asyncio.Future[StopProgram] = asyncio.get_running_loop().create_future()
         session = Session(
@@ -161,11 +268,13 @@ class ProgramSession:
             if end.failure is None and self._step is not step:  # it ended before it asked for more
                 return _lost(self._isolation)
             ended = Failure("runtime", "program_failed", "it ended its session", managed=False)
-            return replace(end, failure=end.failure or ended)
+            return _of_step(replace(end, failure=end.failure or ended), step)
         await self.close()
         text = f"it may run {seconds:g} s, and was stopped then, with its session"
         failure = Failure("limits", "timeout", text)
-        return ProgramEnd(isolation=self._isolation, failure=failure, seconds=seconds)
+        if self._task.cancelled() or self._task.exception() is not None:
+            return ProgramEnd(isolation=self._isolation, failure=failure, seconds=seconds)
+        return _of_step(replace(self._task.result(), failure=failure, seconds=seconds), step)
 
     async def close(self) -> None:
         """End the interpreter; what it has said is logged like that of any program."""
@@ -177,12 +286,22 @@ class ProgramSession:
 
     def _end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
         match report:
-            case {"code": int(code), "error": str(error), "out": str(out), "err": str(err)}:
-                pass
+            case {
+                "code": int(code),
+                "error": str(error),
+                "out": str(out),
+                "err": str(err),
+                "removed": list(gone),
+            }:
+                removed = [str(name) for name in gone if name in step.execution.workspace]
             case _:
                 code, error, out, err = 1, "it reported nothing that can be read", "", ""
+                removed = []
+        for name in removed:
+            self._folder.pop(name, None)
+        self._folder |= {name: sha256(data).hexdigest() for name, data in step.files.items()}
         failed = Failure("runtime", "program_failed", error or f"it ended with {code}", False)
-        names = [file.name for file in step.execution.contract]
+        names = dict.fromkeys([*step.files, *step.problems])
         return ProgramEnd(
             isolation=self._isolation,
             failure=failed if code else None,
@@ -197,8 +316,8 @@ class ProgramSession:
                     problem=step.problems.get(name, ""),
                 )
                 for name in names
-                if name in step.files or name in step.problems
             ],
+            removed=removed,
         )
 
     async def _serve(self, tool: str, arguments: JsonObject) -> ServedCall:
@@ -207,20 +326,40 @@ class ProgramSession:
             if step is not None and not step.report.done():
                 step.report.set_result(arguments)
             self._step = step = await self._steps.get()
-            files: list[Json] = [file.name for file in step.execution.contract]
-            return ServedCall(True, {"program": step.execution.program, "files": files})
+            return ServedCall(True, self._next(step.execution))
         if step is None or step.report.done():
             return ServedCall(False, None, f"{tool} was not begun: the program has ended", "error")
         if tool == PUT:
             return self._put(step, arguments)
+        if tool == GET:
+            return _part(step.execution, arguments)
         self._calls += 1
         if self._calls > self._most_calls:
             raise StopProgram("call_limit", f"a program may call tools {self._most_calls} times")
         return await step.session.serve(tool, arguments)
 
+    def _next(self, execution: Execution) -> Json:
+        """Return the next program, with the names of the files that have changed since the interpreter saw them."""
+        now = digests(execution)
+        files: list[Json] = [file.name for file in execution.contract]
+        changed: list[Json] = [name for name in now if self._folder.get(name) != now[name]]
+        removed: list[Json] = sorted(self._given - now.keys())
+        self._given = set(now)
+        self._folder |= now
+        return {
+            "program": execution.program,
+            "files": files,
+            "changed": changed,
+            "removed": removed,
+            "file_bytes": execution.limits.file_bytes,
+            "total_bytes": execution.limits.total_bytes,
+        }
+
     def _put(self, step: _Step, arguments: JsonObject) -> ServedCall:
         """Take a part of a file, as far as the limits go."""
         limits = step.execution.limits
+        if len(step.files) + len(step.problems) > limits.disk_files:
+            raise StopProgram("disk_limit", f"it has more than {limits.disk_files:,} files")
         match arguments:
             case {"name": str(name), "problem": str(problem)}:
                 step.problems[name] = problem[:200]
