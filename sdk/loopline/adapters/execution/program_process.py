@@ -26,6 +26,8 @@ START_SECONDS = 30.0
 DISK_SECONDS = 0.2
 """Seconds between two looks at what the program has written."""
 PROGRESS_CHARACTERS = 2_000
+_BUS_SIGNALS = (128 + signal.SIGBUS, -signal.SIGBUS)
+"""How a program ends that writes to a mapped file for which there is no room."""
 _CPU_SIGNAL = 128 + signal.SIGXCPU
 
 
@@ -339,7 +341,7 @@ class ProgramProcess:
             return Failure(
                 "limits", "process_limit", f"it may have {limits.processes} processes, threads too"
             )
-        if last.endswith(os.strerror(errno.ENOSPC)):
+        if last.endswith(os.strerror(errno.ENOSPC)) or exit_code in _BUS_SIGNALS:
             text = f"its files may have {limits.disk_bytes:,} bytes, and be {limits.disk_files:,}"
             return Failure("limits", "disk_limit", text)
         size, path = self._folder.largest()
