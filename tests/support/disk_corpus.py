@@ -57,8 +57,8 @@ MB = 1_000_000
 CORPUS: Mapping[str, DiskProgram] = {
     "plain files": DiskProgram("for n in range(40): fill(make(f'outputs/{n}'))", 160 * MB),
     "unlinked": DiskProgram(
-        "for n in range(200):\n    file = make('outputs/x')\n    os.unlink('outputs/x')\n    fill(file)",
-        800 * MB,
+        "for n in range(80):\n    file = make('outputs/x')\n    os.unlink('outputs/x')\n    fill(file)",
+        320 * MB,
     ),
     "unlinked in the working folder": DiskProgram(
         "os.chdir(WORKDIR)\nfor n in range(100):\n    file = make('x')\n    os.unlink('x')\n    fill(file)",

@@ -115,9 +115,9 @@ class _Kernel:
         function: Any = type("Function", (library.CFuncPtr,), flags)
         self._long, self._text, self._last_error = long, text, library.get_errno
         symbols = library.dlopen(None, 0)
-        self._function = lambda name: function(library.dlsym(symbols, name))
-        self._call = self._function("syscall")
-        self._control = self._function("prctl")
+        self._library, self._symbols, self._function = library, symbols, function
+        self._call = self._found("syscall")
+        self._control = self._found("prctl")
 
     def call(self, number: int, *arguments: int | bytes) -> int:
         """Return what a system call gives, -1 if it fails."""
@@ -133,8 +133,11 @@ class _Kernel:
         Raises:
             IsolationError: it fails.
         """
-        if self._result(self._function(name), arguments):
+        if self._result(self._found(name), arguments):
             raise IsolationError(f"{name}: {self.error}")
+
+    def _found(self, name: str) -> Any:
+        return self._function(self._library.dlsym(self._symbols, name))
 
     def _result(self, function: Any, arguments: tuple[int | bytes, ...]) -> int:
         values = [self._text(a) if isinstance(a, bytes) else self._long(a) for a in arguments]
@@ -193,9 +196,9 @@ def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
 def isolate(start: Mapping[str, Any]) -> None:
     """Put in force all that the execution asks for, tell the supervisor, and wait until it lets the program begin."""
     features: list[str] = []
-    if start["isolated"]:
+    kernel = _Kernel() if start["isolated"] else None
+    if kernel is not None:
         os.umask(0o027)
-        kernel = _Kernel()
         if start["disk"] is not None:
             mount_disk(kernel, *start["disk"])
             features.append("disk")
@@ -205,7 +208,7 @@ def isolate(start: Mapping[str, Any]) -> None:
     features.append("rlimits")
     os.chdir(start["folder"])
     connect(start["socket"])
-    if start["isolated"]:
+    if kernel is not None:
         if restrict_files(kernel, start["writable"], required=start["landlock"]):
             features.append("landlock")
         kernel.filter_calls(start["seccomp"])

@@ -21,6 +21,7 @@ import zipfile
 from pathlib import Path
 from urllib import error, request
 
+from loopline.sandbox.folders import FOLDER, Entry, Usage, entries, usage
 from loopline.sandbox.frames import (
     ADDRESSES,
     CALLS,
@@ -42,6 +43,8 @@ _PIECE = 1 << 16
 _MOST_PENDING = 4 << 20
 """Bytes that wait to be written before a program's connection is no longer read."""
 _DISK_SECONDS = 0.3
+_LONGEST_PATH = 1_500
+"""Bytes of the path of a folder that is packed: what is below it can be restored in a folder elsewhere."""
 _NOT_YET = (403, 404)
 
 
@@ -79,39 +82,54 @@ def restore(archive: bytes, folder: Path, user: int) -> None:
             os.chown(Path(place, name), user, user, follow_symlinks=False)
 
 
-def pack(folder: Path, turn: str) -> bytes:
-    """Return what a program made as an archive; what is no plain file is in it as a link to nothing."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for place, folders, names in os.walk(folder / turn):
-            for name in (*folders, *names):
-                path = Path(place, name)
-                status = path.lstat()
-                entry = zipfile.ZipInfo(str(path.relative_to(folder)))
+def pack(folder: Path, turn: str, room: int) -> tuple[bytes, bool]:
+    """Return what a program made as an archive, and whether there was room for all of it.
+
+    What is no plain file is in it as a link to nothing, and so is a folder that is too deep or cannot be read.
+    """
+    file, fits = io.BytesIO(), True
+    top = os.open(folder / turn, FOLDER)
+    try:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for found in entries(top, enters=_is_short):
+                name = f"{turn}/{found.path}".encode("utf-8", "backslashreplace").decode()
+                entry = zipfile.ZipInfo(name)
                 entry.compress_type = zipfile.ZIP_DEFLATED
+                status = found.status
                 if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                    entry.external_attr = (stat.S_IFREG | 0o640) << 16
-                    archive.writestr(entry, path.read_bytes())
-                elif stat.S_ISDIR(status.st_mode):
+                    room -= status.st_size
+                    fits = fits and room >= 0
+                    if fits:
+                        entry.external_attr = (stat.S_IFREG | 0o640) << 16
+                        archive.writestr(entry, _content(found))
+                elif found.is_folder and not found.problem and _is_short(found):
                     entry.filename += "/"
                     archive.writestr(entry, b"")
                 else:
                     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
                     archive.writestr(entry, b"/nothing")
-    return file.getvalue()
+    finally:
+        os.close(top)
+    return file.getvalue(), fits
 
 
-def usage(folder: Path) -> tuple[int, int]:
+def _is_short(entry: Entry) -> bool:
+    return len(os.fsencode(entry.path)) <= _LONGEST_PATH
+
+
+def _content(entry: Entry) -> bytes:
+    descriptor = os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=entry.folder)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def measure(folder: Path) -> Usage:
     """Return the bytes and the number of the files in a folder."""
-    size = count = 0
-    for place, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            try:
-                size += Path(place, name).lstat().st_blocks * 512
-            except OSError:
-                continue  # it has gone
-            count += 1
-    return size, count
+    top = os.open(folder, FOLDER)
+    try:
+        return usage(top)
+    finally:
+        os.close(top)
 
 
 def kill_all(user: int) -> None:
@@ -184,7 +202,12 @@ class TaskSupervisor:
         if self._failure:
             outcome = {"code": "disk_limit", "text": self._failure}
         try:
-            made = await asyncio.to_thread(pack, Path(WORKSPACE, "out"), self._manifest["turn"])
+            room: int = self._manifest["limits"]["made_bytes"]
+            out, turn = Path(WORKSPACE, "out"), self._manifest["turn"]
+            made, fits = await asyncio.to_thread(pack, out, turn, room)
+            if not fits and not self._failure:
+                text = f"it has written more than {room:,} bytes"
+                outcome = {"code": "disk_limit", "text": text}
             await asyncio.to_thread(store, self._manifest["made"], made)
         except OSError as problem:
             outcome = {"code": "restore_failed", "text": str(problem)}
@@ -206,7 +229,8 @@ class TaskSupervisor:
             restore(archive, folder, self._user if not name.startswith("bundles") else 0)
             if not name.startswith("bundles"):
                 os.chown(folder, self._user, self._user)
-        self._restored = usage(Path(WORKSPACE))
+        found = measure(Path(WORKSPACE))
+        self._restored = found.size, found.count
         Path(EXECUTOR).write_text(self._manifest["executor"])
         Path(EXECUTOR).chmod(0o644)
 
@@ -332,9 +356,11 @@ class TaskSupervisor:
         deadline = time.monotonic() + limits["seconds"]
         while time.monotonic() < deadline:
             await asyncio.sleep(_DISK_SECONDS)
-            used, files = await asyncio.to_thread(usage, Path(WORKSPACE))
-            size, count = used - self._restored[0], files - self._restored[1]
-            if size > limits["disk_bytes"]:
+            used = await asyncio.to_thread(measure, Path(WORKSPACE))
+            size, count = used.size - self._restored[0], used.count - self._restored[1]
+            if used.problem:
+                self._failure = used.problem
+            elif size > limits["disk_bytes"]:
                 self._failure = f"it has written {size:,} bytes, and may {limits['disk_bytes']:,}"
             elif count > limits["disk_files"]:
                 self._failure = f"it has made {count:,} files, and may {limits['disk_files']:,}"

@@ -8,11 +8,12 @@ import json
 import marshal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from loopline.adapters.execution.aws import Aws, AwsError, Bucket
+from loopline.adapters.execution.disk import disk_size
 from loopline.adapters.execution.program_process import ProgramCost
 from loopline.adapters.execution.run_folder import RunFolder
 from loopline.adapters.execution.snapshot import (
@@ -32,7 +33,7 @@ GRACE_SECONDS = 15.0
 STOP_SECONDS = 120.0
 _PACKAGE = Path(__file__).parents[2]
 _EXECUTOR = _PACKAGE / "supervisor" / "executor.py"
-_MODULES = ("sandbox/frames.py", "supervisor/task_supervisor.py")
+_MODULES = ("sandbox/folders.py", "sandbox/frames.py", "supervisor/task_supervisor.py")
 _BOOTSTRAP = """
 import json, os, sys, types, urllib.request
 snapshot = json.loads(os.environ["EXEC_SNAPSHOT"])
@@ -160,7 +161,7 @@ class FargateTask:
             root = Path(execution.bundle_root)
             archives[f"bundles/{root.name}"] = root
         for name, path in archives.items():
-            archive = await asyncio.to_thread(pack_folder, path)
+            archive = await asyncio.to_thread(pack_folder, path, whole=name in ("work", "out"))
             await self.aws.put(self.bucket, f"input/{name}.zip", archive)
         inputs = [f"input/{name}.zip" for name in archives]
         signed = await self.aws.addresses(self.bucket, "get", inputs, seconds)
@@ -182,6 +183,7 @@ class FargateTask:
                 "seconds": int(limits.wall_seconds) + self.settings.orphan_seconds,
                 "disk_bytes": limits.disk_bytes,
                 "disk_files": limits.disk_files,
+                "made_bytes": disk_size(execution).size,
             },
         }
         await self.aws.put(self.bucket, "input/manifest.json", json.dumps(manifest).encode())
@@ -281,9 +283,11 @@ class FargateTask:
                 return Failure("sandbox", "restore_failed", text)
             case _:
                 return Failure("sandbox", "restore_failed", "the task stored no output")
+        room = disk_size(execution)  # what it found is there, too
+        limits = replace(execution.limits, disk_bytes=room.size, disk_files=room.files)
         try:
             await asyncio.to_thread(
-                restore_outputs, data or b"", self.folder.out, execution.turn_id, execution.limits
+                restore_outputs, data or b"", self.folder.out, execution.turn_id, limits
             )
         except OversizedSnapshotError as error:
             return outcome if outcome else Failure("limits", "disk_limit", str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import errno
+import logging
 import marshal
 import os
 import signal
@@ -21,6 +22,7 @@ from loopline.adapters.execution.run_folder import Collected, RunFolder
 from loopline.adapters.execution.start_message import WORK
 from loopline.sandbox import Execution, Failure, ProducedFile, ProgramEnd, Session
 
+_logger = logging.getLogger("loopline")
 START_SECONDS = 30.0
 """Seconds in which an executor must have isolated itself."""
 DISK_SECONDS = 0.2
@@ -364,8 +366,9 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def remove_group(group: ControlGroup) -> None:
-    """Remove a control group once its processes are gone."""
+    """Remove a control group once its processes are gone; one that stays is logged."""
     for attempt in range(200):
         if group.remove():
             return
         await asyncio.sleep(0.002 * (attempt + 1))
+    _logger.warning("the control group %s is not removed", group.folders[0])

@@ -27,12 +27,12 @@ class OversizedSnapshotError(SnapshotError):
     """An archive holds more than the limits of its execution permit."""
 
 
-def pack_folder(folder: Path) -> bytes:
-    """Return the files of a folder as an archive, links as links."""
+def pack_folder(folder: Path, *, whole: bool) -> bytes:
+    """Return the files of a folder as an archive, links as links; not its caches and logs unless it is the `whole`."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if name not in _LEFT_OUT]
+            folders[:] = [name for name in folders if whole or name not in _LEFT_OUT]
             for name in (*folders, *names):
                 _add(archive, Path(place, name), folder)
     return file.getvalue()
@@ -62,7 +62,9 @@ def restore_outputs(data: bytes, out: Path, turn: str, limits: ExecutionLimits) 
         OversizedSnapshotError: it holds more than the limits permit.
     """
     room, count = limits.disk_bytes, 0
-    remove_tree(out / turn)
+    problem = remove_tree(out / turn)
+    if problem:
+        raise SnapshotError(f"there is no room for the archive: {problem}")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for entry in archive.infolist():

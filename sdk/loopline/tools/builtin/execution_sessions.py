@@ -343,7 +343,7 @@ class ProgramSession:
         now = digests(execution)
         files: list[Json] = [file.name for file in execution.contract]
         changed: list[Json] = [name for name in now if self._folder.get(name) != now[name]]
-        removed: list[Json] = sorted(self._given - now.keys())
+        removed: list[Json] = [*sorted(self._given - now.keys())]
         self._given = set(now)
         self._folder |= now
         return {
