@@ -66,14 +66,14 @@ def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, in
 
     With one each has the memory of all, because the group counts the files of the program too.
     """
+    of_one = {"RLIMIT_AS": 4 * limits.memory_bytes, "RLIMIT_NPROC": limits.processes}
     return {
         "RLIMIT_DATA": limits.memory_bytes,
-        "RLIMIT_AS": 4 * limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_seconds,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
-        **({} if in_group else {"RLIMIT_NPROC": limits.processes}),
+        **({} if in_group else of_one),
     }

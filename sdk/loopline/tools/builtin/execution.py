@@ -339,35 +339,43 @@ def _changes(
     A file that it found is replaced only if no other call has changed it since. A program that failed removes nothing.
     An output that no contract has named is for the agent alone.
     """
-    problems = list[str]()
-    made: list[_Made] = [
-        (item.file.name, item.data, item.file.visibility, None) for item in result.made
+    made = [
+        _Made(item.file.name, item.data, item.file.visibility, replaces=None)
+        for item in result.made
     ]
     made += [
-        (file.name, file.data, workspace.visibility(file.name) or "internal", "")
+        _Made(file.name, file.data, workspace.visibility(file.name) or "internal")
         for file in result.others
         if file.data is not None
     ]
-    removed = result.end.removed
+    problems, removed = list[str](), result.end.removed
     if result.end.failure is None:
-        made += [(name, None, "external", "") for name in removed]
+        made += [_Made(name, None) for name in removed]
     elif removed:
         problems.append("Nothing is removed from the workspace, because the program failed.")
     changes = list[FileChange]()
-    for name, data, visibility, replaces in made:
-        found = execution.workspace.get(name)
-        before = replaces if found is None else sha256(found).hexdigest()
+    for file in made:
+        found = execution.workspace.get(file.name)
+        replaces = file.replaces if found is None else sha256(found).hexdigest()
         try:
-            path = parse_path(name)
+            path = parse_path(file.name)
         except LooplineError as error:
-            problems.append(f"Not recorded: {shown_name(name)}: {error}")
+            problems.append(f"Not recorded: {shown_name(file.name)}: {error}")
             continue
-        changes.append(FileChange(path=path, data=data, visibility=visibility, replaces=before))
+        changes.append(
+            FileChange(path=path, data=file.data, visibility=file.visibility, replaces=replaces)
+        )
     return changes, problems
 
 
-_Made = tuple[str, bytes | None, Visibility, str | None]
-"""A file's name, its bytes, who sees it, and the digest of what it replaces if the program did not find it."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A file that a program has made, or removed if it has no data; `replaces` is of one that it did not find."""
+
+    name: str
+    data: bytes | None
+    visibility: Visibility = "external"
+    replaces: str | None = ""
 
 
 def _calls_of(timeline: Timeline, turn_id: str, call_id: str) -> Sequence[str]:
