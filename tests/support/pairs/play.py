@@ -1,0 +1,486 @@
+"""A conversation is brought into a state, two events meet it, and what comes of it is observed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from socket import create_server
+from typing import Literal
+
+from loopline.adapters.sql import SqlLog
+from loopline.client import connect
+from loopline.models import Json
+from loopline.server import ServerSettings, app, make_server
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    MemoryLog,
+    RoundStart,
+    Timeline,
+    TimelineLog,
+    ToolStarted,
+    UserAnswer,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+    UserSteer,
+)
+from tests.support.pairs.expected import Door, Event, State, Step, expected, fits, runner_of
+from tests.support.pairs.scene import MARK, POLL_SECONDS, TALK, GatedModel, Scene
+from tests.support.pairs.senders import KEY, LocalSender, ProcessSender, RemoteSender, Sender
+
+Store = Literal["memory", "sqlite"]
+Order = Literal["then", "at once"]
+SAYS = {"calling": "please work", "cut off": "please work", "asking": "please inquire"}
+SLOW_SECONDS = 15.0
+SHORT_SECONDS, LONG_SECONDS = 0.02, 1.0
+"""How long facts stay as they are until they are taken for settled: those that are allowed, and others."""
+REST_SECONDS = 0.15
+"""The time without a block after which nothing more is expected of a conversation that nobody runs."""
+SEND_EVENTS = ("say", "steer", "followup")
+_INPUTS = BodyUnion[UserPrompt | UserFollowup | UserSteer](UserPrompt | UserFollowup | UserSteer)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A state, two events and how they meet it."""
+
+    state: State
+    events: tuple[Event, Event]
+    order: Order
+    store: Store
+    door: Door
+
+    def __str__(self) -> str:
+        word = "and" if self.order == "at once" else "then"
+        return f"{self.state}: {self.events[0]} {word} {self.events[1]} ({self.store}, {self.door})"
+
+
+@dataclass
+class Observed:
+    """What came of a case: the facts, the nearest ones that the table allows, and which laws were broken."""
+
+    case: Case
+    facts: dict[str, str]
+    allowed: Sequence[dict[str, str]]
+    broken: list[str]
+    refusals: list[str]
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether it is as the table says, and no law was broken."""
+        return not self.broken and any(fits(self.facts, facts) for facts in self.allowed)
+
+    def __str__(self) -> str:
+        nearest = min(self.allowed, key=lambda facts: len(_differences(self.facts, facts)))
+        lines = [*_differences(self.facts, nearest), *self.broken, *self.refusals]
+        return "\n    ".join([f"{self.case}", *lines])
+
+
+def _differences(facts: dict[str, str], allowed: dict[str, str]) -> list[str]:
+    return [
+        f"{name}: {facts.get(name, '–')}, not {allowed.get(name, '–')}"
+        for name in sorted(facts.keys() | allowed.keys())
+        if facts.get(name, "–") not in allowed.get(name, "").split("|")
+    ]
+
+
+@dataclass
+class Crew:
+    """The other processes, which serve one case after the other."""
+
+    processes: dict[str, ProcessSender] = field(default_factory=dict[str, ProcessSender])
+
+    async def sender(self, name: str) -> ProcessSender:
+        """Return the process of that name, a new one if it was killed."""
+        process = self.processes.get(name)
+        if process is None or not process.lives:
+            process = self.processes[name] = await ProcessSender.begin()
+        return process
+
+    async def close(self) -> None:
+        """End them."""
+        for process in self.processes.values():
+            await process.kill()
+
+
+class Stage:
+    """A conversation in a folder, who sends to it, and what is known of it."""
+
+    def __init__(self, case: Case, scene: Scene, log: TimelineLog, crew: Crew) -> None:
+        self.case, self.scene, self.log, self.crew = case, scene, log, crew
+        self.senders: dict[str, Sender] = {}
+        self.homes: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
+        self.killed = False
+
+    async def start(self, step: Step) -> None:
+        """Begin an event."""
+        blocks = await self.log.read(KEY)
+        given: dict[str, Json] = {"text": f"m-{step.label}", "call_id": "c1"}
+        given |= {"seq": len(blocks) or 1, "is_open": self.case.state == "asking"}
+        given["name"] = f"fork-{step.label}"
+        if step.event == "recall":
+            found = [block for block in blocks if _INPUTS.has(block.body)]
+            marked = [block for block in found if _mark(block) == step.target]
+            given |= {"seq": marked[0].seq, "turn": marked[0].turn} if marked else {"turn": 1}
+        self.homes[step.label] = step.sender
+        await self.senders[step.sender].start(step.label, step.event, **given)
+
+    async def say(self, label: str, what: str = "", sender: str = "a") -> None:
+        """Send a message that prepares the state."""
+        text = f"m-{label} {what}"
+        self.homes[label] = sender
+        await self.senders[sender].start(label, "say", text=text)
+
+    async def outcomes(self) -> dict[str, str]:
+        """Return what came of all that was done."""
+        found = dict(self.lost)
+        for sender in self.senders.values():
+            found |= await sender.outcomes()
+        return found
+
+    async def is_done(self, label: str) -> bool:
+        """Return whether something is done."""
+        return label in await self.outcomes()
+
+    async def is_stored(self, step: Step) -> bool:
+        """Return whether the event is acknowledged, or has come to its end."""
+        if await self.is_done(step.label):
+            return True
+        blocks = await self.log.read(KEY)
+        match step.event:
+            case "say" | "steer" | "followup":
+                return any(_mark(block) == step.label for block in blocks)
+            case "answer":
+                return any(isinstance(block.body, UserAnswer) for block in blocks)
+            case _:
+                return False
+
+    async def kill(self, name: str) -> None:
+        """Kill a process; what it does is lost."""
+        process = await self.crew.sender(name)
+        done = await process.outcomes()
+        await process.kill()
+        self.scene.bury(process.pid)
+        lost = {label: "lost" for label, home in self.homes.items() if home == name}
+        self.lost |= {**lost, **done}
+        del self.senders[name]
+        self.killed = True
+
+    async def waits(self) -> bool:
+        """Return whether the conversation waits: at a gate, for the user, or for a message."""
+        timeline, waiting = Timeline(await self.log.read(KEY)), self.scene.waiting()
+        steered = any(isinstance(block.body, UserSteer) for block in timeline.pending.values())
+        if waiting:
+            return not (steered and waiting == {"model"})
+        first = next(iter(timeline.open_turns), None)
+        return first is None or bool(first.pending and not first.answers)
+
+    async def rest(self) -> None:
+        """Wait until the conversation waits, or nobody runs it."""
+        size, since = -1, time.monotonic()
+        while not await self.waits():
+            blocks = await self.log.read(KEY)
+            if len(blocks) != size:
+                size, since = len(blocks), time.monotonic()
+            elif time.monotonic() - since > REST_SECONDS:
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def settled(self, allowed: Sequence[dict[str, str]]) -> dict[str, str]:
+        """Return the facts once they stay as they are: for a moment if they are allowed, else for longer."""
+        facts, since = dict[str, str](), time.monotonic()
+        start = since
+        while time.monotonic() - start < SLOW_SECONDS:
+            await self.rest()
+            before, facts = facts, await self.observe()
+            if facts != before:
+                since = time.monotonic()
+            is_right = any(fits(facts, one) for one in allowed)
+            if time.monotonic() - since > (SHORT_SECONDS if is_right else LONG_SECONDS):
+                break
+            await asyncio.sleep(5 * POLL_SECONDS)
+        return facts
+
+    async def observe(self) -> dict[str, str]:
+        """Return the facts."""
+        blocks = await self.log.read(KEY)
+        outcomes = await self.outcomes()
+        facts = {f"sender {label}": _word(outcomes.get(label, "waits")) for label in self.homes}
+        if not blocks:
+            return facts
+        timeline = Timeline(blocks)
+        recalled = {block.body.said for block in blocks if isinstance(block.body, UserRecalled)}
+        taken = {seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes}
+        for block in blocks:
+            if _INPUTS.has(block.body):
+                state = "taken" if block.seq in taken else "pending"
+                is_recalled = block.seq in recalled and state == "pending"
+                facts[f"input {_mark(block)}"] = "recalled" if is_recalled else state
+        for number, turn in timeline.turns.items():
+            assert turn.prompt is not None
+            if turn.exit is not None:
+                facts[f"turn {number}"] = turn.exit.reason
+            elif turn.pending:
+                facts[f"turn {number}"] = "answered" if turn.answers else "paused"
+            elif facts[f"input {_mark(turn.prompt)}"] != "taken":
+                is_recalled = facts[f"input {_mark(turn.prompt)}"] == "recalled"
+                facts[f"turn {number}"] = "recalled" if is_recalled else "queued"
+            else:
+                asks = "answer" in self.scene.waiting()
+                facts[f"turn {number}"] = "asking" if asks else "cut off"
+        facts["calls"] = f"{len(self.scene.lines('ledger'))}"
+        return facts
+
+    async def broken(self, facts: dict[str, str]) -> list[str]:
+        """Return which laws are broken, whatever the table says."""
+        blocks = await self.log.read(KEY)
+        found = list[str]()
+        takes = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+        starts = [b.body.call_id for b in blocks if isinstance(b.body, ToolStarted)]
+        ledger = self.scene.lines("ledger")
+        for name, those in (("taken", takes), ("started", starts), ("run", ledger)):
+            if len(those) != len(set(those)):
+                found.append(f"law: something is {name} twice: {those}")
+        shown = self.scene.shown()
+        for name, state in facts.items():
+            label = name.removeprefix("input ")
+            if label != name and (label in shown) != (state == "taken"):
+                found.append(f"law: {label} is {state}, and in a request: {label in shown}")
+        return found
+
+
+def _mark(block: Block) -> str:
+    match block.body:
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            found = MARK.search(text)
+            return found[1] if found else ""
+        case _:
+            return ""
+
+
+def _word(outcome: str) -> str:
+    """Return an outcome without the text of a refusal, and without what comes behind the first turn that is resumed."""
+    if outcome.startswith(("turn_", "too late")):
+        return outcome
+    return outcome.partition(":")[0].partition(" ")[0]
+
+
+async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait until it holds.
+
+    Raises:
+        TimeoutError: it does not for too long.
+    """
+    end = time.monotonic() + SLOW_SECONDS
+    while not await holds():
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def prepare(stage: Stage) -> None:
+    """Bring the conversation into the state of the case."""
+    scene, state = stage.scene, stage.case.state
+    if state in ("cut off", "handed over"):
+        stage.homes["first"], stage.lost["first"] = "dead", "lost"
+        scene.close("model")
+        if state == "handed over" and stage.case.door != "http":
+            await stage.senders["b"].start("heir", "takeover")
+        if state == "handed over":
+            await until(_at(stage, "model"), "a runner takes over")
+        return
+    said = SAYS.get(state, "please spend" if state.startswith("paused") else "")
+    if state in ("running", "running, queued", "paused, queued before"):
+        scene.close("model")
+    if state == "calling":
+        scene.close("tool")
+    await stage.say("first", said)
+    match state:
+        case "idle" | "forgotten" | "paused" | "paused, sent after":
+            await until(lambda: stage.is_done("first"), "the first turn")
+        case "calling":
+            await until(_at(stage, "tool"), "the call")
+        case "asking":
+            await until(_at(stage, "answer"), "the question")
+        case _:
+            await until(_at(stage, "model"), "the request")
+    if state.endswith(("queued", "queued before")):
+        await stage.say("queued")
+        await until(lambda: stage.is_stored(Step("say", "queued")), "the queued message")
+    if state == "paused, queued before":
+        scene.open("model")
+        await until(lambda: stage.is_done("first"), "the pause")
+    scene.close("model")
+    if state == "paused, sent after":
+        await stage.say("after")
+        await until(lambda: stage.is_stored(Step("say", "after")), "the message sent after")
+    if state == "forgotten":
+        await stage.log.forget(KEY)
+
+
+def _at(stage: Stage, place: str) -> Callable[[], Awaitable[bool]]:
+    async def holds() -> bool:
+        return place in stage.scene.waiting()
+
+    return holds
+
+
+def steps_of(case: Case) -> list[Step]:
+    """Return the events with who sends them, and what a recall takes back."""
+    newest = {"running, queued": "queued", "paused, queued before": "queued"}
+    target = newest.get(case.state, "after" if case.state == "paused, sent after" else "first")
+    steps = list[Step]()
+    for label, event in zip(("one", "two"), case.events, strict=True):
+        if event == "kill":
+            before = steps if case.order == "then" else []
+            sender = runner_of(case.state, before, case.door)
+        elif "kill" in case.events:
+            sender = "a" if runner_of(case.state, (), case.door) == "b" else "b"
+        else:
+            sender = (
+                "b" if event == "takeover" or (case.door, label) == ("processes", "two") else "a"
+            )
+        steps.append(Step(event, label, sender, target))
+        if case.order == "then" and event in SEND_EVENTS and case.state != "forgotten":
+            target = label
+    return steps
+
+
+async def play(case: Case, folder: Path, cut: Path, crew: Crew) -> Observed:
+    """Play a case, and compare it with the table."""
+    steps = steps_of(case)
+    orders = [steps] if case.order == "then" else [steps, steps[::-1]]
+    allowed = [expected(case.state, order, case.door) for order in orders]
+    try:
+        async with stages(case, folder, cut, crew) as stage:
+            return await _play(stage, steps, allowed)
+    except TimeoutError as error:
+        return Observed(case, {}, allowed, [f"too slow: {error}"], [])
+
+
+async def _play(stage: Stage, steps: Sequence[Step], allowed: Sequence[dict[str, str]]) -> Observed:
+    await prepare(stage)
+    for together in [steps] if stage.case.order == "at once" else [[step] for step in steps]:
+        await send(stage, together)
+    stage.scene.open("tool")
+    stage.scene.open("model")
+    if stage.killed:
+        [living] = stage.senders.values()
+        await stage.rest()
+        await living.start("end", "takeover")
+    facts = await stage.settled(allowed)
+    outcomes = await stage.outcomes()
+    refusals = [f"({label}: {text})" for label, text in outcomes.items() if ":" in text]
+    return Observed(stage.case, facts, allowed, await stage.broken(facts), refusals)
+
+
+async def send(stage: Stage, steps: Sequence[Step]) -> None:
+    """Send events at once, and wait until each is acknowledged and the conversation waits again."""
+    for step in steps:
+        if step.event == "kill":
+            await stage.kill(step.sender)
+            stage.lost[step.label] = "killed"
+            stage.homes[step.label] = "user"
+    await asyncio.gather(*(stage.start(step) for step in steps if step.event != "kill"))
+    for step in steps:
+        if step.event in ("resume", "takeover"):  # nothing says that they wait
+            await asyncio.sleep(10 * POLL_SECONDS)
+        else:
+            await until(partial(stage.is_stored, step), f"{step.event} is acknowledged")
+    await stage.rest()
+
+
+@asynccontextmanager
+async def stages(case: Case, place: Path, cut: Path, crew: Crew) -> AsyncGenerator[Stage]:
+    """Open what the case needs in a new folder: a store, perhaps the one in `cut`, who sends, and a server."""
+    is_cut = case.state in ("cut off", "handed over")
+    if is_cut:
+        await asyncio.to_thread(shutil.copytree, cut, place)
+    place.mkdir(exist_ok=True)
+    scene, url = Scene(place), f"sqlite:///{place}/talk.db"
+    try:
+        async with AsyncExitStack() as stack:
+            if case.store == "sqlite":
+                log: TimelineLog = await stack.enter_async_context(await SqlLog.open(url))
+            else:
+                log = MemoryLog()
+                if is_cut:
+                    await _restore(log, url)
+            stage = Stage(case, scene, log, crew)
+            stack.push_async_callback(_close, stage)
+            await _open_door(stage, stack, url)
+            yield stage
+            scene.open("model")
+            scene.open("tool")
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place)
+
+
+async def _close(stage: Stage) -> None:
+    for sender in stage.senders.values():
+        await sender.close()
+
+
+async def _open_door(stage: Stage, stack: AsyncExitStack, url: str) -> None:
+    scene, log, case = stage.scene, stage.log, stage.case
+    match case.door:
+        case "process":
+            stage.senders["a"] = await LocalSender.open(scene, log)
+            stage.senders["b"] = await LocalSender.open(scene, log)
+        case "processes":
+            for name in ("a", "b"):
+                process = await stage.crew.sender(name)
+                await process.open(scene.folder, url)
+                stage.senders[name] = process
+        case "http":
+            if case.state == "handed over":
+                scene.close("model")
+            settings = ServerSettings(requests_per_minute=1_000_000)
+            served = app(scene.bundle(), store=log, model=GatedModel(scene), settings=settings)
+            listener = create_server(("127.0.0.1", 0))
+            server = make_server(served, host="127.0.0.1", port=0)
+            serving = asyncio.create_task(server.serve([listener]))
+
+            async def stop() -> None:
+                server.should_exit = True
+                await serving
+                listener.close()
+
+            stack.push_async_callback(stop)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            remote = await stack.enter_async_context(connect(address))
+            stage.senders["a"] = RemoteSender(remote.conversation(TALK))
+            stage.senders["b"] = await LocalSender.open(scene, log)
+            stack.push_async_callback(_close, stage)
+
+
+async def _restore(log: MemoryLog, url: str) -> None:
+    """Fill a log with the conversation of a store, which was run there."""
+    async with await SqlLog.open(url, read_only=True) as stored:
+        await log.restore(KEY, await stored.read(KEY))
+    async with log.lease(KEY):
+        pass
+
+
+async def cut_off(place: Path, crew: Crew) -> None:
+    """Store a conversation whose process was killed while a call ran, in a new folder."""
+    place.mkdir()
+    scene = Scene(place)
+    scene.close("tool")
+    process = await crew.sender("a")
+    await process.open(place, f"sqlite:///{place}/talk.db")
+    await process.start("first", "say", text="m-first please work")
+    async with asyncio.timeout(SLOW_SECONDS):
+        while "tool" not in scene.waiting():
+            await asyncio.sleep(POLL_SECONDS)
+    await process.kill()
+    scene.bury(process.pid)
+    scene.open("tool")

@@ -1,0 +1,203 @@
+"""The bundle of the pairs of events, in a folder that every process of a conversation shares.
+
+Its model and its tools wait while the folder has a file that closes their gate. A file `at-…` says where one waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from loopline import BaseWorkflow, Bundle, ToolContext, tool
+from loopline.models import (
+    AssistantMessage,
+    Capabilities,
+    JsonObject,
+    Prompt,
+    Reply,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from loopline.react.guards import ask_before
+from loopline.timeline import Effect
+from loopline.tools import Outcome, Tool, ToolFunction, ToolInvocation
+
+Gate = Literal["model", "tool"]
+MARK = re.compile(r"\bm-(\w+)")
+"""The mark of a message, by which requests and the log are searched for it."""
+CALL = re.compile(r"please (\w+)")
+POLL_SECONDS = 0.002
+TALK = "c"
+ANSWERED = True
+
+
+class Scene:
+    """The folder of one conversation: its gates, its ledger of calls, and the messages that requests have shown."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+
+    def close(self, gate: Gate) -> None:
+        """Have the model, or the tool that works, wait from now on."""
+        (self.folder / f"closed-{gate}").touch()
+
+    def open(self, gate: Gate) -> None:
+        """Let it go on."""
+        (self.folder / f"closed-{gate}").unlink(missing_ok=True)
+
+    def waiting(self) -> set[str]:
+        """Return where something waits: at the gate `model` or `tool`, or for an answer, `answer`."""
+        return {path.name.split("-")[1] for path in self.folder.glob("at-*")}
+
+    def bury(self, process: int) -> None:
+        """Remove what a killed process has left behind."""
+        for path in self.folder.glob(f"at-*-{process}-*"):
+            path.unlink()
+
+    @asynccontextmanager
+    async def at(self, place: str) -> AsyncGenerator[None]:
+        """Say that something waits there, while the context is open."""
+        self._count += 1
+        path = self.folder / f"at-{place}-{os.getpid()}-{self._count}"
+        path.touch()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def pass_gate(self, gate: Gate) -> None:
+        """Wait until the gate is open."""
+        closed = self.folder / f"closed-{gate}"
+        if closed.exists():
+            async with self.at(gate):
+                while closed.exists():
+                    await asyncio.sleep(POLL_SECONDS)
+
+    def add(self, name: str, line: str) -> None:
+        """Append a line to a file of the folder."""
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a file of the folder."""
+        path = self.folder / name
+        return path.read_text("utf-8").splitlines() if path.exists() else []
+
+    def shown(self) -> set[str]:
+        """Return the marks of all messages that some request has shown."""
+        return {mark for line in self.lines("requests") for mark in json.loads(line)}
+
+    def bundle(self) -> Bundle:
+        """Return the bundle whose tools work in this folder."""
+
+        @tool(effect="write", key="desk")
+        async def work(context: ToolContext) -> str:
+            """Do something, which takes a while."""
+            self.add("ledger", context.call_id)
+            await self.pass_gate("tool")
+            return "worked"
+
+        @tool(effect="write", key="desk")
+        async def spend(context: ToolContext) -> str:
+            """Do something that needs approval."""
+            self.add("ledger", context.call_id)
+            return "spent"
+
+        return Bundle(id="desk", workflow=Desk, tools=[work, spend, Inquire(self)])
+
+
+class Desk(BaseWorkflow):
+    """Asks before it spends."""
+
+    guards = (ask_before(["desk.spend"]),)
+
+
+class Inquire(ToolFunction[[], str]):
+    """Binds the tool that asks while it runs, as tools of MCP servers do."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(inquire, effect="write", key="desk")
+        self._scene = scene
+
+    def bind(self, alias: str) -> Tool:
+        """Return the tool."""
+        return _InquireTool(self._scene, f"{alias}.inquire")
+
+
+def inquire() -> str:
+    """Ask the user, and stay open for the answer."""
+    return "asked"
+
+
+class _InquireTool:
+    effect: Effect = "write"
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        self._scene = scene
+        parameters: JsonObject = {"type": "object", "properties": {}}
+        self.spec = ToolSpec(name=name, description="Ask.", parameters=parameters)
+
+    def check(self, arguments: JsonObject) -> None:
+        """Accept any."""
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return the key of all tools here."""
+        del arguments
+        return "desk"
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Ask, and go on with the answer."""
+        del arguments
+        async with self._scene.at("answer"):
+            value = await call.on_question("Which one?", {"type": "boolean"})
+        if value is ANSWERED:
+            self._scene.add("ledger", call.context.call_id)
+        return Outcome(text=f"answered {value}")
+
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+        """Know nothing of a call that was cut off."""
+        del arguments, call
+
+
+class GatedModel:
+    """Calls the tool that the last message asks for, else answers; each request passes the gate first."""
+
+    name = "gated"
+    capabilities = Capabilities(window=1_000_000, tool_call=True)
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Reply to the last message."""
+        texts = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
+        self._scene.add("requests", json.dumps(MARK.findall("\n".join(texts))))
+        yield TextDelta(text="")
+        await self._scene.pass_gate("model")
+        yield _reply(prompt)
+
+
+def _reply(prompt: Prompt) -> Reply:
+    for message in reversed(prompt.messages):
+        match message:
+            case UserMessage(text=text, passing=False):
+                asked = CALL.search(text)
+                if asked is None:
+                    return Reply(text=f"So it is: {', '.join(MARK.findall(text))}.")
+                call = ToolCall(name=f"desk.{asked[1]}", arguments={})
+                return Reply(calls=(call,), stop_reason="tool_use")
+            case ToolMessage(text=text):
+                return Reply(text=f"The tool said: {text}")
+            case UserMessage() | AssistantMessage():
+                pass
+    return Reply(text="Nobody said anything.")
