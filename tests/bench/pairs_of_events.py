@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import sys
 import tempfile
 import time
@@ -79,17 +80,22 @@ async def observe(chosen: Sequence[Case], lanes: int) -> list[Observed]:
     return found
 
 
+def sample(chosen: Sequence[Case], size: int, seed: int) -> list[Case]:
+    """Draw some of the cases."""
+    return random.Random(seed).sample(chosen, min(size, len(chosen)))
+
+
 def main() -> int:
     """Print the table; how much was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="a part of the names of the cases")
+    parser.add_argument("--only", default="", help="a pattern that the names of the cases match")
     parser.add_argument("--at-once", type=int, default=4, help="how many cases are played at once")
     given = parser.parse_args()
-    chosen = [case for case in cases() if given.only in str(case)]
+    chosen = [case for case in cases() if re.search(given.only, f"{case}")]
     if given.sample:
-        chosen = random.Random(given.seed).sample(chosen, min(given.sample, len(chosen)))
+        chosen = sample(chosen, given.sample, given.seed)
     start = time.monotonic()
     found = asyncio.run(observe(chosen, given.at_once))
     counts, wrong = Counter[str](), Counter[str]()

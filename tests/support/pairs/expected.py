@@ -5,8 +5,7 @@ Nothing here calls the package. Where a value has a `|`, either side is right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -42,7 +41,11 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 STATES: tuple[State, ...] = get_args(State)
 PAGE = Path(__file__).resolve().parents[3] / "docs/sdk/agents/react/flow-README.md"
 HEADING = "## States and events"
-NOT_TAKEN = "recalled|pending"
+ANY = "any"
+"""What no rule says, and no table."""
+
+
+Facts = dict[str, str]
 
 
 def read_table(page: Path = PAGE) -> dict[tuple[str, str], str]:
@@ -79,6 +82,7 @@ class Talk:
     outcomes: dict[str, str] = field(default_factory=dict[str, str])
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     homes: dict[str, str] = field(default_factory=dict[str, str])
+    takeovers: set[str] = field(default_factory=set[str])
     owner: str = "a"
     calls: int = 0
     forks: int = 0
@@ -104,42 +108,9 @@ class Talk:
     def apply(self, step: Step) -> None:
         """Do what the cell of the event says."""
         cell = self.table[step.event, self.column]
-        match cell:
-            case "refused" | "nothing" | "running" | "waiting" | "forked":
-                self.outcomes[step.label] = cell
-                self.forks += cell == "forked"
-            case "refused or nothing":
-                self.outcomes[step.label] = "refused|nothing|too late|forgotten"
-            case "begins" | "waits" | "interrupts":
-                if cell == "interrupts":
-                    self._finish(self.active, "interrupted")
-                self._queue(step)
-            case "pending" | "joins" | "redirects":
-                self.inputs[step.label] = "pending"
-                self.outcomes[step.label] = "stored"
-                if cell == "redirects":
-                    self._take_joined()
-            case "answers":
-                self._answer(step)
-            case "continues":
-                self._continue(step)
-            case "refused after the turn":
-                queued = [number for number, state in self.turns.items() if state == "queued"]
-                turns = "".join(
-                    f"|turn_{number} complete|turn_{number} stopped" for number in queued
-                )
-                self.outcomes[step.label] = f"refused{turns}"
-            case "recalls":
-                self._recall(step)
-            case "stops":
-                self._stop(step)
-            case "cuts off":
-                self._kill(step)
-            case "forgets":
-                self._forget(step)
-            case _:
-                raise AssertionError(f"{PAGE}: {step.event} in {self.column}: {cell!r}")
-        self._advance()
+        if step.event == "stop" and cell == "nothing" and "queued" in self.turns.values():
+            cell = "stops"
+        _CELLS[cell](self, step)
 
     def settle(self) -> None:
         """Let everything go on that nothing holds back; after a kill another process resumes what was cut off."""
@@ -147,7 +118,7 @@ class Talk:
         while self.active and self.turns[self.active] in goes_on:
             self._take_joined()
             self._finish(self.active, "complete")
-            self._advance()
+            self.advance()
         for label in self.waiting:
             self.outcomes.setdefault(label, "waits")
 
@@ -155,22 +126,24 @@ class Talk:
         """Return all of it as facts to compare."""
         facts = {f"sender {label}": outcome for label, outcome in self.outcomes.items()}
         if not self.is_gone:
-            for (
-                number,
-                state,
-            ) in self.turns.items():  # one whose prompt was recalled may be ended, or not be begun
-                facts[f"turn {number}"] = "recalled|stopped" if state == "recalled" else state
+            # A turn whose prompt was recalled may be ended, or never begin.
+            turns = {
+                number: state.replace("recalled", "recalled|stopped")
+                for number, state in self.turns.items()
+            }
+            facts |= {f"turn {number}": state for number, state in turns.items()}
             facts |= {f"input {label}": state for label, state in self.inputs.items()}
             facts["calls"] = f"{self.calls}"
         return facts
 
-    def _queue(self, step: Step) -> None:
+    def queue(self, step: Step) -> None:
+        """Store the prompt of a new turn."""
         number = len(self.turns) + 1
         self.turns[number], self.prompts[step.label] = "queued", number
         self.inputs[step.label], self.waiting[step.label] = "pending", number
         self.homes[step.label] = step.sender
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Begin the next turn if none is active."""
         queued = next((number for number, state in self.turns.items() if state == "queued"), 0)
         if not self.is_gone and not self.active and queued:
@@ -178,6 +151,30 @@ class Talk:
             [label] = [label for label, number in self.prompts.items() if number == queued]
             self.inputs[label], self.owner = "taken", self.homes[label]
             self._take_joined()
+
+    def interrupt(self, step: Step) -> None:
+        """End the active turn for a new one."""
+        self._finish(self.active, "interrupted")
+        self.queue(step)
+
+    def say_cell(self, step: Step) -> None:
+        """Give the sender the word of the cell."""
+        cell = self.table[step.event, self.column]
+        words = {
+            "refused or nothing": "refused|nothing|too late|stopped|forgotten",
+            "waits for the turn": ANY,
+        }
+        self.outcomes[step.label] = words.get(cell, cell)
+        self.forks += cell == "forked"
+
+    def join(self, step: Step) -> None:
+        """Store a message for the active turn, or the next one."""
+        self.inputs[step.label], self.outcomes[step.label] = "pending", "stored"
+
+    def redirect(self, step: Step) -> None:
+        """Cut off the request of the active turn for a message."""
+        self.join(step)
+        self._take_joined()
 
     def _take_joined(self) -> None:
         for label, state in self.inputs.items():
@@ -188,9 +185,11 @@ class Talk:
         self.turns[turn] = reason
         for label in [label for label, number in self.waiting.items() if number == turn]:
             del self.waiting[label]
-            self.outcomes[label] = f"turn_{turn} {reason}"
+            resumes = label in self.takeovers
+            self.outcomes[label] = "resumed" if resumes else f"turn_{turn} {reason}"
 
-    def _answer(self, step: Step) -> None:
+    def answer(self, step: Step) -> None:
+        """Give the active turn its answer."""
         turn, self.calls = self.active, 1
         if self.turns[turn] == "asking":
             self.outcomes[step.label] = "answered"
@@ -200,33 +199,39 @@ class Talk:
         self.turns[turn] = "running"
         self._take_joined()
 
-    def _continue(self, step: Step) -> None:
-        turn, self.owner = self.active, "b" if step.event == "takeover" else step.sender
+    def go_on(self, step: Step) -> None:
+        """Resume the turn that was cut off."""
+        turn, self.owner = self.active, step.sender
         self.turns[turn] = "running"
         self._take_joined()
+        self.waiting[step.label], self.homes[step.label] = turn, step.sender
         if step.event == "takeover":
-            self.outcomes[step.label] = "resumed"
-        else:
-            self.waiting[step.label], self.homes[step.label] = turn, step.sender
+            self.takeovers.add(step.label)
 
-    def _recall(self, step: Step) -> None:
+    def recall(self, step: Step) -> None:
+        """Take a message back, unless a round has taken it."""
         if self.inputs[step.target] != "pending":
             self.outcomes[step.label] = "too late"
             return
         self.outcomes[step.label], self.inputs[step.target] = "recalled", "recalled"
         if step.target in self.prompts:
             self._finish(self.prompts[step.target], "recalled")
-            self.outcomes[step.target] = f"turn_{self.prompts[step.target]} stopped"
+            # Its sender may hear of it at once, or when its turn would have come.
+            self.outcomes[step.target] = (
+                f"turn_{self.prompts[step.target]} stopped|waits|refused|lost"
+            )
 
-    def _stop(self, step: Step) -> None:
+    def stop(self, step: Step) -> None:
+        """End the active turn, and take back what waits behind it in the same process."""
         self.outcomes[step.label] = "stopped"
-        self._finish(self.active, "stopped")
+        if self.active:
+            self._finish(self.active, "stopped")
         for label, number in self.prompts.items():
             if self.turns[number] == "queued" and self.homes[label] == step.sender:
                 self._finish(number, "recalled")
                 self.outcomes[label], self.inputs[label] = f"turn_{number} stopped", "recalled"
 
-    def _kill(self, step: Step) -> None:
+    def kill(self, step: Step) -> None:
         """Kill the process of the step: those who sent by it are gone, and the turn that it runs is cut off."""
         self.outcomes[step.label], self.is_killed = "killed", True
         for label in [label for label in self.waiting if self.homes[label] == step.sender]:
@@ -237,21 +242,39 @@ class Talk:
             if self.waiting:  # who lives and has sent a message ends the turn
                 self._finish(self.active, "interrupted")
 
-    def _forget(self, step: Step) -> None:
+    def forget(self, step: Step) -> None:
+        """Remove the conversation, unless a fork or a server's turn needs it."""
         if self.forks or (self.door == "http" and self.runner):
             self.outcomes[step.label] = "refused"
             return
         self.outcomes[step.label], self.is_gone = "forgotten", True
         for label in self.waiting:
-            self.outcomes[label] = "refused|waits"
+            self.outcomes[label] = "refused|failed|waits"
         self.waiting.clear()
 
 
-def start(state: State, door: Door) -> Talk:
-    """Return a conversation in the state."""
+_CELLS: Mapping[str, Callable[[Talk, Step], None]] = {
+    **dict.fromkeys(("refused", "nothing", "running", "waiting", "forked"), Talk.say_cell),
+    **dict.fromkeys(("refused or nothing", "waits for the turn"), Talk.say_cell),
+    **dict.fromkeys(("begins", "waits"), Talk.queue),
+    **dict.fromkeys(("pending", "joins"), Talk.join),
+    "interrupts": Talk.interrupt,
+    "redirects": Talk.redirect,
+    "answers": Talk.answer,
+    "continues": Talk.go_on,
+    "recalls": Talk.recall,
+    "stops": Talk.stop,
+    "cuts off": Talk.kill,
+    "forgets": Talk.forget,
+}
+"""What the words of the table mean."""
+
+
+def start(state: State, door: Door, *, begins: bool = True) -> Talk:
+    """Return a conversation in the state; a message that was sent after a question may not have begun its turn."""
     talk = Talk(read_table(), door)
-    talk._queue(Step("say", "first"))
-    talk._advance()
+    talk.queue(Step("say", "first"))
+    talk.advance()
     match state:
         case "idle" | "forgotten":
             talk.settle()
@@ -259,14 +282,16 @@ def start(state: State, door: Door) -> Talk:
         case "running" | "calling" | "asking" | "cut off":
             talk.turns[1], talk.calls = state, int(state in ("calling", "cut off"))
         case "running, queued":
-            talk._queue(Step("say", "queued"))
+            talk.queue(Step("say", "queued"))
         case "paused" | "paused, queued before" | "paused, sent after":
             talk.turns[1], talk.outcomes["first"] = "paused", "turn_1 paused"
             talk.waiting.clear()
             if state == "paused, queued before":
-                talk._queue(Step("say", "queued"))
+                talk.queue(Step("say", "queued"))
             elif state == "paused, sent after":
                 talk.apply(Step("say", "after"))
+                if begins:
+                    talk.advance()
         case "handed over":
             talk.turns[1], talk.calls, talk.owner = "running", 1, "b"
     if state in ("cut off", "handed over"):
@@ -275,13 +300,46 @@ def start(state: State, door: Door) -> Talk:
     return talk
 
 
-def expected(state: State, steps: Sequence[Step], door: Door) -> dict[str, str]:
-    """Return the facts after the steps, in this order."""
-    talk = deepcopy(start(state, door))
-    for step in steps:
+def expected(state: State, steps: Sequence[Step], door: Door, unbegun: int) -> Facts:
+    """Return the facts after the steps, in this order; no turn begins before so many of them have come."""
+    talk = start(state, door, begins=not unbegun)
+    for number, step in enumerate(steps):
         talk.apply(step)
+        if number + 1 >= unbegun:
+            talk.advance()
     talk.settle()
     return talk.facts()
+
+
+def allowed(state: State, steps: Sequence[Step], door: Door, *, at_once: bool) -> list[Facts]:
+    """Return all that may come of the steps: of those that come at once, of either order."""
+    orders = [steps, steps[::-1]] if at_once else [steps]
+    latest = len(steps) if at_once else int(state == "paused, sent after")
+    found = [
+        expected(state, order, door, unbegun) for order in orders for unbegun in range(latest + 1)
+    ]
+    return [_loosened(facts, steps) for facts in found] if latest else found
+
+
+def _loosened(facts: Facts, steps: Sequence[Step]) -> Facts:
+    """Return the facts where a turn may be stopped at any point, and be met at any point."""
+    events = {step.event for step in steps}
+    for step in steps:
+        name = f"sender {step.label}"
+        match step.event:
+            case "stop" if facts[name] == "nothing":  # what comes at once is there to be stopped
+                facts[name] = "nothing|stopped"
+            case "takeover":
+                facts[name] = "nothing|running|waiting|resumed|failed"
+            case "answer" if events == {"answer"} and facts[name] == "refused":
+                facts[name] = "refused|answered"
+            case _:
+                pass
+    if "stop" in events:
+        may_be = "taken|pending|recalled"
+        facts |= {name: may_be for name in facts if name.startswith("input ")}
+        facts |= {"calls": "0|1"} if "answer" in events and "calls" in facts else {}
+    return facts
 
 
 def runner_of(state: State, steps: Sequence[Step], door: Door) -> str:
@@ -289,11 +347,12 @@ def runner_of(state: State, steps: Sequence[Step], door: Door) -> str:
     talk = start(state, door)
     for step in steps:
         talk.apply(step)
+        talk.advance()
     return talk.runner or "a"
 
 
 def fits(observed: Mapping[str, str], facts: Mapping[str, str]) -> bool:
     """Return whether what was observed is what the facts allow."""
     return observed.keys() == facts.keys() and all(
-        observed[name] in value.split("|") for name, value in facts.items()
+        value == ANY or observed[name] in value.split("|") for name, value in facts.items()
     )

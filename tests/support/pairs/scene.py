@@ -55,6 +55,10 @@ class Scene:
         """Let it go on."""
         (self.folder / f"closed-{gate}").unlink(missing_ok=True)
 
+    def is_closed(self, gate: Gate) -> bool:
+        """Return whether the gate is closed."""
+        return (self.folder / f"closed-{gate}").exists()
+
     def waiting(self) -> set[str]:
         """Return where something waits: at the gate `model` or `tool`, or for an answer, `answer`."""
         return {path.name.split("-")[1] for path in self.folder.glob("at-*")}
@@ -77,11 +81,12 @@ class Scene:
 
     async def pass_gate(self, gate: Gate) -> None:
         """Wait until the gate is open."""
-        closed = self.folder / f"closed-{gate}"
-        if closed.exists():
+        if self.is_closed(gate):
             async with self.at(gate):
-                while closed.exists():
+                while True:
                     await asyncio.sleep(POLL_SECONDS)
+                    if not self.is_closed(gate):
+                        break
 
     def add(self, name: str, line: str) -> None:
         """Append a line to a file of the folder."""
@@ -167,6 +172,7 @@ class _InquireTool:
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """Know nothing of a call that was cut off."""
         del arguments, call
+        return None
 
 
 class GatedModel:

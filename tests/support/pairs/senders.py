@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -47,6 +47,7 @@ class Doing:
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[str]] = {}
+        self.stored: dict[str, str] = {}
         self._stack = AsyncExitStack()
 
     def do(self, label: str, doing: Awaitable[str]) -> None:
@@ -54,8 +55,9 @@ class Doing:
         self._tasks[label] = asyncio.ensure_future(_outcome(doing))
 
     async def outcomes(self) -> dict[str, str]:
-        """Return what came of what is done, by label."""
-        return {label: task.result() for label, task in self._tasks.items() if task.done()}
+        """Return what came of what is done, by label, and under `LABEL stored` which messages have a receipt."""
+        done = {label: task.result() for label, task in self._tasks.items() if task.done()}
+        return {**self.stored, **done}
 
     async def close(self) -> None:
         """Cancel what is not done, and close what was opened for it."""
@@ -100,8 +102,16 @@ class LocalSender(Doing):
                 self.do(label, self._forget())
             case "answer" if given["is_open"]:
                 self.do(label, self._answer_open(f"{given['call_id']}"))
+            case "say":
+                self.do(label, self._say(label, f"{given['text']}"))
             case _:
                 self.do(label, act(self._talk, event, given))
+
+    async def _say(self, label: str, text: str) -> str:
+        submission = await self._talk.submit(text)
+        self.stored[f"{label} stored"] = submission.receipt.turn_id
+        result = await submission.result()
+        return f"{result.turn_id} {result.exit_reason}"
 
     async def _take_over(self) -> str:
         outcomes = await self._harness.carry_on()
