@@ -11,6 +11,7 @@ import pytest
 
 from loopline.adapters.sql import SqlLog
 from loopline.conversations.interrupts import InterruptQueue
+from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.models import Json
 from loopline.testing import FakeClock
@@ -22,6 +23,7 @@ from loopline.timeline import (
     MemoryLog,
     Notes,
     Recorder,
+    Sender,
     Timeline,
     TimelineLog,
     ToolCalled,
@@ -124,7 +126,11 @@ async def asking(log: TimelineLog) -> AsyncGenerator[tuple[Recorder, asyncio.Tas
 
 
 class NoTurns:
-    """A process that runs no turn and has read none."""
+    """A process that runs no turn, has read none, and has no bundle."""
+
+    @property
+    def sender(self) -> Sender | None:
+        """Return None."""
 
     def steer(self, conversation: ConversationKey, seq: int) -> None:
         """Tell nobody."""
@@ -202,6 +208,6 @@ async def test_of_two_answers_to_a_paused_call_the_second_is_refused(log: Timeli
         *(inbox(log).answer_paused({"c1": tea}, AttachmentCaps()) for tea in ("green", "black")),
         return_exceptions=True,
     )
-    [refused] = [outcome for outcome in outcomes if outcome is not None]
+    [refused] = [outcome for outcome in outcomes if isinstance(outcome, LooplineError)]
     assert str(refused) == "c1 has been answered already"
     assert len(await answers(log)) == 1

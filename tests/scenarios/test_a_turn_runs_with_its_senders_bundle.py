@@ -41,7 +41,7 @@ def changed_order() -> Callable[..., str]:
 
 
 class Careful(BaseWorkflow):
-    guards = [ask_before(["tea.order"])]
+    guards = (ask_before(["tea.order"]),)
 
 
 def tea(version: str, *, guarded: bool = False, changed: bool = False) -> Bundle:
@@ -56,9 +56,7 @@ def tea(version: str, *, guarded: bool = False, changed: bool = False) -> Bundle
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def log(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[TimelineLog, None]:
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[TimelineLog, None]:
     if request.param == "memory":
         yield MemoryLog(FakeClock())
         return
@@ -191,9 +189,7 @@ async def test_an_open_call_whose_tool_has_changed_waits(log: TimelineLog) -> No
     for bundle, reason in [(tea("3", changed=True), "has changed"), (lost, "cannot run")]:
         async with opened(bundle, log, ["Done."]) as later:
             with pytest.raises(WrongBundle, match=reason):
-                await later.conversation("c").resume(
-                    {"c1": True} if bundle is not lost else None
-                )
+                await later.conversation("c").resume({"c1": True} if bundle is not lost else None)
     assert await log.read(KEY, types=["react.tool.start", "react.exit"]) == []
     async with opened(tea("4"), log, ["Done."]) as later:
         assert (await later.conversation("c").resume()).answer == "Done."

@@ -71,6 +71,7 @@ from loopline.react import (
     make_completion,
     named_preset,
     result,
+    tool_patterns,
 )
 from loopline.reader import KnowledgeRead, Reader
 from loopline.timeline import (

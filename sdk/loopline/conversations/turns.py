@@ -339,7 +339,9 @@ class Turns:
             timeline = await open_timeline(self._log, conversation)
             cached = _CachedConversation(timeline, await self._log.find(conversation))
             lease = self._leased(conversation, cached, term)
-            for turn in [turn for turn in timeline.turns.values() if turn.stopped and not turn.exit]:
+            for turn in [
+                turn for turn in timeline.turns.values() if turn.stopped and not turn.exit
+            ]:
                 recorder, _ = lease.recorder(turn.number)
                 await lease.stop(recorder)
 
@@ -438,7 +440,9 @@ class Turns:
                     try:
                         await self._run_for_another(pending, lease, turn.number)
                     except WrongBundle as error:
-                        _log.warning("%s is not run for its sender: %s", turn_id(turn.number), error)
+                        _log.warning(
+                            "%s is not run for its sender: %s", turn_id(turn.number), error
+                        )
                         order.skipped.add(turn.number)
         return None
 
@@ -576,7 +580,12 @@ class Turns:
         except asyncio.CancelledError:
             await lease.stop(recorder)
             raise
-        except (LeaseLost, StoreBusy, StoreFailed, WrongBundle):  # the turn is left as it is, to be carried on
+        except (
+            LeaseLost,
+            StoreBusy,
+            StoreFailed,
+            WrongBundle,
+        ):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
             by_bundle = isinstance(error, BundleError)
