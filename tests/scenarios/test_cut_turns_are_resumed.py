@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
-from loopline.conversations import Recovery
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    LooplineError,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.conversations import HandedOver, Recovery
+from loopline.events import Delta
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.timeline import (
@@ -19,6 +28,7 @@ from loopline.timeline import (
     Exit,
     MemoryLog,
     TimelineLog,
+    ToolCalled,
     TurnHeader,
     UserAnswer,
     UserPrompt,
@@ -109,6 +119,56 @@ async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person()
     headers = await log.read(ConversationKey(name="c"), types=["turn.header"])
     counts = [block.body.recoveries for block in headers if isinstance(block.body, TurnHeader)]
     assert counts == [0, 1]
+
+
+def holding(seconds: float) -> Bundle:
+    @tool(effect="read")
+    async def hold() -> str:
+        """Wait."""
+        await asyncio.sleep(seconds)
+        return "held"
+
+    return Bundle(id="holding", instructions="You help.", tools=[hold])
+
+
+async def hand_over(log: TimelineLog, *, begin: bool = False) -> None:
+    """Begin a turn, or carry it on, and hand it over while its call runs."""
+    model = ScriptedModel([Call("holding.hold")] * 2, strict=False)
+    async with Harness.open(holding(600), store=log, model=model) as harness:
+        talk = harness.conversation("c")
+        running = asyncio.ensure_future(talk.say("go") if begin else harness.carry_on())
+        async for event in talk.listen():
+            if isinstance(event, Delta) or isinstance(event.body, ToolCalled | TurnHeader):
+                break
+        await asyncio.sleep(0.01)
+        await harness.hand_over()
+        if begin:
+            with pytest.raises(HandedOver):
+                await running
+        else:
+            assert [outcome.status for outcome in await running] == ["failed"]
+        with pytest.raises(HandedOver):
+            await talk.resume()
+
+
+async def test_a_turn_is_handed_over_however_often_and_none_of_it_counts_as_a_cut() -> None:
+    log = MemoryLog(FakeClock())
+    await hand_over(log, begin=True)
+    await hand_over(log)
+    await hand_over(log)
+    assert await reasons(log, "c") == []
+    for _ in range(2):
+        crashing = CrashingLog(log)
+        crashing.left = 1
+        assert await carried_on(crashing, bundle=holding(0)) == [("c", "turn_1", "failed")]
+    assert await carried_on(log, bundle=holding(0)) == [("c", "turn_1", "skipped")]
+    headers = await log.read(ConversationKey(name="c"), types=["turn.header"])
+    bodies = [block.body for block in headers if isinstance(block.body, TurnHeader)]
+    assert [(body.handed_over, body.recoveries) for body in bodies] == [
+        *[(False, 0), (True, 0)] * 3,
+        (False, 0),
+        (False, 1),
+    ]
 
 
 async def test_a_prompt_that_ends_each_process_which_begins_it_is_taken_up_once() -> None:

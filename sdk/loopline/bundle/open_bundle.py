@@ -18,7 +18,7 @@ from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload, TurnResult
 from loopline.reader import ConversationLookup, ConversationView
-from loopline.timeline import Completion, Notice, Recorder, Sender
+from loopline.timeline import Completion, Notice, Recorder, Sender, TurnHeader
 from loopline.tools import deps_problem
 
 _loaded: set[type] = set()
@@ -102,15 +102,19 @@ class OpenBundle:
             lookup=lookup,
             spawn=spawn,
             began=recorder.turn.started_at or services.clock.now(),
-            recoveries=(header.recoveries if header else 0) + recorder.adopted,
+            recoveries=_recoveries(header, adopted=recorder.adopted),
             commits=() if space is None else commits_of(space),
         )
         if header is None:
             recorder.header = run.header(models.chain(model), DEFAULT_OPTIONS.with_limits(limits))
             recorder.foreword = stale
         else:
-            version = services.bundle_version
-            recorder.header = structs.replace(header, recoveries=run.recoveries, version=version)
+            recorder.header = structs.replace(
+                header,
+                recoveries=run.recoveries,
+                version=services.bundle_version,
+                handed_over=False,
+            )
             if stale:
                 await recorder.record(*stale)
         if recorder.adopted:  # if it ends this process too, the next one passes it over
@@ -168,6 +172,13 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
     due = quality.reflexion.of_turn(run.payload.text, result)
     if due is not None:
         await run.recorder.record(due)
+
+
+def _recoveries(header: TurnHeader | None, *, adopted: bool) -> int:
+    """Return how often the turn was resumed unasked after its runner broke off, with this time."""
+    if header is None:
+        return int(adopted)
+    return header.recoveries + (adopted and not header.handed_over)
 
 
 def _check_deps(loaded: LoadedBundle, deps: object) -> None:

@@ -168,7 +168,12 @@ class Recoveries:
                 or await self._reason_to_leave(conversation, timeline, turn)
             ):
                 raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
-            if turn.header is not None and turn.header.recoveries >= MAX_RECOVERIES:
+            header = turn.header
+            if (
+                header is not None
+                and header.recoveries >= MAX_RECOVERIES
+                and not header.handed_over
+            ):
                 # Known only by who holds the conversation: another process may be at it now.
                 raise _CutOffAgain(
                     "it was taken up before and cut off again: resume it yourself, or say something"

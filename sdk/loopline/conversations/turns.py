@@ -127,6 +127,7 @@ class _PendingRequest:
     request: Request
     task: asyncio.Task[TurnResult[Any]] = field(init=False)
     stopping: bool = False
+    handed_over: bool = False
 
 
 @dataclass(slots=True)
@@ -139,6 +140,13 @@ class _CachedConversation:
 
 class StoppedInQueue(LooplineError):
     """The turn was stopped before it started; its message can still be recalled."""
+
+
+class HandedOver(LooplineError):
+    """This process ends, and leaves the turn unfinished: the next process that serves the store resumes it."""
+
+    def __init__(self) -> None:
+        super().__init__("this process ends: the next one resumes the turn, or begins it")
 
 
 class Turns:
@@ -216,20 +224,25 @@ class Turns:
 
         Raises:
             StoppedInQueue: it was stopped while it waited.
+            HandedOver: this process ends, and leaves the turn to the next one.
             ConflictError: it may not wait, and another turn runs.
             BundleError: the bundle's code failed; the turn is closed as an error.
         """
         self.check_outside(request.conversation)
+        if self._closing:
+            raise HandedOver
         pending = _PendingRequest(request)
         pending.task = asyncio.create_task(self._with_lease(pending))
         self._requests.append(pending)
         try:
             return await asyncio.shield(pending.task)
+        except LeaseLost:
+            if pending.handed_over:
+                raise HandedOver from None
+            raise
         except asyncio.CancelledError:
             if pending.task.cancelled() and self._closing and not _cancelled():
-                raise LooplineError(
-                    "the harness closed before this turn was begun: it stays pending"
-                ) from None
+                raise HandedOver from None
             if pending.task.cancelled() and pending.stopping and not _cancelled():
                 # A task that is cancelled before its first step has run nothing that could say so.
                 raise StoppedInQueue("the turn was stopped before it was begun") from None
@@ -310,6 +323,7 @@ class Turns:
         """Return the result of a turn that runs, here or in another process, once it is over or paused.
 
         Raises:
+            HandedOver: this process ends, and leaves the turn to the next one.
             BundleError: its bundle's code failed.
         """
         self.check_outside(conversation)
@@ -319,6 +333,8 @@ class Turns:
             timeline = await reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.exit is None:
+            if self._closing and not turn.pending:
+                raise HandedOver
             reason: ExitReason = "paused" if turn.pending else "interrupted"
             return result(timeline, number, reason, output=output)
         return _ended_result(timeline, number, output)
@@ -349,7 +365,27 @@ class Turns:
         """Stop every running turn; waiting turns stay pending."""
         self._closing = True
         await self._stop({key for key, lock in self._queues.items() if lock.locked()})
-        tasks = [pending.task for pending in self._requests]
+        await self._cancel(self._requests)
+
+    async def hand_over(self) -> None:
+        """Leave every running turn unfinished for the next process, except those that a user stops; begin no other."""
+        self._closing = True
+        left = [pending for pending in self._requests if not pending.stopping]
+        await asyncio.gather(*map(self._hand_over, left))
+        await self._cancel(left)
+
+    async def _hand_over(self, pending: _PendingRequest) -> None:
+        pending.handed_over = True
+        recorder = self._subscriptions.running.get(pending.request.conversation)
+        if recorder is not None:
+            try:
+                await recorder.hand_over()
+            except LooplineError as error:  # the next process takes it for a turn that was cut off
+                _log.warning("that %s is left is not recorded: %s", turn_id(recorder.number), error)
+
+    async def _cancel(self, requests: Sequence[_PendingRequest]) -> None:
+        """Cancel the tasks of these requests, and wait until they have ended."""
+        tasks = [pending.task for pending in requests]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -521,7 +557,7 @@ class Turns:
                     return _ended_result(timeline, number, request.answer_type)
                 return await self._run_turn(pending, lease, recorder, sink)
             except asyncio.CancelledError:
-                if recorder.turn.exit is None:
+                if recorder.turn.exit is None and not pending.handed_over:
                     replay(timeline, number, sender)
                     await lease.stop(recorder)
                 if not pending.stopping:
@@ -578,7 +614,8 @@ class Turns:
                 )
                 done = await (child.loop(run) if child else bundle.run(run))
         except asyncio.CancelledError:
-            await lease.stop(recorder)
+            if not pending.handed_over:
+                await lease.stop(recorder)
             raise
         except (
             LeaseLost,
@@ -588,6 +625,8 @@ class Turns:
         ):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
+            if pending.handed_over:
+                raise LeaseLost(str(error)) from error
             by_bundle = isinstance(error, BundleError)
             await finish(lease.end(recorder, "error", str(error), by_bundle=by_bundle))
             raise

@@ -479,6 +479,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
         return await recoveries.carry_on(at_once)
 
+    async def hand_over(self) -> None:
+        """Leave every running turn unfinished, so that `carry_on` of the next process resumes it; begin no other turn.
+
+        Whoever waits for one of these turns gets a `LooplineError`. A harness that is closed without this stops its turns.
+        """
+        await self._open_now.turns.hand_over()
+
     async def _space(
         self, loaded: LoadedBundle, properties: Properties, embedders: Embedders
     ) -> KnowledgeSpace | None:

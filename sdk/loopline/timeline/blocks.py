@@ -101,7 +101,8 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
     is the schema of the answer. A space of several repositories has them in `repositories`, and `knowledge` is None.
     `agent` is the agent that runs the turn, if one does, and `agent_digest` what its definition was. `version` is that
-    of the bundle.
+    of the bundle. `handed_over` says that the runner's process ended in good order and left the turn to the next one, which
+    does not count it in `recoveries`.
     """
 
     bundle: str
@@ -118,6 +119,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     agent: str = ""
     agent_digest: str = ""
     version: str = ""
+    handed_over: bool = False
     type: ClassVar[Literal["turn.header"]] = "turn.header"
 
     @property

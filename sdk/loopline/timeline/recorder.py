@@ -82,6 +82,7 @@ class Recorder:
         self.output: OutputType[Any] | None = None
         self.on_steer: Callable[[int], None] | None = None
         self.on_stop: Callable[[], None] | None = None
+        self._is_handed_over = False
         self.resume_clock()
 
     def resume_clock(self) -> None:
@@ -180,6 +181,7 @@ class Recorder:
             LeaseLost: another runner has taken the conversation over.
         """
         async with self._order:
+            self._check_not_handed_over()
             if self.turn.exit is not None:
                 raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded")
             appended = self._log.append(
@@ -253,6 +255,18 @@ class Recorder:
             turn.take(block)
         return turn
 
+    async def hand_over(self) -> None:
+        """Record that the turn is left to the next runner; from then on this recorder appends nothing, as if its lease were lost.
+
+        A turn that no header begins is left as it is.
+        """
+        try:
+            if self.turn.header is not None and self.turn.exit is None:
+                self.header = structs.replace(self.turn.header, handed_over=True)
+                await self.record()
+        finally:
+            self._is_handed_over = True
+
     async def catch_up(self) -> bool:
         """Fold what other producers have appended, and return whether there was something."""
         seen = self.timeline.seq
@@ -266,6 +280,7 @@ class Recorder:
         Raises:
             LeaseLost: another runner has taken it over.
         """
+        self._check_not_handed_over()
         if not await self._log.holds(self.conversation, self._term):
             raise LeaseLost(
                 f"term {self._term} is over: another runner has the conversation, nothing is begun"
@@ -274,6 +289,7 @@ class Recorder:
     async def _append(
         self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool
     ) -> Sequence[Block]:
+        self._check_not_handed_over()
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
@@ -294,6 +310,10 @@ class Recorder:
             raise
         self._take(blocks)
         return blocks[len(blocks) - len(new) :]
+
+    def _check_not_handed_over(self) -> None:
+        if self._is_handed_over:
+            raise LeaseLost(f"{turn_id(self.number)} is left to the next process")
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header
