@@ -1,4 +1,4 @@
-"""A server in a process of its own, which tests kill: `killed_server.py STORE [PORT]` prints its port and serves."""
+"""A server in a process of its own, which tests kill: `killed_server.py STORE [PORT [DRAIN]]` prints its port and serves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from tests.support.live_server import SHOP
 
 def main() -> None:
     """Serve the store until the process is killed."""
-    settings = ServerSettings(requests_per_minute=1_000_000, turns=1_000)
+    port = int(sys.argv[2]) if sys.argv[2:] else 0
+    drain_seconds = float(sys.argv[3]) if sys.argv[3:] else 20.0
+    settings = ServerSettings(
+        requests_per_minute=1_000_000, turns=1_000, drain_seconds=drain_seconds
+    )
     served = app(SHOP, store=sys.argv[1], model=EchoModel(), settings=settings)
-    listener = socket.create_server(("127.0.0.1", int(sys.argv[2]) if sys.argv[2:] else 0))
+    listener = socket.create_server(("127.0.0.1", port))
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     server = make_server(served, host="127.0.0.1", port=0)

@@ -38,6 +38,17 @@ def encode(record: Record) -> bytes:
     return f"{id_field}{name_field}data: {data}\n\n".encode()
 
 
+def comment(text: str) -> bytes:
+    """Return a line that clients ignore and people can read.
+
+    Raises:
+        LooplineError: it has a line break.
+    """
+    if "\n" in text or "\r" in text:
+        raise LooplineError(f"a comment is one line, not {text!r}")
+    return f": {well_formed(text)}\n\n".encode()
+
+
 def retry(milliseconds: int) -> bytes:
     """Return the field that tells a client how long to wait before it reconnects.
 

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import approved_call
 from loopline.server.bundle_host import BundleHost
@@ -61,7 +61,7 @@ async def _send(
             host.audit("answer", key, calls=",".join(values))
             run = _run(host, talk, body, answered.turn, answered.asked_at)
             spoken = run_dialect("ag-ui", key, run)
-            frames = answered_frames(host, talk, spoken, answered, listening)
+            frames = answered_frames(host, talk, spoken, answered, listening, run_error)
             return counted_stream(host, talk.conversation, frames, listening=listening)
     message_key = _key(message) if message is not None and not answers else ""
     async with host.turn_slot(key, message_key):
@@ -85,6 +85,7 @@ async def _send(
         submission=submission,
         until=lambda: spoken.is_over,
         listening=listening,
+        failure=run_error,
     )
     return counted_stream(host, talk.conversation, frames, listening=listening)
 
@@ -120,7 +121,13 @@ async def _join(host: BundleHost, talk: Conversation[Any], body: RunAgentInput) 
         sign=host.approvals.signature(talk.conversation),
     )
     spoken = run_dialect("ag-ui", talk.conversation, run)
-    return counted_stream(host, talk.conversation, joined_frames(host, talk, spoken, turn))
+    frames = joined_frames(host, talk, spoken, turn, run_error)
+    return counted_stream(host, talk.conversation, frames)
+
+
+def run_error(reason: str) -> JsonObject:
+    """Return the event of a run whose stream breaks off."""
+    return {"type": "RUN_ERROR", "message": reason, "code": "interrupted"}
 
 
 def _bundle_id(forwarded: object) -> str:

@@ -36,6 +36,7 @@ CATCH_UP_PAGE = 50
 """So many blocks are encoded at a time for a listener that catches up: others get their events in between."""
 LAST_RECORD = 10**17
 """More records than a block has in any dialect."""
+SERVER_ENDS = sse.comment("the server ends: the next one goes on behind the last id")
 _BOUNDS = BodyUnion[TurnHeader | Exit](TurnHeader | Exit)
 _BOUND_TYPES = ["turn.header", "react.exit"]
 Position = tuple[int, int]
@@ -366,6 +367,7 @@ class Broadcasts:
         """Yield the records of a conversation behind a position, until the server ends or the client is too slow."""
         yield sse.retry(sse.RETRY_MS)
         if self._draining.is_set():
+            yield SERVER_ENDS
             return
         broadcast = await self._broadcast(log, bundle, talk)
         broadcast.listeners += 1
@@ -374,6 +376,8 @@ class Broadcasts:
             async with aclosing(frames):
                 async for piece in frames:
                     yield piece
+            if self._draining.is_set():
+                yield SERVER_ENDS
         finally:
             broadcast.listeners -= 1
             if not broadcast.listeners:

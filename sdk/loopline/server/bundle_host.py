@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Conversation, Recovery, Submission
+from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, LooplineError, StoreError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
@@ -51,6 +51,8 @@ UNBEGUN = timedelta(days=1)
 """How far back a server looks for messages whose turn was never begun."""
 SECONDS_BETWEEN_RECOVERIES = 60.0
 """A server whose store could not be read when it began looks again so much later for turns that were cut off."""
+WAITING_SHARE = 0.75
+"""The part of `drain_seconds` that a server waits for its turns; the rest is for closing."""
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
@@ -164,13 +166,20 @@ class BundleHost:
             )
 
     async def drain(self) -> None:
-        """Take no new turns, end the streams, and wait a limited time for the turns that run."""
+        """Take no new turns, end the streams, wait a limited time for the turns that run, and hand over those that still do."""
         self.draining.set()
         if self._watches:
-            await asyncio.wait(self._watches, timeout=self.settings.drain_seconds)
+            seconds = self.settings.drain_seconds * WAITING_SHARE
+            await asyncio.wait(self._watches, timeout=seconds)
+        await self.hand_over()
+
+    async def hand_over(self) -> None:
+        """Leave every running turn unfinished: the next process that serves the store resumes it."""
+        self.draining.set()
+        await asyncio.gather(*(harness.hand_over() for harness in self.harnesses))
 
     async def close(self) -> None:
-        """Drain, and close every bundle; turns that still run are stopped."""
+        """Drain, and close every bundle."""
         await self.drain()
         tasks = [task for task in (self._recovery, self._expiry) if task is not None]
         for task in tasks:
@@ -326,6 +335,8 @@ class BundleHost:
         try:
             result: TurnResult[Any] = await submission.result()
             self.metrics.turns[result.exit_reason] += 1
+        except HandedOver:
+            return  # it has not ended, and the next process does not know the webhook
         except asyncio.CancelledError:
             self.metrics.turns["stopped"] += 1
         except (

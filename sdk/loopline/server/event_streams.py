@@ -11,16 +11,19 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from loopline.conversations import Conversation, Submission
+from loopline.conversations import Conversation, HandedOver, Submission
 from loopline.errors import LooplineError
-from loopline.events import Dialect, DialectName, Event, dialect, sse
-from loopline.server.broadcasts import LAST_RECORD
+from loopline.events import Dialect, DialectName, Event, Record, dialect, sse
+from loopline.models import JsonObject
+from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
 from loopline.server.listeners import ListenerPlace
 from loopline.timeline import Block, ConversationKey
 
 MEDIA_TYPE = "text/event-stream"
+Failure = Callable[[str], JsonObject]
+"""The data of the record by which a dialect says that a run has failed, with the reason."""
 _SEQ = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
@@ -127,10 +130,11 @@ async def dialect_frames(
     until: Callable[[], bool] | None = None,
     head: int = 0,
     listening: EarlyEvents | None = None,
+    failure: Failure | None = None,
 ) -> AsyncIterator[bytes]:
     """Yield the records of a dialect behind a position, with a submission until its turn has ended.
 
-    Deltas that come before a block behind `head` are left out: their text may have begun before anybody listened.
+    If the server ends before, the last record is the `failure` of the dialect, which says so, and then a comment. Deltas that come before a block behind `head` are left out: their text may have begun before anybody listened.
     """
     # Earlier blocks, which the client has, are what a dialect numbers and cites by: it takes them first.
     frames = sse.frames(
@@ -143,8 +147,13 @@ async def dialect_frames(
         until=until,
     )
     async with aclosing(frames):
-        async for frame in frames:
-            yield frame
+        try:
+            async for frame in frames:
+                yield frame
+        except HandedOver as error:
+            if failure is not None:
+                yield sse.encode(Record(event="error", data=failure(str(error)), named=False))
+            yield SERVER_ENDS
 
 
 async def with_done(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -162,7 +171,11 @@ async def conversation_events(
     head: int = 0,
     early: EarlyEvents | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of the conversation until the server ends, or the turn of the submission has."""
+    """Yield the events of the conversation until the turn of the submission has ended.
+
+    Raises:
+        HandedOver: the server ends, and the next one resumes the turn.
+    """
     newest = 0
     end = asyncio.ensure_future(_end(host, submission))
     listening = talk.listen(after=0) if early is None else early.events()
@@ -181,6 +194,7 @@ async def conversation_events(
             yield event
         for block in await talk.blocks(after=newest) if submission else ():
             yield block
+        end.result()
     finally:
         end.cancel()
         if waiting is not None:
@@ -191,11 +205,17 @@ async def conversation_events(
 
 
 async def _end(host: BundleHost, submission: Submission | None) -> None:
-    """Wait until the stream ends: with the turn, or when the server takes no more requests."""
+    """Wait until the stream ends: with the turn, or when the server takes no more requests.
+
+    Raises:
+        HandedOver: it is the server that ends.
+    """
     if submission is None:
         await host.draining.wait()
-        return
+        raise HandedOver
     try:
         await submission.result()
+    except HandedOver:
+        raise
     except LooplineError:
         return  # the stream has the turn's exit, or nothing

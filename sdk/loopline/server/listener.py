@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 
 import uvicorn
@@ -12,19 +14,43 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.guards import is_loopback
 
 BACKLOG = 2_048
+TICK_SECONDS = 0.1
+GRACE_SECONDS = 1
+"""How long requests have to end once their turns are handed over."""
+
+
+CLOSING_SECONDS = 5.0
+"""A server has so long to end at least, however short the time for its turns is."""
+_log = logging.getLogger("loopline")
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that ends its event streams before it waits for its connections."""
+    """A server that hands its turns over before it closes: until then it answers, new turns with 503."""
 
     def __init__(self, config: uvicorn.Config, host: BundleHost) -> None:
         super().__init__(config)
         self._host = host
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, wait for requests and turns within a limited time, and close."""
-        self._host.draining.set()
-        await super().shutdown(sockets)
+        """End the streams, wait for turns, hand over those that still run, and close, all within the limited time."""
+        seconds = max(self._host.settings.drain_seconds, CLOSING_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._drain()
+                await super().shutdown(sockets)
+        except TimeoutError:
+            _log.warning("the server was not closed after %g s, and ends as it is", seconds)
+
+    async def _drain(self) -> None:
+        """Drain, until it is done or the operator asks a second time."""
+        draining = asyncio.ensure_future(self._host.drain())
+        while not draining.done() and not self.force_exit:
+            await asyncio.wait([draining], timeout=TICK_SECONDS)
+        if draining.done():
+            draining.result()
+        else:
+            draining.cancel()
+            await self._host.hand_over()
 
 
 def check_address(served: FastAPI, host: str) -> None:
@@ -65,6 +91,6 @@ def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
         server_header=False,
         backlog=BACKLOG,
         h11_max_incomplete_event_size=64 * 1024,
-        timeout_graceful_shutdown=int(bundles.settings.drain_seconds) + 1,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     return _DrainingServer(config, bundles)

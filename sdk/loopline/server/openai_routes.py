@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from loopline.conversations import Conversation, Submission
+from loopline.conversations import Conversation, HandedOver, Submission
 from loopline.errors import LooplineError
 from loopline.events import (
     ChatCompletion,
@@ -164,6 +164,7 @@ async def complete_chat(
                 submission=submission,
                 listening=listening,
                 retry_ms=None,  # these clients take it for an event without data
+                failure=failure_data,
             )
             headers = {CONVERSATION: key.name}
             return counted_stream(host, key, with_done(frames), headers, listening=listening)
@@ -221,9 +222,15 @@ async def _submit(
 async def _outcome(
     talk: Conversation[Any], completion: ChatCompletion, submission: Submission
 ) -> TurnOutcome | None:
-    """Return the outcome of the turn once it has ended or paused; None if the bundle's code failed."""
+    """Return the outcome of the turn once it has ended or paused; None if the bundle's code failed.
+
+    Raises:
+        HandedOver: the server ends, and the next one resumes the turn.
+    """
     try:
         await submission.result()
+    except HandedOver:
+        raise
     except LooplineError:
         _log.exception("a turn failed")
     return outcome_of(await talk.blocks(), completion.turn)

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from loopline.conversations import HandedOver
 from loopline.errors import (
     AttachmentError,
     ConflictError,
@@ -86,7 +87,7 @@ def problem_of(error: LooplineError) -> RequestProblem:
         case Unauthenticated():
             challenge = {"WWW-Authenticate": 'Bearer realm="loopline"'}
             return RequestProblem(HTTPStatus.UNAUTHORIZED, text, headers=challenge)
-        case StoreBusy():
+        case StoreBusy() | HandedOver():
             retry = {"Retry-After": f"{RETRY_SECONDS}"}
             return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=retry)
         case StoreFailed():

@@ -10,7 +10,7 @@ from loopline.conversations import Conversation, questions_of
 from loopline.events import Event, RunDialect, sse
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
-from loopline.server.event_streams import dialect_frames, start_position
+from loopline.server.event_streams import Failure, dialect_frames, start_position
 from loopline.server.open_calls import AnsweredCalls
 from loopline.timeline import Timeline, TimelineLog, open_timeline
 
@@ -72,6 +72,7 @@ def answered_frames(
     spoken: RunDialect,
     answered: AnsweredCalls,
     listening: EarlyEvents,
+    failure: Failure,
 ) -> AsyncIterator[bytes]:
     """Return the records behind the block that asked, until the turn ends or asks again."""
     return dialect_frames(
@@ -82,17 +83,28 @@ def answered_frames(
         until=lambda: spoken.is_over,
         listening=listening,
         retry_ms=None,
+        failure=failure,
     )
 
 
 def joined_frames(
-    host: BundleHost, talk: Conversation[Any], spoken: RunDialect, turn: NewestTurn
+    host: BundleHost,
+    talk: Conversation[Any],
+    spoken: RunDialect,
+    turn: NewestTurn,
+    failure: Failure,
 ) -> AsyncIterator[bytes]:
     """Return the records of a turn from its beginning, until it ends or pauses; of one that does not run, as stored."""
     after = start_position(f"{turn.begins_after}")
     if turn.is_running:
         return dialect_frames(
-            host, talk, spoken, after=after, until=lambda: spoken.is_over, head=turn.head
+            host,
+            talk,
+            spoken,
+            after=after,
+            until=lambda: spoken.is_over,
+            head=turn.head,
+            failure=failure,
         )
     return sse.frames(_stored(talk), spoken, clock=host.clock, after=after)
 

@@ -21,7 +21,7 @@ class ServerSettings:
     `body_bytes` limits the body of a request; files travel in base64, so it is more than a message may have.
     `listeners` and `turns` limit the event streams and the turns at one time, `user_listeners` the streams of one user where
     there is authentication, and `requests_per_minute` its requests.
-    A server that is told to end waits `drain_seconds` for its turns. `signing_key` signs the URLs of files, which are
+    A server that is told to end is gone after `drain_seconds`, three quarters of which it waits for its turns. `signing_key` signs the URLs of files, which are
     valid for `url_seconds`; without one they are valid until the server ends. Those that workflows get, and all others that leave
     the server, begin with `public_url`; without one they are paths of this server. It signs approvals too, which are valid
     for `approval_seconds`. Pages of the `origins` may read answers in a browser. With `isolated_only` no bundle is served

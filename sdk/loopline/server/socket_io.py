@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from importlib import import_module
 from secrets import token_hex
@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from loopline.conversations import Conversation
+from loopline.conversations import Conversation, HandedOver
 from loopline.errors import LooplineError
 from loopline.events import Record, dialect
 from loopline.events.sse import position
@@ -338,12 +338,13 @@ class SocketHost:
         events = conversation_events(self._host, talk, early=early)
         try:
             async with aclosing(events):
-                async for event in events:
-                    for record in spoken.take(event):
-                        if not record.id or position(record.id) > after:
-                            if self.queued(sid) >= QUEUED_PACKETS:
-                                await self._drained(sid)
-                            await self._server.emit(record.event, _envelope(record), to=sid)
+                with suppress(HandedOver):  # the socket is told by `server_shutdown`
+                    async for event in events:
+                        for record in spoken.take(event):
+                            if not record.id or position(record.id) > after:
+                                if self.queued(sid) >= QUEUED_PACKETS:
+                                    await self._drained(sid)
+                                await self._server.emit(record.event, _envelope(record), to=sid)
         finally:
             await early.close()
 

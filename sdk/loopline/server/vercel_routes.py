@@ -16,7 +16,7 @@ from loopline.conversations import Conversation, Submission
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.bodies import FILES, NAME
 from loopline.server.bundle_host import BundleHost
@@ -127,7 +127,7 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
             if answered is not None:
                 host.audit("answer", talk.conversation, calls=",".join(answers))
                 spoken = _spoken(host, talk, answered.turn, answered.asked_at)
-                frames = answered_frames(host, talk, spoken, answered, listening)
+                frames = answered_frames(host, talk, spoken, answered, listening, error_part)
                 return counted_stream(
                     host, talk.conversation, with_done(frames), HEADERS, listening=listening
                 )
@@ -146,6 +146,7 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
             until=lambda: spoken.is_over,
             listening=listening,
             retry_ms=None,
+            failure=error_part,
         )
         return counted_stream(
             host, talk.conversation, with_done(frames), HEADERS, listening=listening
@@ -164,8 +165,14 @@ async def resume_stream(
     turn = await newest_turn(host, talk)
     if turn is None or not turn.is_running:
         return Response(status_code=204)
-    frames = joined_frames(host, talk, _spoken(host, talk, turn.number, turn.head), turn)
+    spoken = _spoken(host, talk, turn.number, turn.head)
+    frames = joined_frames(host, talk, spoken, turn, error_part)
     return counted_stream(host, talk.conversation, with_done(frames), HEADERS)
+
+
+def error_part(reason: str) -> JsonObject:
+    """Return the part of a stream that breaks off."""
+    return {"type": "error", "errorText": reason}
 
 
 def _spoken(host: BundleHost, talk: Conversation[Any], turn: int, after: int) -> RunDialect:
