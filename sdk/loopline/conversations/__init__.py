@@ -16,6 +16,6 @@ from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.submission import Submission as Submission
 from loopline.conversations.submission import WhenBusy as WhenBusy
 from loopline.conversations.subscriptions import QUEUE_CHANNEL as QUEUE_CHANNEL
+from loopline.conversations.turn_checks import HandedOver as HandedOver
 from loopline.conversations.turn_log import InTurn as InTurn
-from loopline.conversations.turns import HandedOver as HandedOver
 from loopline.conversations.turns import Turns as Turns

@@ -22,7 +22,8 @@ from loopline.conversations.submission import (
     WhenBusy,
     turn_to_continue,
 )
-from loopline.conversations.turns import Request, StoppedInQueue, Turns, stopped_early
+from loopline.conversations.turn_checks import StoppedInQueue
+from loopline.conversations.turns import Request, Turns, stopped_early
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
 from loopline.files import AttachmentInput, check_text

@@ -6,6 +6,17 @@ from loopline.errors import LooplineError, StoreVersion
 from loopline.timeline import Timeline, turn_id
 
 
+class StoppedInQueue(LooplineError):
+    """The turn was stopped before it started; its message can still be recalled."""
+
+
+class HandedOver(LooplineError):
+    """This process ends, and leaves the turn unfinished: the next process that serves the store resumes it."""
+
+    def __init__(self) -> None:
+        super().__init__("this process ends: the next one resumes the turn, or begins it")
+
+
 def turn_to_resume(timeline: Timeline) -> int:
     """Return the oldest turn that was cut off, else the oldest that never started.
 

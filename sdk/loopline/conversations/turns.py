@@ -24,7 +24,12 @@ from loopline.conversations.subscriptions import (
     Subscriptions,
     replay,
 )
-from loopline.conversations.turn_checks import check_confirmed, check_known
+from loopline.conversations.turn_checks import (
+    HandedOver,
+    StoppedInQueue,
+    check_confirmed,
+    check_known,
+)
 from loopline.conversations.turn_log import IN_TURN, in_turn
 from loopline.conversations.turn_order import End, Run, TurnOrder, Wait
 from loopline.errors import (
@@ -138,17 +143,6 @@ class _CachedConversation:
     summary: ConversationSummary | None = None
 
 
-class StoppedInQueue(LooplineError):
-    """The turn was stopped before it started; its message can still be recalled."""
-
-
-class HandedOver(LooplineError):
-    """This process ends, and leaves the turn unfinished: the next process that serves the store resumes it."""
-
-    def __init__(self) -> None:
-        super().__init__("this process ends: the next one resumes the turn, or begins it")
-
-
 class Turns:
     """Runs the turns of a harness's conversations; without a bundle, conversations can only be read."""
 
@@ -236,10 +230,8 @@ class Turns:
         self._requests.append(pending)
         try:
             return await asyncio.shield(pending.task)
-        except LeaseLost:
-            if pending.handed_over:
-                raise HandedOver from None
-            raise
+        except LeaseLost as error:
+            raise HandedOver if pending.handed_over else error from None
         except asyncio.CancelledError:
             if pending.task.cancelled() and self._closing and not _cancelled():
                 raise HandedOver from None
@@ -323,7 +315,6 @@ class Turns:
         """Return the result of a turn that runs, here or in another process, once it is over or paused.
 
         Raises:
-            HandedOver: this process ends, and leaves the turn to the next one.
             BundleError: its bundle's code failed.
         """
         self.check_outside(conversation)
@@ -377,19 +368,17 @@ class Turns:
     async def _hand_over(self, pending: _PendingRequest) -> None:
         pending.handed_over = True
         recorder = self._subscriptions.running.get(pending.request.conversation)
-        if recorder is not None:
-            try:
+        try:
+            if recorder is not None:
                 await recorder.hand_over()
-            except LooplineError as error:  # the next process takes it for a turn that was cut off
-                _log.warning("that %s is left is not recorded: %s", turn_id(recorder.number), error)
+        except LooplineError as error:  # the next process takes it for a turn that was cut off
+            _log.warning("that a turn is handed over is not recorded: %s", error)
 
     async def _cancel(self, requests: Sequence[_PendingRequest]) -> None:
-        """Cancel the tasks of these requests, and wait until they have ended."""
-        tasks = [pending.task for pending in requests]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        for pending in requests:
+            pending.task.cancel()
+        if requests:
+            await asyncio.wait([pending.task for pending in requests])
 
     async def _stop(self, conversations: Container[ConversationKey]) -> bool:
         """Stop the requests of these conversations here; return whether there were any."""
