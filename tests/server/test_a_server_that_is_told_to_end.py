@@ -41,10 +41,11 @@ bundle = Bundle(id="guide", workflow=Guide)
 class EndedServer:
     """A server in a process of its own."""
 
-    def __init__(self, store: str, drain_seconds: float) -> None:
+    def __init__(self, store: str, drain_seconds: float, descriptors: int) -> None:
         """Start it, and wait until it listens."""
         self._process = subprocess.Popen(
             [
+                *("bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "server"),
                 *(sys.executable, "-m", "tests.support.killed_server"),
                 *(store, "0", f"{drain_seconds}"),
             ],
@@ -74,8 +75,10 @@ class EndedServer:
 
 
 @contextmanager
-def running(store: str, drain_seconds: float = 0.4) -> Generator[EndedServer]:
-    server = EndedServer(store, drain_seconds)
+def running(
+    store: str, drain_seconds: float = 0.4, descriptors: int = 1_024
+) -> Generator[EndedServer]:
+    server = EndedServer(store, drain_seconds, descriptors)
     try:
         yield server
     finally:
@@ -149,7 +152,7 @@ def test_while_it_ends_a_server_answers_new_messages_with_503_and_when_to_come_b
     assert sent.result().json()["exit_reason"] == "complete"
 
 
-RUN = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
+RUN: JsonObject = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
 STREAMS: list[tuple[str, JsonObject, str]] = [
     (f"{HERE}/messages", {"text": WAIT}, ""),
     (

@@ -16,7 +16,13 @@ from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.events import Delta, DialectName, EventSink, replayed, sse
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
-from loopline.server.broadcasts import BEHIND_BYTES, LAST_RECORD, PIECE_BYTES, Broadcasts
+from loopline.server.broadcasts import (
+    BEHIND_BYTES,
+    LAST_RECORD,
+    PIECE_BYTES,
+    SERVER_ENDS,
+    Broadcasts,
+)
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.dialects.decoded_stream import NAMES
 from tests.dialects.sample_conversation import BLOCKS
@@ -280,7 +286,7 @@ async def test_who_catches_up_while_the_server_ends_gets_to_the_end() -> None:
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
             got += [piece async for piece in frames]
-        assert b"".join(got).endswith(await channel.stored("plain"))
+        assert b"".join(got).endswith(await channel.stored("plain") + SERVER_ENDS)
 
 
 class OverheardConversation(Conversation):

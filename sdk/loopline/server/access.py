@@ -13,6 +13,7 @@ from loopline.reader import check_name
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem
+from loopline.server.request_access import access_of
 from loopline.timeline import ConversationKey
 
 NAME_CHARACTERS = 200
@@ -33,7 +34,8 @@ HostDep = Annotated[BundleHost, Depends(host_of)]
 
 async def caller_of(
     host: HostDep,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    request: Request,
+    _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],  # for the OpenAPI document
 ) -> Principal:
     """Return the principal whose token the request has.
 
@@ -41,9 +43,7 @@ async def caller_of(
         Unauthenticated: it has none, or one that is wrong or expired.
     """
     await host.open()
-    principal = await host.auth.authenticate(credentials.credentials if credentials else "")
-    host.rates.check(principal)
-    return principal
+    return await access_of(request.scope).principal()
 
 
 CallerDep = Annotated[Principal, Depends(caller_of)]

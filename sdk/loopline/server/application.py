@@ -23,7 +23,7 @@ from loopline.server import (
     vercel_routes,
 )
 from loopline.server.bundle_host import BundleHost, BundleSource, HostedBundles
-from loopline.server.guards import RequestGuard
+from loopline.server.guards import GuardSettings, RequestGuard
 from loopline.server.principals import Authenticator
 from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
@@ -101,11 +101,11 @@ def app(
     served.include_router(openai_routes.router)
     served.mount(SOCKETS, sockets.asgi())
     add_handlers(served)
-    _add_guards(served, host)
+    _add_guards(served, host, sockets)
     return served
 
 
-def _add_guards(served: FastAPI, host: BundleHost) -> None:
+def _add_guards(served: FastAPI, host: BundleHost, sockets: SocketHost) -> None:
     """Add what every request passes first; the last one that is added is the outermost."""
     settings = host.settings
     if settings.origins:
@@ -118,8 +118,14 @@ def _add_guards(served: FastAPI, host: BundleHost) -> None:
         )
     served.add_middleware(
         RequestGuard,
-        body_bytes=settings.body_bytes,
-        is_local=host.is_local,
-        origins=settings.origins,
-        metrics=host.metrics,
+        settings=GuardSettings(
+            admit=host.admit,
+            sockets=sockets,
+            body_bytes=settings.body_bytes,
+            bodies=host.bodies,
+            is_local=host.is_local,
+            is_ending=host.draining.is_set,
+            origins=settings.origins,
+            metrics=host.metrics,
+        ),
     )

@@ -29,9 +29,11 @@ from loopline.server.broadcasts import Broadcasts
 from loopline.server.guards import RequestRates
 from loopline.server.listeners import Listeners
 from loopline.server.metrics import ServerMetrics
-from loopline.server.principals import Authenticator, LocalUser
+from loopline.server.open_tokens import OpenTokens
+from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of
 from loopline.server.quotas import QuotaGate
+from loopline.server.request_access import BodyBytes
 from loopline.server.retention import SECONDS_BETWEEN
 from loopline.server.settings import ServerSettings
 from loopline.server.signed_urls import UrlSigner
@@ -51,6 +53,8 @@ UNBEGUN = timedelta(days=1)
 """How far back a server looks for messages whose turn was never begun."""
 SECONDS_BETWEEN_RECOVERIES = 60.0
 """A server whose store could not be read when it began looks again so much later for turns that were cut off."""
+WHOLE_BODIES = 4
+"""So many bodies of the largest size may be in memory at once."""
 WAITING_SHARE = 0.75
 """The part of `drain_seconds` that a server waits for its turns; the rest is for closing."""
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
@@ -86,6 +90,10 @@ class BundleHost:
         self.listeners: Listeners = Listeners(
             settings.listeners, None if self.is_local else settings.user_listeners
         )
+        self.tokens: OpenTokens = OpenTokens(self.auth)
+        self.bodies: BodyBytes = BodyBytes(
+            settings.body_bytes * WHOLE_BODIES, is_shared=not self.is_local
+        )
         self.webhooks: Webhooks = Webhooks(settings, hosted.clock)
         self.signing_key: bytes = settings.signing_key or token_bytes(32)
         self.urls: UrlSigner = UrlSigner(
@@ -116,6 +124,17 @@ class BundleHost:
         self.broadcasts: Broadcasts = Broadcasts(
             hosted.clock, settings.keep_alive_seconds, self.draining
         )
+
+    async def admit(self, token: str) -> Principal:
+        """Return the sender of a request that has this token.
+
+        Raises:
+            Unauthenticated: the token is missing, wrong or expired.
+            RequestProblem: the sender makes too many requests.
+        """
+        principal = await self.auth.authenticate(token)
+        self.rates.check(principal)
+        return principal
 
     async def open(self) -> None:
         """Open every bundle, unless they are open, and resume the turns that a killed process left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -19,9 +19,13 @@ from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS
 from loopline.server.bundle_host import BundleHost
 from loopline.server.early_events import EarlyEvents
 from loopline.server.listeners import ListenerPlace
+from loopline.server.principals import Unauthenticated
+from loopline.server.problems import problem_of, response_to
+from loopline.server.request_access import access_of
 from loopline.timeline import Block, ConversationKey
 
 MEDIA_TYPE = "text/event-stream"
+LAST_WORD_SECONDS = 1.0
 Failure = Callable[[str], JsonObject]
 """The data of the record by which a dialect says that a run has failed, with the reason."""
 _SEQ = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -79,17 +83,19 @@ def counted_stream(
         RequestProblem: as many listen as may.
     """
     place = None if listening is None else listening.place
-    return _CountedStream(frames, headers or {}, place or host.listeners.take(key), listening)
+    return _CountedStream(host, frames, headers or {}, place or host.listeners.take(key), listening)
 
 
 class _CountedStream(StreamingResponse):
     """A stream that counts as a listener from its making, so that many at once cannot pass the limit, to its end.
 
-    A client that leaves before the first byte ends it too, without its frames having begun.
+    A client that leaves before the first byte ends it too, without its frames having begun. So does a token that does
+    not count any more.
     """
 
     def __init__(
         self,
+        host: BundleHost,
         frames: AsyncIterator[bytes],
         headers: Mapping[str, str],
         place: ListenerPlace,
@@ -97,26 +103,56 @@ class _CountedStream(StreamingResponse):
     ) -> None:
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
         super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
+        self._host = host
         self._frames = frames
         self._place = place
         self._listening = listening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
+        is_begun = False
 
         async def send_and_yield(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
             await send(message)
             await asyncio.sleep(0)  # a lost connection says so before the next piece is written
 
+        task, reason = asyncio.current_task(), ""
+
+        def end(why: str) -> None:
+            nonlocal reason
+            reason = why
+            if task is not None:
+                task.cancel()
+
+        access = access_of(scope)
+        stream = self._host.tokens.add(access.token, await access.principal(), end)
         try:
             await super().__call__(scope, receive, send_and_yield)
+        except asyncio.CancelledError:
+            if not reason or task is None or task.uncancel():
+                raise
+            if is_begun:
+                await _send_end(send, reason)
+            else:
+                await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
+            self._host.tokens.discard(access.token, stream)
             self._place.release()
             frames = self._frames
             if isinstance(frames, AsyncGenerator):  # it may wait for a client that is gone
                 await frames.aclose()
             if self._listening is not None:
                 await self._listening.close()
+
+
+async def _send_end(send: Send, reason: str) -> None:
+    """End a stream with a reason; a client that does not read is not waited for."""
+    body = sse.comment(" ".join(reason.split()))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORD_SECONDS):
+            await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def dialect_frames(

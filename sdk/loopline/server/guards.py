@@ -1,13 +1,15 @@
-"""What every request passes before a route sees it: the size of its body, its host, its origin, its rate."""
+"""What every request passes before a route sees it: the size of its body, its sender, its host, its origin, its rate."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,15 +17,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from loopline.errors import LooplineError
+from loopline.server import request_access
 from loopline.server.metrics import ServerMetrics
 from loopline.server.principals import Principal
-from loopline.server.problems import RequestProblem, response_to
+from loopline.server.problems import RequestProblem, problem_of, response_to
+from loopline.server.request_access import UNKNOWN, BodyBytes, RequestAccess, Sender, sender_of
 
 SENDERS = 10_000
 """How many senders the rates remember; the one that was idle longest is forgotten first."""
 MINUTE = 60.0
+UNLOCK = "loopline.unlock"
+"""Where a server that limits its connections puts the function that takes the limits of a WebSocket away."""
 POLICY_VIOLATION = 1008
 """The code of RFC 6455 with which a socket is refused."""
+FIRST_PACKET_BYTES = 8 * 1024
+"""A socket authenticates by its first packet: until then it may send so many bytes, in each packet or body."""
+FIRST_PACKET_SECONDS = 5.0
+UNREAD_BYTES = 64 * 1024
+"""With more than that of a body that nobody reads, the connection is closed behind the answer."""
+PIECE_SECONDS = 30.0
+"""How long the next piece of a body may take."""
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -78,42 +93,104 @@ class BodyTooLarge(HTTPException):
         super().__init__(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large_text(limit))
 
 
-class RequestGuard:
-    """The outermost layer of the app: it refuses what is too large or comes from elsewhere, and counts the rest.
+class BodyRefused(HTTPException):
+    """A body is not read, or not to its end."""
 
-    `is_local` is a server without authentication: it answers only to names of this machine, and to pages of it, so that
-    a page that a browser shows cannot reach it.
+    def __init__(self, problem: RequestProblem) -> None:
+        super().__init__(problem.status, str(problem), dict(problem.headers))
+        self.problem = problem
+
+
+class SocketEntry:
+    """A WebSocket on its way in; `open` takes its limits away, once its sender is known."""
+
+    def __init__(self, unlock: Callable[[], None] = lambda: None) -> None:
+        """Begin with the limits; `unlock` takes away those of the connection itself."""
+        self.is_open = False
+        self._unlock = unlock
+
+    def open(self) -> None:
+        """Let the socket send as much as it may."""
+        self.is_open = True
+        self._unlock()
+
+
+class Sockets(Protocol):
+    """What the guard asks of the sockets, whose senders are known by a packet and not by a header."""
+
+    def covers(self, scope: Scope) -> bool:
+        """Return whether a request is one of a socket."""
+        ...
+
+    def sender(self, scope: Scope) -> Principal | None:
+        """Return the sender of the socket that a request names; None if nobody is known yet."""
+        ...
+
+    def enter(self, scope: Scope, entry: SocketEntry) -> None:
+        """Have `entry` opened once the sender of this WebSocket is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSettings:
+    """What the guard needs of the server: how senders are admitted, its limits, and its counters."""
+
+    admit: Callable[[str], Awaitable[Principal]]
+    sockets: Sockets
+    body_bytes: int
+    bodies: BodyBytes
+    is_local: bool
+    is_ending: Callable[[], bool]
+    origins: Sequence[str]
+    metrics: ServerMetrics
+
+
+class RequestGuard:
+    """The outermost layer of the app: it refuses what is too large, from elsewhere or of nobody, and counts the rest.
+
+    A body is read only if its sender is known. `is_local` is a server without authentication: it answers only to
+    names of this machine, and to pages of it, so that a page that a browser shows cannot reach it.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        body_bytes: int,
-        is_local: bool,
-        origins: Sequence[str],
-        metrics: ServerMetrics,
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, settings: GuardSettings) -> None:
         self._app = app
-        self._body_bytes = body_bytes
-        self._is_local = is_local
-        self._origins = frozenset(origins)
-        self._metrics = metrics
+        self._settings = settings
+        self._body_bytes = settings.body_bytes
+        self._is_local = settings.is_local
+        self._origins = frozenset(settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "websocket" and self._problem(Headers(scope=scope), scope) is not None:
-            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-            return
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._body_bytes, self._metrics)
-        problem = self._problem(Headers(scope=scope), scope)
-        if problem is not None:
-            await response_to(problem)(scope, receive, exchange.send)
+        headers = Headers(scope=scope)
+        problem = self._problem(headers, scope)
+        token = _header(headers, "authorization")
+        scheme, _, credentials = token.partition(" ")
+        is_bearer = scheme.lower() == "bearer"
+        access = RequestAccess(credentials.strip() if is_bearer else "", self._settings.admit)
+        scope[request_access.KEY] = access
+        if scope["type"] == "websocket":
+            if problem is not None:
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+                return
+            entry = SocketEntry(_unlock(scope))
+            self._settings.sockets.enter(scope, entry)
+            await self._app(scope, _FirstPackets(entry, receive, send).receive, send)
             return
-        await self._app(scope, exchange.receive, exchange.send)
+        exchange = _Exchange(scope, receive, send, access, self._settings)
+        try:
+            if problem is not None:
+                await response_to(problem)(scope, receive, exchange.send)
+            else:
+                await self._app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            if not self._settings.is_ending() or exchange.is_answered:
+                raise
+            await response_to(_ending_problem())(scope, receive, exchange.send)
+        finally:
+            exchange.release()
 
     def _problem(self, headers: Headers, scope: Scope) -> RequestProblem | None:
         length = _header(headers, "content-length") or "0"
@@ -140,37 +217,93 @@ class RequestGuard:
 
 
 class _Exchange:
-    """A request and its response: the bytes that came are counted, and headers are added."""
+    """A request and its response: its body is read if the sender is known, its bytes are counted, headers are added."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, limit: int, metrics: ServerMetrics
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        access: RequestAccess,
+        settings: GuardSettings,
     ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._limit = self._left = limit
-        self._metrics = metrics
+        self._access = access
+        self._settings = settings
+        self._metrics = settings.metrics
         self._began = time.monotonic()
+        self._sender: Sender | None = None
+        self._limit = self._left = settings.body_bytes
+        self._taken = 0
+        self._is_of_socket = settings.sockets.covers(scope)  # a router changes the path
+        self._unread = _announced(scope, settings.body_bytes)
+        self.is_answered: bool = False
 
     async def receive(self) -> Message:
         """Receive the next part of the request.
 
         Raises:
+            BodyRefused: nobody known sends the body, or too many bytes are being sent.
             BodyTooLarge: there are more bytes than a body may have.
         """
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._left -= len(message["body"]) if "body" in message else 0
-            if self._left < 0:
-                raise BodyTooLarge(self._limit)
+        if not self._unread:
+            return self._checked(await self._receive())
+        try:
+            await self._authenticate()
+            async with asyncio.timeout(PIECE_SECONDS):
+                return self._checked(await self._receive())
+        except LooplineError as error:
+            raise BodyRefused(problem_of(error)) from error
+        except TimeoutError:
+            text = f"nothing of the body came for {PIECE_SECONDS:g} s"
+            raise BodyRefused(RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
+
+    async def _authenticate(self) -> None:
+        """Learn whose body it is; before its first packet a socket is nobody's, and may send little."""
+        if self._sender is not None:
+            return
+        if not self._is_of_socket:
+            self._sender = sender_of(await self._access.principal())
+            return
+        principal = self._settings.sockets.sender(self._scope)
+        self._sender = UNKNOWN if principal is None else sender_of(principal)
+        if principal is None:
+            self._limit = self._left = FIRST_PACKET_BYTES
+
+    def _checked(self, message: Message) -> Message:
+        if message["type"] != "http.request":
+            return message
+        count = len(message.get("body", b""))
+        if count and self._sender is None:  # a body that no header announced
+            raise BodyRefused(RequestProblem(HTTPStatus.LENGTH_REQUIRED, "the body has no length"))
+        self._left -= count
+        if self._left < 0:
+            raise BodyTooLarge(self._limit)
+        if self._sender is not None:
+            self._settings.bodies.take(self._sender, count)
+            self._taken += count
+        is_last = not message.get("more_body", False)
+        self._unread = 0 if is_last else max(self._unread - count, 1)
         return message
 
+    def release(self) -> None:
+        """Give back the room of the body."""
+        if self._sender is not None and self._taken:
+            self._settings.bodies.release(self._sender, self._taken)
+            self._taken = 0
+
     async def send(self, message: Message) -> None:
-        """Send a part of the response."""
+        """Send a part of the response; by then the body has been read, and needs no room."""
         if message["type"] == "http.response.start":
+            self.is_answered = True
+            self.release()
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
+            if self._unread > UNREAD_BYTES:
+                headers["Connection"] = "close"
             self._count(int(message["status"]))
         await self._send(message)
 
@@ -180,6 +313,67 @@ class _Exchange:
             path = str(getattr(self._scope["route"], "path", path))
         seconds = time.monotonic() - self._began
         self._metrics.count_request(str(self._scope["method"]), path, status, seconds)
+
+
+class _FirstPackets:
+    """What a WebSocket sends: until its sender is known little, and not for long."""
+
+    def __init__(self, entry: SocketEntry, receive: Receive, send: Send) -> None:
+        self._entry = entry
+        self._receive = receive
+        self._send = send
+        self._ends_at = asyncio.get_running_loop().time() + FIRST_PACKET_SECONDS
+
+    async def receive(self) -> Message:
+        """Receive the next packet; a socket that is nobody's is closed after some seconds."""
+        while not self._entry.is_open:
+            try:
+                async with asyncio.timeout_at(self._ends_at):
+                    message = await self._receive()
+            except TimeoutError:
+                if self._entry.is_open:
+                    break
+                return await self._close()
+            is_small = _packet_bytes(message) <= FIRST_PACKET_BYTES
+            return message if is_small or self._entry.is_open else await self._close()
+        return await self._receive()
+
+    async def _close(self) -> Message:
+        await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+
+
+def _packet_bytes(message: Message) -> int:
+    data = message.get("bytes") or message.get("text") or b""
+    return len(data.encode()) if isinstance(data, str) else len(data)
+
+
+def _unlock(scope: Scope) -> Callable[[], None]:
+    """Return what takes the limits of the connection away, if the server that runs the app has some."""
+    unlock: Callable[[], None] = scope.get("state", {}).get(UNLOCK, lambda: None)
+    return unlock
+
+
+def _announced(scope: Scope, most: int) -> int:
+    """Return how many bytes of a body are announced; of a body without a length more than it may have."""
+    headers = Headers(scope=scope)
+    length = _header(headers, "content-length")
+    if length.isascii() and length.isdigit() and len(length) <= len(str(most)):
+        return int(length)
+    is_framed = not str(scope["http_version"]).startswith(
+        "1"
+    )  # then no header says that there is one
+    if length or "transfer-encoding" in headers or (is_framed and scope["method"] in WITH_BODY):
+        return most + 1
+    return 0
+
+
+def _ending_problem() -> RequestProblem:
+    return RequestProblem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server ends: send it again",
+        headers=request_access.RETRY,
+    )
 
 
 def is_loopback(host: str) -> bool:

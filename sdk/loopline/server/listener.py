@@ -11,9 +11,13 @@ from fastapi import FastAPI
 
 from loopline.errors import LooplineError
 from loopline.server.bundle_host import BundleHost
+from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
 from loopline.server.guards import is_loopback
 
 BACKLOG = 2_048
+"""So many connections wait in the kernel to be accepted."""
+ACCEPTED_AT_ONCE = 16
+"""The event loop accepts as many before any of them can be refused: each has a descriptor by then."""
 TICK_SECONDS = 0.1
 GRACE_SECONDS = 1
 """How long requests have to end once their turns are handed over."""
@@ -30,6 +34,13 @@ class _DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, host: BundleHost) -> None:
         super().__init__(config)
         self._host = host
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        for listening in [listening for server in self.servers for listening in server.sockets]:
+            with socket.fromfd(listening.fileno(), listening.family, listening.type) as own:
+                own.listen(BACKLOG)  # a second time: asyncio accepts as many at once as it is given
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, wait for turns, hand over those that still run, and close, all within the limited time."""
@@ -75,22 +86,21 @@ def bundle_host(served: FastAPI) -> BundleHost:
 
 
 def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
-    """Return a server of the app, to be run with `serve`.
+    """Return a server of the app, to be run with `serve`. This process may open as many files as its hard limit then.
 
     Raises:
         LooplineError: it may not listen there.
     """
     check_address(served, host)
     bundles = bundle_host(served)
-    config = uvicorn.Config(
+    raise_descriptor_limit()
+    config = ConnectionConfig(
         served,
         host=host,
         port=port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        backlog=BACKLOG,
-        h11_max_incomplete_event_size=64 * 1024,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        backlog=ACCEPTED_AT_ONCE,
+        grace_seconds=GRACE_SECONDS,
+        settings=bundles.settings,
+        bodies=bundles.bodies,
     )
     return _DrainingServer(config, bundles)

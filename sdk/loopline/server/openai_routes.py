@@ -34,6 +34,7 @@ from loopline.server.event_streams import (
     start_position,
     with_done,
 )
+from loopline.server.guards import BodyRefused
 from loopline.server.open_calls import submit_answers
 from loopline.server.openai_bodies import CompletionBody
 from loopline.server.principals import Principal
@@ -74,6 +75,8 @@ class _OpenAiRoute(APIRoute):
                 return failure(RequestProblem(HTTPStatus.BAD_REQUEST, faults_text(error)))
             except LooplineError as error:
                 return failure(problem_of(error))
+            except BodyRefused as error:
+                return failure(error.problem)
 
         return handled
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from importlib import import_module
 from secrets import token_hex
 from typing import Any, Protocol, cast
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,16 +26,23 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.conversation_views import state_of
 from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import conversation_events, start_position
+from loopline.server.guards import FIRST_PACKET_SECONDS, SocketEntry
 from loopline.server.listeners import ListenerPlace
 from loopline.server.open_calls import answer_open_calls, submit_answers
-from loopline.server.principals import Principal
-from loopline.server.problems import problem_of
+from loopline.server.open_tokens import OpenStream
+from loopline.server.principals import Principal, Unauthenticated
+from loopline.server.problems import RequestProblem, problem_of, response_to
+from loopline.server.request_access import RETRY
 from loopline.server.socket_messages import STATES, approvals_of, read_message, text_of
 from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
 
 PATH = "/socket.io"
 QUEUED_PACKETS = 100
 """With so many packets that its client has not read, a socket gets no more until it has read them: the log has the rest."""
+STRANGERS = 500
+"""So many connections may be open whose sender is not known by a first packet."""
+ENTRY = "loopline.socket"
+TRY_AGAIN_LATER = 1013
 _log = logging.getLogger("loopline")
 _Handler = Callable[..., Coroutine[Any, Any, Json]]
 
@@ -52,6 +62,7 @@ class _Socket(Protocol):
 class _Engine(Protocol):
     @property
     def sockets(self) -> Mapping[str, _Socket]: ...
+    async def disconnect(self, sid: str) -> None: ...
 
 
 class _Manager(Protocol):
@@ -71,8 +82,23 @@ class _SocketServer(Protocol):
     async def shutdown(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenSocket:
+    """A socket whose sender is known: its connection of Engine.IO, its token, and what ends it with the token."""
+
+    connection: str
+    principal: Principal
+    token: str
+    stream: OpenStream
+    place: ListenerPlace
+
+
 class SocketHost:
-    """The sockets of a server: who connected each, and the conversations whose events it receives."""
+    """The sockets of a server: who connected each, and the conversations whose events it receives.
+
+    A connection whose sender is not known by its first packet is ended, and so is a socket whose token does not count
+    any more.
+    """
 
     def __init__(self, host: BundleHost) -> None:
         self._host = host
@@ -88,8 +114,10 @@ class SocketHost:
                 engineio_logger=False,
             ),
         )
-        self._principals: dict[str, Principal] = {}
-        self._places: dict[str, ListenerPlace] = {}
+        self._open: dict[str, _OpenSocket] = {}
+        self._known: dict[str, Principal] = {}
+        self._entries: dict[str, SocketEntry] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._pumps: dict[tuple[str, ConversationKey], asyncio.Task[None]] = {}
         self._ending: asyncio.Task[None] | None = None
         self._is_asked = False
@@ -112,13 +140,57 @@ class SocketHost:
 
         async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
             self._is_asked = True
+            is_new = not _connection(scope)
+            if is_new and len(self._strangers) >= STRANGERS:
+                await _refuse(scope, receive, send)
+                return
             await inner({**scope, "path": f"{PATH}/"}, receive, send)
+            if is_new and scope["type"] == "http":  # a WebSocket has ended by now
+                asyncio.get_running_loop().call_later(
+                    FIRST_PACKET_SECONDS, self._end_strangers, self._strangers
+                )
 
         return mounted
 
+    @property
+    def _strangers(self) -> list[str]:
+        """The connections whose sender is not known."""
+        return [sid for sid in self._server.eio.sockets if sid not in self._known]
+
+    def _end_strangers(self, connections: Sequence[str]) -> None:
+        """End those of these connections that are open, and whose sender is still not known."""
+        strangers = set(self._strangers)
+        for connection in connections:
+            if connection in strangers:
+                self._end(self._server.eio.disconnect(connection))
+
+    def _end(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def covers(self, scope: Scope) -> bool:
+        """Return whether a request is one of a socket."""
+        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+        return path == PATH or path.startswith(f"{PATH}/")
+
+    def sender(self, scope: Scope) -> Principal | None:
+        """Return the sender of the socket that a request names; None if nobody is known yet."""
+        return self._known.get(_connection(scope))
+
+    def enter(self, scope: Scope, entry: SocketEntry) -> None:
+        """Have `entry` opened once the sender of this WebSocket is known."""
+        connection = _connection(scope)
+        if connection in self._known:
+            entry.open()
+        elif connection:  # it is upgraded, perhaps before its first packet has come
+            self._entries[connection] = entry
+        else:
+            scope[ENTRY] = entry
+
     async def close(self) -> None:
         """Say that the server ends, and end every socket."""
-        for sid in list(self._principals):
+        for sid in self.sids:
             await self._server.emit("server_shutdown", {}, to=sid)
             await self._server.disconnect(sid)
         if self._ending is not None:
@@ -146,14 +218,14 @@ class SocketHost:
     @property
     def sids(self) -> list[str]:
         """The sockets that are connected."""
-        return list(self._principals)
+        return list(self._open)
 
     async def _connect(self, sid: str, environ: Mapping[str, Any], auth: Json = None) -> None:
         """Take a socket whose token is right, and whose tenant and project, if it names them, are the token's."""
         try:
             await self._host.open()
-            principal = await self._host.auth.authenticate(_token(environ, auth))
-            self._host.rates.check(principal)
+            token = _token(environ, auth)
+            principal = await self._host.admit(token)
             tenant, project = text_of(auth, "tenant"), text_of(auth, "project")
             is_own = tenant in ("", principal.tenant) and project in ("", principal.project)
             if not is_own:
@@ -161,8 +233,17 @@ class SocketHost:
             place = self._host.listeners.take(principal)
         except LooplineError as error:
             raise self._module.exceptions.ConnectionRefusedError(str(error)) from None
-        self._principals[sid] = principal
-        self._places[sid] = place
+        connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
+        stream = self._host.tokens.add(token, principal, lambda _: self._end(self._refuse(sid)))
+        self._open[sid] = _OpenSocket(
+            connection=connection, principal=principal, token=token, stream=stream, place=place
+        )
+        self._known[connection] = principal
+        scope: Scope = environ["asgi.scope"]
+        entries = self._entries.pop(connection, None), scope.get(ENTRY)
+        for entry in entries:
+            if isinstance(entry, SocketEntry):
+                entry.open()
         self._ending = self._ending or asyncio.create_task(self._end_when_draining())
         session: JsonObject = {
             "session_id": text_of(auth, "user_session_id") or sid,
@@ -177,11 +258,21 @@ class SocketHost:
 
     async def _disconnect(self, sid: str, reason: str = "") -> None:
         del reason
-        if self._principals.pop(sid, None) is not None:
-            self._places.pop(sid).release()
+        opened = self._open.pop(sid, None)
+        if opened is not None:
+            opened.place.release()
+            self._host.tokens.discard(opened.token, opened.stream)
+            self._known.pop(opened.connection, None)
         for place, pump in list(self._pumps.items()):
             if place[0] == sid:
                 pump.cancel()
+
+    async def _refuse(self, sid: str) -> None:
+        """End a socket whose token does not count any more, with its connection."""
+        opened = self._open.get(sid)
+        if opened is not None:
+            await self._server.disconnect(sid)
+            await self._server.eio.disconnect(opened.connection)
 
     async def _end_when_draining(self) -> None:
         await self._host.draining.wait()
@@ -196,9 +287,11 @@ class SocketHost:
         """Return the handler with a problem as its acknowledgement."""
 
         async def acknowledged(sid: str, data: Json = None, *files: bytes) -> Json:
-            principal = self._principals[sid]
+            opened = self._open[sid]
             try:
-                self._host.rates.check(principal)
+                principal = await self._host.admit(opened.token)
+                if principal != opened.principal:
+                    raise Unauthenticated("the token names somebody else now: connect again")
                 return await handler(sid, principal, data, *files)
             except LooplineError as error:
                 problem = problem_of(error)
@@ -347,6 +440,22 @@ class SocketHost:
                                 await self._server.emit(record.event, _envelope(record), to=sid)
         finally:
             await early.close()
+
+
+def _connection(scope: Scope) -> str:
+    """Return the connection that a request names; empty if it begins one."""
+    query = str(scope["query_string"], "ascii", "replace")
+    return parse_qs(query).get("sid", [""])[0]
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a connection, while too many have not said whose they are."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+        return
+    text = f"{STRANGERS} sockets have not authenticated yet: try again"
+    problem = RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=RETRY)
+    await response_to(problem)(scope, receive, send)
 
 
 def _envelope(record: Record) -> JsonObject:

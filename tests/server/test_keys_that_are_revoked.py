@@ -1,0 +1,155 @@
+"""What a key opened ends when it is revoked; the turns that it began go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from loopline.models import Json, JsonObject
+from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, app, revoke_key
+from loopline.server.open_tokens import OpenTokens
+from tests.doors.command import wait_for
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving
+
+ANN = Principal(tenant="acme", project="tea", user="ann")
+HERE = "/conversations/acme/tea/c1"
+WAIT = "call shop.wait name=8"
+"""Longer than a key counts that was revoked."""
+RUN: JsonObject = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
+PARTS: list[Json] = [{"type": "text", "text": WAIT}]
+STREAMS: list[tuple[str, JsonObject]] = [
+    (f"{HERE}/messages", {"text": WAIT}),
+    (
+        "/ag-ui",
+        {**RUN, "forwardedProps": {}, "messages": [{"id": "m", "role": "user", "content": WAIT}]},
+    ),
+    ("/api/chat", {"id": "c1", "messages": [{"id": "m", "role": "user", "parts": PARTS}]}),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "user", "content": WAIT}],
+            "stream": True,
+            "metadata": {"conversation_id": "c1"},
+        },
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server with a key that is to be revoked, and another of the same user."""
+
+    url: str
+    keys: Path
+    key: str
+    other: str
+
+    def client(self, key: str) -> httpx2.Client:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+        return httpx2.Client(base_url=self.url, timeout=60, headers=headers)
+
+    def bodies(self, kind: str) -> list[JsonObject]:
+        with self.client(self.other) as client:
+            answer = client.get(f"{HERE}/blocks", params={"types": kind})
+        return [row["body"] for row in answer.json()["blocks"]] if answer.is_success else []
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Generator[Place]:
+    file = tmp_path / "keys.json"
+    key, other = add_key(file, ANN), add_key(file, ANN)
+    served = app(SHOP, store="memory:", model=EchoModel(), auth=ApiKeys.read(file))
+    with serving(served) as url:
+        yield Place(url, file, key, other)
+
+
+@pytest.mark.parametrize(("path", "body"), STREAMS, ids=[path for path, _ in STREAMS])
+def test_a_stream_ends_when_its_key_is_revoked_and_its_turn_goes_on(
+    path: str, body: JsonObject, place: Place
+) -> None:
+    with place.client(place.key) as client:
+        with client.stream("POST", path, json=body) as response:
+            assert response.status_code == 200
+            wait_for(lambda: bool(place.bodies("react.tool.call")))
+            assert revoke_key(place.keys, place.key)
+            text = response.read().decode()
+        assert client.get("/me").status_code == 401
+    assert text.endswith(": the API key is missing or unknown\n\n")
+    assert "react.exit" not in text
+    assert place.bodies("react.exit") == []
+    wait_for(lambda: bool(place.bodies("react.exit")))
+    [end] = place.bodies("react.exit")
+    assert end["reason"] == "complete"
+
+
+def test_a_listener_ends_when_its_key_is_revoked_and_that_of_another_key_does_not(
+    place: Place,
+) -> None:
+    with place.client(place.key) as client, place.client(place.other) as other:
+        client.post(f"{HERE}/messages", json={"text": "tea", "background": True})
+        with (
+            client.stream("GET", f"{HERE}/events") as response,
+            other.stream("GET", f"{HERE}/events") as staying,
+        ):
+            lines = staying.iter_lines()
+            assert revoke_key(place.keys, place.key)
+            assert response.read().endswith(b": the API key is missing or unknown\n\n")
+            other.post(f"{HERE}/messages", json={"text": "milk"})
+            assert any("You said: milk" in line for line in lines)
+
+
+async def test_a_socket_ends_when_its_key_is_revoked(place: Place) -> None:
+    page: Any = import_module("socketio").AsyncClient(reconnection=False)
+    await page.connect(place.url, auth={"token": place.key}, transports=["websocket"])
+    await asyncio.to_thread(revoke_key, place.keys, place.key)
+    refused = await page.call("conv_status.get", {"conversation_id": "c1"}, timeout=20)
+    assert refused["status"] == 401
+    await asyncio.wait_for(page.wait(), 60)
+    assert not page.connected
+
+
+class Changing:
+    """An authenticator whose answers a test chooses."""
+
+    def __init__(self) -> None:
+        self.answer: Principal | Exception = ANN
+        self.asked = 0
+
+    async def authenticate(self, token: str) -> Principal:
+        """Return the answer, or raise it."""
+        del token
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Unauthenticated("it has expired"), "it has expired"),
+        (OSError("no network"), "could not be checked"),
+        (Principal(tenant="acme", project="tea", user="bob"), "names somebody else"),
+    ],
+    ids=["refused", "broken", "another user"],
+)
+async def test_a_token_is_checked_once_for_all_that_it_opened(
+    answer: Principal | Exception, reason: str
+) -> None:
+    auth, ends = Changing(), asyncio.Queue[str]()
+    tokens = OpenTokens(auth)
+    left = tokens.add("token", ANN, ends.put_nowait)
+    for _ in range(3):
+        tokens.add("token", ANN, ends.put_nowait)
+    tokens.discard("token", left)
+    auth.answer = answer
+    assert all([reason in await asyncio.wait_for(ends.get(), 60) for _ in range(3)])
+    assert (auth.asked, ends.qsize()) == (1, 0)
