@@ -29,7 +29,8 @@ def misplaced(story: Told) -> list[str]:
                 for asked in due(story, by)
                 if asked not in showing
             ]
-        if block.turn == 1 and block.seq not in recalled and block.ref not in story.late:
+        is_added = block.turn == 1 and not isinstance(body, UserPrompt)
+        if is_added and block.seq not in recalled and block.ref not in story.late:
             by_turn = taken[block.seq].turn if block.seq in taken else 0
             if by_turn != 1 and block.seq < ended(story.blocks):
                 problems.append(f"{body.text!r} was taken by no round of its turn, and is not late")
