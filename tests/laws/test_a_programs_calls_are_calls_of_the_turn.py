@@ -105,13 +105,29 @@ async def test_writing_calls_of_one_key_keep_their_order() -> None:
         ('"shop.find", nme="tea"', "error: shop.find: 'name' is missing"),
         ('"shop.fail"', "error: ValueError: no tea"),
         ('"nothing"', "not_allowed: no tool 'nothing' here"),
+        ('"react.read", paths=["fi:turn_1.files/a.md"]', "error: missing fi:turn_1.files/a.md: "),
+        ('"react.read", paths=["ar:turn_1.user.prompt", "no"]', "error: missing no: "),
     ],
 )
-async def test_a_call_that_cannot_run_is_an_error_of_the_program(call: str, problem: str) -> None:
-    program = f'try:\n    await tools.call({call})\nexcept ToolFailed as error:\n    print(f"{{error.code}}: {{error}}")'
-    async with talking([python(program), "Done."], bundle=bundle(find, fail, delegate)) as talk:
+async def test_a_call_that_fails_is_an_error_of_the_program(call: str, problem: str) -> None:
+    await check_failure(f"tools.call({call})", problem)
+
+
+@pytest.mark.parametrize(
+    "ref", ["fi:turn_1.files/a.md", "ar:turn_9.user.prompt", "tc:turn_1.c9.result", "no", ""]
+)
+async def test_a_program_cannot_go_on_with_a_ref_that_names_nothing(ref: str) -> None:
+    await check_failure(f"fetch_ctx({ref!r})", f"error: missing {ref}: ")
+
+
+async def check_failure(call: str, problem: str) -> None:
+    program = f'try:\n    print(await {call})\nexcept ToolFailed as error:\n    print(f"{{error.code}}: {{error}}")'
+    shop = bundle(find, fail, delegate)
+    async with talking([python(program), "Done."], bundle=shop) as talk:
         await talk.say("go")
+        ends = [body for body in proxied(await talk.blocks()) if isinstance(body, ProxiedResult)]
         assert lines(await report(talk))[0].startswith(problem)
+    assert {end.status for end in ends} <= {"error"}
 
 
 async def test_below_a_call_that_only_reads_a_program_only_reads() -> None:

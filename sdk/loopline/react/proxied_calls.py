@@ -278,10 +278,14 @@ class ProxiedCalls:
     async def _record_outcome(
         self, parsed: CheckedCall, outcome: Outcome, start: float
     ) -> ProxiedAnswer:
-        """Record the result with its sources, artifacts and files. It shows nothing to the model."""
+        """Record the result with its sources, artifacts and files. It shows nothing to the model.
+
+        If the tool failed, or a ref cannot be read, the program gets the reason instead.
+        """
         call, turn = parsed.call, self._recorder.number
         given = truncate_outcome(outcome, RESULT_BYTES)
         ran_with = None if parsed.arguments is call.arguments else parsed.arguments
+        status: ResultStatus = "error" if given.failed or given.missing else "ok"
         texts, sections = list[str](), list[str]()
 
         def bodies(timeline: Timeline) -> list[Body]:
@@ -298,6 +302,7 @@ class ProxiedCalls:
                 parent=self._parent.call_id,
                 tool=call.tool,
                 text=text,
+                status=status,
                 elapsed_ms=elapsed_ms(self._clock, start),
                 artifact=artifact_ref,
                 ran_with=ran_with,
@@ -306,6 +311,9 @@ class ProxiedCalls:
             return [result, *numbered.added, *given.bodies, *numbered.kept, *kept, *files]
 
         await self._recorder.record_from(bodies)
+        if status == "error":
+            reason = "; ".join(given.missing) or texts[0]
+            return ProxiedAnswer(call_id=call.call_id, ok=False, text=reason, code=status)
         return ProxiedAnswer(
             call_id=call.call_id,
             ok=True,

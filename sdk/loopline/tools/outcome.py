@@ -43,6 +43,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     the result names the refs; `images` are given to the model with the text. If it `cites`, `[[S:@2]]` in its text stands for
     the second of its sources, and becomes that source's number in the conversation. `files` are held to `file_limits` if
     there are any; with `cites_files` those of `outputs/` that the user sees are sources, too. A call that `failed` has a result with the status "error", and what else it gives is recorded all the same.
+    `missing` says of each ref that cannot be read why; the text says it too. The call of a program fails then.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cites: bool = False
     failed: bool = False
     file_limits: WorkspaceLimits | None = None
+    missing: tuple[str, ...] = ()
     cites_files: bool = False
 
 

@@ -281,11 +281,12 @@ class ReadTool(RerunnableTool):
             call.view.window.carrying,
         )
         status = without_visible_texts(reading, visible).status()
-        missing = [
+        missing = tuple(
             f"missing {item.requested}: {item.message}" for item in reading if not item.readable
-        ]
+        )
         return Outcome(
             text="\n".join([dumps(status), *missing]),
+            missing=missing,
             sections=tuple(
                 _section(item, call, of_images.refused.get(item.ref, ""))
                 for item in fresh
