@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -179,8 +180,9 @@ def test_what_the_properties_ask_for_is_what_the_daemon_gets() -> None:
     }
 
 
-async def backend_of(runtime: JsonObject) -> Json:
-    """Which backend runs the program of a bundle with these properties."""
+@asynccontextmanager
+async def after_a_program(runtime: JsonObject) -> AsyncGenerator[JsonObject]:
+    """Yield the report on a program of a bundle with these properties, before its harness is closed."""
     execution: JsonObject = {"runtime": runtime, "python": "/usr/bin/python3"}
     bundle = Bundle(id="shop", configuration={"execution": execution})
     model = ScriptedModel([python("print(1)"), "Done."])
@@ -188,7 +190,42 @@ async def backend_of(runtime: JsonObject) -> Json:
         talk = harness.conversation("c")
         await talk.say("go")
         [result] = await talk.read(["ar:turn_1.artifacts.c1"])
-    return cast("JsonObject", import_module("json").loads(result.text))["isolation"]
+        yield cast("JsonObject", import_module("json").loads(result.text))
+
+
+async def backend_of(runtime: JsonObject) -> Json:
+    """Which backend runs the program of a bundle with these properties."""
+    async with after_a_program(runtime) as report:
+        return report["isolation"]
+
+
+PROFILE: JsonObject = {
+    "mode": "docker",
+    "image": IMAGE,
+    "network_mode": "host",
+    "cpus": "1.5",
+    "memory": "2g",
+    "extra_args": ["--volume", "/usr:/usr:ro", "--pids-limit", "256"],
+}
+"""The profile of the seed, with the image of the tests."""
+
+
+@pytest.mark.parametrize("chosen", [{}, {"mode": "docker"}, {"default_profile": "docker"}])
+async def test_a_profile_with_the_name_of_the_backend_applies(
+    chosen: JsonObject, docker_host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker_host)
+    async with after_a_program({**chosen, "profiles": {"docker": PROFILE}}) as report:
+        assert report["isolation"] == "docker"
+        [container] = containers(docker_host)
+    host = container["HostConfig"]
+    assert (host["NanoCpus"], host["Memory"], host["PidsLimit"], host["NetworkMode"]) == (
+        1_500_000_000,
+        2 << 30,
+        256,
+        "host",
+    )
+    assert container["Config"]["Image"] == IMAGE
 
 
 RUNTIME: JsonObject = {"image": IMAGE, "extra_args": list(SETTINGS.extra_args)}

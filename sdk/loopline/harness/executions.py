@@ -80,7 +80,9 @@ class ProgramTools:
 
     async def _sandbox(self, mode: str) -> Sandbox:
         if mode not in self._sandboxes:
-            sandbox = await open_sandbox(self._properties, {**self._runtime, "mode": mode})
+            is_default = mode == self._runtime["mode"]
+            runtime = self._runtime if is_default else runtime_of(self._properties, mode)
+            sandbox = await open_sandbox(self._properties, runtime)
             self._stack.push_async_callback(sandbox.close)
             folder = self._properties.at("execution.log_folder")
             if folder:

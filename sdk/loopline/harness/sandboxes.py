@@ -34,27 +34,48 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
         await docker.close()
 
 
-def runtime_of(properties: Properties) -> Mapping[str, Json]:
-    """Return how programs run, with the chosen profile over the section.
+def runtime_of(properties: Properties, mode: str = "") -> Mapping[str, Json]:
+    """Return how programs run, with a profile over the section, in the backend `mode` if one is given.
+
+    The profile is the one with the name of the given backend, else `default_profile`, else the one with the name of the
+    section's backend: docker, if it names none.
 
     Raises:
-        PropertyError: there is no such profile.
+        PropertyError: there is no such profile, a profile has an unknown property, or nothing says which one applies.
     """
     section = {**_DEFAULT_RUNTIME, **properties.section("execution.runtime")}
-    chosen = {name: section[name] for name in _DEFAULT_RUNTIME if name not in _CHOICE}
-    profile, profiles = section["default_profile"], section["profiles"]
-    if not profile:
-        return chosen
-    named = profiles if isinstance(profiles, dict) else {}
-    values = named.get(str(profile))
-    if not isinstance(values, dict):
-        hint = nearest_hint(str(profile), named)
+    runtime = {name: section[name] for name in _DEFAULT_RUNTIME if name not in _CHOICE}
+    named = _profiles(section["profiles"], runtime)
+    profile, backend = str(section["default_profile"]), mode or str(section["mode"])
+    names = ", ".join(named) or "there are none"
+    if profile and profile not in named:
+        hint = nearest_hint(profile, named)
         raise PropertyError(f"execution.runtime.default_profile is {profile!r}, {hint}")
-    unknown = sorted(set(values) - set(chosen))
-    if unknown:
-        hint = nearest_hint(unknown[0], chosen)
-        raise PropertyError(f"execution.runtime.profiles.{profile} has no {unknown[0]!r}, {hint}")
-    return {**chosen, **values}
+    if mode in named or not profile:
+        profile = backend or "docker"
+    if named and profile not in named and not backend:
+        raise PropertyError(
+            f"execution.runtime.profiles: nothing says which one applies. Write default_profile: {names}"
+        )
+    return {**runtime, **named.get(profile, {}), **({"mode": mode} if mode else {})}
+
+
+def _profiles(section: Json, runtime: Mapping[str, Json]) -> Mapping[str, JsonObject]:
+    """Return the profiles by name.
+
+    Raises:
+        PropertyError: one of them is no section, or has a property that the runtime has not.
+    """
+    profiles: dict[str, JsonObject] = {}
+    for name, values in section.items() if isinstance(section, dict) else ():
+        if not isinstance(values, dict):
+            raise PropertyError(f"execution.runtime.profiles.{name} is no section: {values!r}")
+        unknown = sorted(set(values) - set(runtime))
+        if unknown:
+            hint = nearest_hint(unknown[0], runtime)
+            raise PropertyError(f"execution.runtime.profiles.{name} has no {unknown[0]!r}, {hint}")
+        profiles[name] = values
+    return profiles
 
 
 async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> Sandbox:
