@@ -16,7 +16,7 @@ DEEPEST = 100
 """Folders inside each other that are walked; each of them takes a descriptor meanwhile."""
 
 
-class Entry:
+class FolderEntry:
     """A file or a folder below another: its path from there, its status, and the open folder that it is in.
 
     `problem` is why a folder is not walked.
@@ -35,7 +35,7 @@ class Entry:
         return stat.S_ISDIR(self.status.st_mode)
 
 
-class Usage:
+class FolderUsage:
     """The bytes and the number of files below a folder; `problem` is why they are not known."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Usage:
 def entries(
     top: int,
     deepest: int = DEEPEST,
-    enters: Callable[[Entry], bool] = lambda _entry: True,
-) -> Iterator[Entry]:
+    enters: Callable[[FolderEntry], bool] = lambda _entry: True,
+) -> Iterator[FolderEntry]:
     """Yield all that is below an open folder, each folder before what it holds, links not followed.
 
     A folder is not walked if `enters` is false, if it cannot be read, or if it is in more than `deepest` others; the
@@ -66,7 +66,7 @@ def entries(
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 continue  # it has gone meanwhile
-            entry = Entry(f"{path}{name}", name, folder, status)
+            entry = FolderEntry(f"{path}{name}", name, folder, status)
             inner = _open_inner(entry, len(waiting), deepest) if entry.is_folder else None
             if inner is not None:
                 waiting.append((inner[0], f"{path}{name}/", inner[1]))
@@ -78,7 +78,7 @@ def entries(
             os.close(folder)
 
 
-def _open_inner(entry: Entry, depth: int, deepest: int) -> tuple[int, list[str]] | None:
+def _open_inner(entry: FolderEntry, depth: int, deepest: int) -> tuple[int, list[str]] | None:
     """Return a folder, opened, with the names in it; None if it has a problem or has gone."""
     if depth > deepest:
         entry.problem = f"it is in more than {deepest} folders"
@@ -98,9 +98,9 @@ def _open_inner(entry: Entry, depth: int, deepest: int) -> tuple[int, list[str]]
         return None
 
 
-def usage(top: int) -> Usage:
+def usage(top: int) -> FolderUsage:
     """Return what is below an open folder; a file with several names is measured once."""
-    used, seen = Usage(), set[tuple[int, int]]()
+    used, seen = FolderUsage(), set[tuple[int, int]]()
     try:
         for entry in entries(top):
             used.count += 1

@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 from urllib import error, request
 
-from loopline.sandbox.folders import FOLDER, Entry, Usage, entries, usage
+from loopline.sandbox.folders import FOLDER, FolderEntry, FolderUsage, entries, usage
 from loopline.sandbox.frames import (
     ADDRESSES,
     CALLS,
@@ -113,17 +113,17 @@ def pack(folder: Path, turn: str, room: int) -> tuple[bytes, bool]:
     return file.getvalue(), fits
 
 
-def _is_short(entry: Entry) -> bool:
+def _is_short(entry: FolderEntry) -> bool:
     return len(os.fsencode(entry.path)) <= _LONGEST_PATH
 
 
-def _content(entry: Entry) -> bytes:
+def _content(entry: FolderEntry) -> bytes:
     descriptor = os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=entry.folder)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
 
-def measure(folder: Path) -> Usage:
+def measure(folder: Path) -> FolderUsage:
     """Return the bytes and the number of the files in a folder."""
     top = os.open(folder, FOLDER)
     try:

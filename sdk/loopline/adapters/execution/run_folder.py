@@ -13,7 +13,7 @@ from threading import Lock
 
 from loopline.adapters.execution.disk import used_of
 from loopline.sandbox import Execution, ProducedFile
-from loopline.sandbox.folders import FOLDER, Entry, entries, remove_tree, usage
+from loopline.sandbox.folders import FOLDER, FolderEntry, entries, remove_tree, usage
 
 _logger = logging.getLogger("loopline")
 PROGRAM = {"python": "user_code.py", "shell": "user_code.sh"}
@@ -195,7 +195,7 @@ class _Collection:
         ]
         return Collected(files, sorted(removed))
 
-    def _is_ours(self, entry: Entry) -> bool:
+    def _is_ours(self, entry: FolderEntry) -> bool:
         """Return whether it is the turn's folder, one of its areas, or the link to the user's files."""
         turn = self._execution.turn_id
         if entry.path == f"{turn}/attachments":
@@ -203,16 +203,16 @@ class _Collection:
         areas = (turn, *(f"{turn}/{area}" for area in _AREAS))
         return entry.path in areas and entry.is_folder and not entry.problem
 
-    def _enters(self, entry: Entry) -> bool:
+    def _enters(self, entry: FolderEntry) -> bool:
         """Return whether what counts is not the entry but what is in it."""
         is_open = entry.is_folder and not entry.problem and entry.name not in _CACHES
         return self._is_ours(entry) or (is_open and self._is_inside(entry))
 
-    def _is_inside(self, entry: Entry) -> bool:
+    def _is_inside(self, entry: FolderEntry) -> bool:
         turn = self._execution.turn_id
         return entry.path.startswith(tuple(f"{turn}/{area}/" for area in _AREAS))
 
-    def _other(self, entry: Entry, path: str) -> ProducedFile | None:
+    def _other(self, entry: FolderEntry, path: str) -> ProducedFile | None:
         """Return a file that no contract names, None if it is as the program found it."""
         if not self._is_inside(entry):
             self._unseen.append(f"{path}/")
