@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loopline.models.provider_errors import parse_duration
 
@@ -42,8 +43,7 @@ class TokenRate:
     wait: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wording:
+class _Wording(NamedTuple):
     """A text of a server; `source` is the issue that quotes it."""
 
     server: str

@@ -59,19 +59,12 @@ def traced_blocks(blocks: Iterable[Block], turn: int, takes: Iterable[int]) -> l
     candidates, taken, recalled = list[Block](), set[int](), set[int]()
     for block in blocks:
         body = block.body
-        match body:
-            case RoundStart(takes=earlier) if block.turn == turn:
-                taken.update(set(earlier) - recalled)
-            case UserRecalled(said=said):
-                recalled.add(said)
-            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
-                candidates.append(block)
-            case UserAttachment():
-                candidates.append(block)
-            case _ if block.turn == turn:
-                candidates.append(block)
-            case _:
-                pass
+        if isinstance(body, RoundStart):
+            taken.update(set(body.takes) - recalled if block.turn == turn else ())
+        elif isinstance(body, UserRecalled):
+            recalled.add(body.said)
+        elif block.turn == turn or isinstance(body, UserAttachment) or _INPUTS.has(body):
+            candidates.append(block)
     taken.update(set(takes) - recalled)
     return [block for block in candidates if _is_traced(block, taken)]
 
