@@ -209,16 +209,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             log = await self._open_log(stack, redactor, collects=tape is None)
             version = await asyncio.to_thread(loaded.version)
             sender = await stack.enter_async_context(log.present(loaded.bundle.id, version))
-            store_file = None if self._callers_log is not None else self._store_place.file
+            store_file = self._store_place.file if self._callers_log is None else None
             embedders = Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
             memory = open_memory(log, store_file, self._clock, embedders.of_memory(properties))
             stack.push_async_callback(memory.close)
-            if store_file is not None:
-                await finish_cut_off_forgetting(log, memory)
-            space = await self._space(loaded, properties, embedders)
-            if space is not None:
-                stack.push_async_callback(space.close)
+            await finish_cut_off_forgetting(log, memory, store_file)
+            space = await self._space(loaded, properties, embedders, stack)
             await call_load_hook(loaded)
             deps = await make_deps(loaded, stack) if self._deps is None else self._deps
             agents = await self._agents(loaded)
@@ -487,8 +484,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         await self._open_now.turns.hand_over()
 
     async def _space(
-        self, loaded: LoadedBundle, properties: Properties, embedders: Embedders
+        self,
+        loaded: LoadedBundle,
+        properties: Properties,
+        embedders: Embedders,
+        stack: AsyncExitStack,
     ) -> KnowledgeSpace | None:
+        """Return the bundle's knowledge space once it is ready, None if it has none; the stack closes it."""
         config = knowledge_config(properties)
         if config is None:
             return None
@@ -502,6 +504,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             )
         )
         await space.ensure(self._on_build)
+        stack.push_async_callback(space.close)
         return space
 
     @cached_property

@@ -27,10 +27,16 @@ async def finish_forgetting(log: TimelineLog, memory: ConversationMemory) -> Non
         await log.finish_forgetting(forgotten)
 
 
-async def finish_cut_off_forgetting(log: TimelineLog, memory: ConversationMemory) -> None:
-    """Remove what a process that was killed left of forgotten conversations; if that fails, the next one removes it."""
+async def finish_cut_off_forgetting(
+    log: TimelineLog, memory: ConversationMemory, store_file: Path | None
+) -> None:
+    """Remove what a process that was killed left of forgotten conversations; if that fails, the next one removes it.
+
+    Without a store's file there is none: what is in memory ends with its process.
+    """
     try:
-        await finish_forgetting(log, memory)
+        if store_file is not None:
+            await finish_forgetting(log, memory)
     except StoreError as error:
         logger.warning("something is left of forgotten conversations: %s", error)
 

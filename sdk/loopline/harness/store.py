@@ -63,7 +63,7 @@ class Store(OpenedStore, ConversationHost):
         await super().__aenter__()
         if not self._read_only:
             async with self._memory() as memory:
-                await finish_cut_off_forgetting(self.log, memory)
+                await finish_cut_off_forgetting(self.log, memory, self._store_place.file)
         return self
 
     def _conversation(self, conversation: ConversationKey) -> Conversation:

@@ -65,7 +65,6 @@ BATCH = 1_000
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
 """Rows of blocks, with the columns of `ReadStatements.blocks`."""
 _LAST_SEQ = 2**62
-_FORGETTING = "forgetting:"
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
 """Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
@@ -217,11 +216,6 @@ def encode_block(
     return row, point
 
 
-def forgetting_key(row: int) -> str:
-    """Return the key of the mark of a forgotten conversation of which traces may be left."""
-    return f"{_FORGETTING}{row}"
-
-
 def key_parameters(conversation: ConversationKey) -> dict[str, str]:
     """Return the parameters that find a conversation's row."""
     return {
@@ -301,15 +295,6 @@ class StoreReader:
         """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
         query = self._read_statements(connection).unfinished
         return [_summary(row) for row in execute(connection, query)]
-
-    def forgetting(self, connection: Connection) -> Sequence[ConversationKey]:
-        """Return the forgotten conversations that are marked because traces may be left."""
-        marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
-        rows = execute(connection, statements.SELECT_FORGETTING, marked)
-        return [
-            ConversationKey(tenant=tenant, project=project, user=user, name=name)
-            for tenant, project, user, name in rows
-        ]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""

@@ -39,7 +39,7 @@ from loopline.adapters.sql.store_threads import (
     ReaderThreads,
     WriterThread,
 )
-from loopline.adapters.sql.store_writer import StoreWriter, purge
+from loopline.adapters.sql.store_writer import StoreWriter, forgetting, purge
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry, Sender
@@ -277,7 +277,7 @@ class SqlLog:
 
     async def forgetting(self) -> Sequence[ConversationKey]:
         """Return the forgotten conversations of which traces may be left."""
-        return await self._read_little(self._reader.forgetting)
+        return await self._read_little(forgetting)
 
     async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
         """Remove what is left of these forgotten conversations in the files, and their marks."""

@@ -29,7 +29,6 @@ from loopline.adapters.sql.rows import (
     StoreReader,
     bundle_versions,
     encode_block,
-    forgetting_key,
     key_parameters,
     lease_owner,
     schema_version,
@@ -66,6 +65,7 @@ from loopline.timeline.log import (
 )
 
 _COLLECTED_AT = "collected_at"
+_FORGETTING = "forgetting:"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
 _Parameters = dict[str, int | str]
@@ -297,7 +297,7 @@ class StoreWriter:
             for removal in statements.DELETE_CONTENT:
                 execute(connection, removal, {"row": row})
             execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
-            mark = {"key": forgetting_key(row), "value": str(row)}
+            mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
             execute(connection, statements.INSERT_META, mark)
         self.states.drop_all()
         self._ordinals.clear()
@@ -309,7 +309,7 @@ class StoreWriter:
         for conversation in conversations:
             key = key_parameters(conversation)
             for row in execute(connection, statements.SELECT_ID, key).fetchall():
-                execute(connection, statements.DELETE_META, {"name": forgetting_key(row[0])})
+                execute(connection, statements.DELETE_META, {"name": f"{_FORGETTING}{row[0]}"})
 
     def starts_collection(self, connection: Connection) -> bool:
         """Return whether blobs were not collected for a day; then record that the caller collects them.
@@ -534,6 +534,16 @@ def _children(connection: Connection, parent: int) -> Sequence[int]:
     span = {"first": f"{name}~c", "last": f"{name}~d"}
     rows = execute(connection, statements.SELECT_NAMED_BETWEEN, {**key, **span})
     return [row for row, child in rows if parent_name(child) == name]
+
+
+def forgetting(connection: Connection) -> Sequence[ConversationKey]:
+    """Return the forgotten conversations that are marked because traces may be left."""
+    marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
+    rows = execute(connection, statements.SELECT_FORGETTING, marked)
+    return [
+        ConversationKey(tenant=tenant, project=project, user=user, name=name)
+        for tenant, project, user, name in rows
+    ]
 
 
 def purge(connection: Connection, blobs: BlobStore) -> None:
