@@ -218,7 +218,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             space = await self._space(loaded, properties, embedders, stack)
             await call_load_hook(loaded)
             deps = await make_deps(loaded, stack) if self._deps is None else self._deps
-            agents = await self._agents(loaded)
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
@@ -244,7 +243,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 mcp_tools=servers.tools,
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
-                agents=agents,
+                agents=await self._agents(loaded),
                 quality=QualityChoice.of(
                     loaded.bundle.quality, os.environ, self._clock, embedders.of_memory(properties)
                 ),
