@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,6 +23,15 @@ CALLED: list[str] = []
 def find(name: str) -> dict[str, str]:
     """Find a kind of tea."""
     return {"found": name}
+
+
+def more(number: int) -> Callable[..., object]:
+    def again(name: str) -> dict[str, str]:
+        """Find another kind of tea."""
+        return {"found": name}
+
+    again.__name__ = f"more_{number}"
+    return tool(effect="read")(again)
 
 
 @tool(effect="write")
@@ -128,6 +137,20 @@ async def check_failure(call: str, problem: str) -> None:
         ends = [body for body in proxied(await talk.blocks()) if isinstance(body, ProxiedResult)]
         assert lines(await report(talk))[0].startswith(problem)
     assert {end.status for end in ends} <= {"error"}
+
+
+async def test_a_program_calls_tools_that_its_model_is_not_offered() -> None:
+    made = [more(number) for number in range(13)]
+    program = 'print(await tools.call("shop.more_9", name="tea"))'
+    chosen = Call("select_tools", tools=["shop.find"])
+    model = ScriptedModel([python(program), "Done."], aux={"selection": [chosen]})
+    async with talking(model, bundle=bundle(find, *made)) as talk:
+        await talk.say("go", select_tools=True)
+        text = await report(talk)
+    offered = {spec.name for spec in model.requests[1].tools}
+    assert {"exec.python", "react.request_tools", "shop.find"} <= offered
+    assert "shop.more_9" not in offered
+    assert lines(text) == ["{'found': 'tea'}"]
 
 
 async def test_below_a_call_that_only_reads_a_program_only_reads() -> None:

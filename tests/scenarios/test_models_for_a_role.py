@@ -12,7 +12,7 @@ from loopline.errors import ModelError
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolsSelected, TurnHeader
-from tests.support.workbench import TEN, bodies, workbench
+from tests.support.workbench import THIRTEEN, bodies, workbench
 
 TOOLS_SPECS = [{"module": __name__, "alias": "desk"}]
 
@@ -87,7 +87,10 @@ async def test_tools_are_chosen_by_the_fast_model_where_there_is_one() -> None:
     quick = ScriptedModel([], aux={"selection": [picks]}, name="quick")
     models = {"general": one("usual", "Done."), "fast": quick}
     opened = Harness.open(
-        workbench(tools=TEN, select_tools=True), store="memory:", model=models, clock=FakeClock()
+        workbench(tools=THIRTEEN, select_tools=True),
+        store="memory:",
+        model=models,
+        clock=FakeClock(),
     )
     async with opened as harness:
         talk = harness.conversation("c")

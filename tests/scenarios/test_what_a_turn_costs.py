@@ -6,7 +6,7 @@ from loopline.adapters.offline import OfflineModel
 from loopline.models import Price, Usage
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.timeline import Completion, CostSummary, RangeSummary, ToolsSelected, request_cost
-from tests.support.workbench import TEN, at_work, bodies, workbench
+from tests.support.workbench import THIRTEEN, at_work, bodies, workbench
 
 DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
 """A dollar for each token of a prompt."""
@@ -22,7 +22,7 @@ async def test_choosing_tools_says_who_chose_how_long_that_took_and_what_it_cost
         [Say("Tea.", usage=used(10))], aux={"selection": [Wait(2), picks]}, price=DEAR
     )
     clock = FakeClock()
-    async with at_work(model, workbench(tools=TEN, select_tools=True), clock=clock) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True), clock=clock) as talk:
         result = await talk.say("go")
         (chosen,) = await bodies(talk, ToolsSelected)
     assert (chosen.model, chosen.elapsed_ms, chosen.cost) == ("scripted", 2_000.0, 3.0)
@@ -82,7 +82,7 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
         [Refuse(used(5))], aux={"selection": [picks]}, name="one", price=DEAR, strict=False
     )
     second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
-    async with at_work((first, second), workbench(tools=TEN, select_tools=True)) as talk:
+    async with at_work((first, second), workbench(tools=THIRTEEN, select_tools=True)) as talk:
         result = await talk.say("go")
         requests = [item for item in map(request_cost, await talk.blocks()) if item is not None]
     assert [(request.purpose, request.model, request.cost) for request in requests] == [

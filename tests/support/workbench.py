@@ -154,9 +154,9 @@ async def ask(context: ToolContext, question: str = "Which one?") -> str:
 
 
 TOOLS_SPECS = [{"module": __name__, "alias": "w"}]
-NINE = ["w.look", "w.write", "w.command", "w.big", "w.nothing", "w.fail", "w.crash", "w.count", "w.page"]  # fmt: skip
-"""With the loop's own three, twelve tools."""
-TEN = [*NINE, "w.find"]
+TWELVE = ["w.look", "w.write", "w.command", "w.big", "w.nothing", "w.fail", "w.crash", "w.count", "w.page", "w.find", "w.sleep", "w.hang"]  # fmt: skip
+"""As many tools as a model is shown without a choice; the loop's own do not count."""
+THIRTEEN = [*TWELVE, "w.ask"]
 
 
 def workbench(

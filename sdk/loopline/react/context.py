@@ -50,6 +50,7 @@ from loopline.prompt import (
     unseen_sources,
     workspace_line,
 )
+from loopline.react.guards import ToolOffer
 from loopline.react.loop_options import choose_protocol
 from loopline.react.model_requests import MeteredModel
 from loopline.react.offered_tools import OfferedTools, ToolOffering
@@ -201,6 +202,11 @@ class Context:
     def tools(self) -> ToolSet:
         """Return the tools of the round; a call of any other is refused."""
         return self._offering.tools
+
+    @property
+    def all_tools(self) -> ToolOffer:
+        """Return every tool of the loop, those among them that the model is not offered now."""
+        return self._offered_tools
 
     async def select_tools(self) -> None:
         """Offer some of many tools, as the limits say."""

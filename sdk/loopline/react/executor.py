@@ -106,7 +106,7 @@ class ToolExecutor:
         self._interrupter = interrupter
         self._checker = CallChecker(runtime, context)
         self._running: dict[str, _RunningCall] = {}
-        self._programs = ProgramHost(runtime, self._checker)
+        self._programs = ProgramHost(runtime, CallChecker(runtime, context.all_tools))
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._pulled: dict[str, Block] = {}
 
@@ -362,7 +362,7 @@ class ToolExecutor:
             self._invoke_proxied,
             call,
             effect,
-            self._context.tools,
+            self._context.all_tools.tools,
             children.outbox,
         )
         invocation = self._tool_call(parsed, effect, children, beside, proxied)

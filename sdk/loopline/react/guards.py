@@ -16,13 +16,21 @@ from typing import Protocol
 from msgspec import Struct, structs
 from msgspec.json import decode as decode_json
 
-from loopline.errors import LooplineError, WrongBundle
+from loopline.errors import LooplineError, ToolError, WrongBundle
 from loopline.models import Json, JsonObject, dumps
 from loopline.names import caller_location
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import Effect, ToolCalled, ToolPending
-from loopline.tools import BoundTool, Outcome, Tool, ToolPattern, ToolSet
+from loopline.tools import (
+    REQUEST_TOOLS,
+    BoundTool,
+    Outcome,
+    RequestTools,
+    Tool,
+    ToolPattern,
+    ToolSet,
+)
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -328,7 +336,7 @@ class CallChecker:
     def parse(self, call: ToolCalled) -> CheckedCall:
         """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
         try:
-            tool = self._offer.tools.find(call.tool)
+            tool = self._find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
             return CheckedCall(call, error, Claim("read"), call.arguments)
@@ -365,6 +373,13 @@ class CallChecker:
                 raise WrongBundle(
                     f"{call.call_id} calls {call.tool}, whose schema version {own!r} of the bundle has changed"
                 )
+
+    def _find(self, name: str) -> Tool:
+        tools = self._offer.tools
+        requests = tools.get(REQUEST_TOOLS)
+        if isinstance(requests, RequestTools) and requests.can_add(name) and name not in tools:
+            raise ToolError(f"{name} is not offered yet: bring it in with {REQUEST_TOOLS}")
+        return tools.find(name)
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
         """Return what the call excludes; for a tool that declares no effect an option decides."""

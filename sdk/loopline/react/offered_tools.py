@@ -21,6 +21,7 @@ from loopline.tools import (
     SELECT_ABOVE,
     RequestTools,
     ToolSet,
+    is_built_in,
     requested_tools,
     select_tools,
 )
@@ -114,7 +115,7 @@ class OfferedTools(Struct, frozen=True):
             return
         if not isinstance(turn.prompt.body, UserPrompt):
             return
-        pinned = [name for name in self.tools if name.startswith("react.")]
+        pinned = [name for name in self.tools if is_built_in(name)]
         delta = Delta(
             type="progress", channel="tools", text="selecting tools", total=len(self.tools)
         )
@@ -141,7 +142,8 @@ class OfferedTools(Struct, frozen=True):
     async def defer_mcp_tools(self) -> None:
         """Leave the tools of MCP servers for `react.request_tools` if there are many tools; this is recorded."""
         own_tools = [name for name in self.tools if not name.startswith(f"{MCP}.")]
-        is_needed = len(self.tools) > SELECT_ABOVE and len(own_tools) < len(self.tools)
+        counted = [name for name in self.tools if not is_built_in(name)]
+        is_needed = len(counted) > SELECT_ABOVE and len(own_tools) < len(self.tools)
         if self.recorder.turn.selected is None and is_needed:
             await self.recorder.record(ToolsSelected(names=tuple(own_tools), why=_DEFERRED))
 

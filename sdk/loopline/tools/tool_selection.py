@@ -25,13 +25,15 @@ from loopline.tools.parameters import nearest_first
 from loopline.tools.tool import RerunnableTool
 
 SELECT_ABOVE = 12
-"""Tools that a model is shown whole; only of more than these is there a selection."""
+"""Tools that a model is shown whole, built-in ones aside; only of more than these is there a selection."""
 MAX_SELECTED = 6
 """Tools that a selection may name, pinned ones aside."""
 LONGEST_LINE = 80
 """Characters of a description in the catalogue."""
 
 REQUEST_TOOLS = "react.request_tools"
+_BUILT_IN_ALIASES = ("react.", "exec.", "crew.")
+_BUILT_IN = ("web_search", "web_fetch")
 
 _SYSTEM = (
     "Choose the tools that the question is likely to need. Name at most {most}, in the order of their "
@@ -54,6 +56,11 @@ class ToolSelection:
     chosen: tuple[str, ...]
     fallback: str = ""
     usage: Usage = field(default_factory=Usage)
+
+
+def is_built_in(name: str) -> bool:
+    """Return whether a tool comes with Loopline: it does not count toward `SELECT_ABOVE` and is always offered."""
+    return name in _BUILT_IN or name.startswith(_BUILT_IN_ALIASES)
 
 
 def catalogue(specs: Iterable[ToolSpec]) -> str:
@@ -81,13 +88,13 @@ async def select_tools(
     timeout_seconds: float | None = None,
     on_request: Callable[[], None] | None = None,
 ) -> ToolSelection:
-    """Let the model choose tools if there are more than `above`; pinned tools are always included.
+    """Let the model choose tools if more than `above` are not pinned; pinned tools are always included.
 
     If anything fails, all tools are offered. `on_request` is called before the model is asked.
     """
     everything = tuple(spec.name for spec in specs)
     offered = [spec for spec in specs if spec.name not in pinned]
-    if len(everything) <= above or len(offered) <= limit:
+    if len(offered) <= max(above, limit):
         return ToolSelection(chosen=everything)
     if on_request is not None:
         on_request()
@@ -143,6 +150,10 @@ class RequestTools(RerunnableTool):
                 {"tool_names": {"type": "array", "items": {"type": "string"}}}, "tool_names"
             ),
         )
+
+    def can_add(self, name: str) -> bool:
+        """Return whether a call of this tool may add the tool of that name."""
+        return name in self._hidden
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a list of names."""

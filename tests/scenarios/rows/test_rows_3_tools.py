@@ -17,8 +17,8 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, SourceAdded, ToolResult, ToolsSelected
 from tests.mcp.served import Served, plain
 from tests.support.workbench import (
-    NINE,
-    TEN,
+    THIRTEEN,
+    TWELVE,
     Desk,
     at_work,
     bodies,
@@ -264,29 +264,29 @@ def choosing(*picked: Entry) -> ScriptedModel:
 
 
 async def test_row_59_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
-    few, many = choosing(), choosing(Call("select_tools", tools=TEN[:8]))
-    async with at_work(few, workbench(tools=NINE)) as talk:
+    few, many = choosing(), choosing(Call("select_tools", tools=THIRTEEN[:8]))
+    async with at_work(few, workbench(tools=TWELVE)) as talk:
         await talk.say("go", select_tools=True)
-    async with at_work(many, workbench(tools=TEN)) as talk:
+    async with at_work(many, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
     assert [request.purpose for request in few.requests] == ["decision"]
     assert [request.purpose for request in many.requests] == ["selection", "decision"]
     offered = [tool.name for tool in many.requests[1].tools if tool.name.startswith("w.")]
-    assert offered == TEN[:6]
+    assert offered == THIRTEEN[:6]
 
 
 async def test_row_59_a_choice_that_fails_leaves_all_tools() -> None:
     model = choosing(*[Raw("garbage")] * 3)
-    async with at_work(model, workbench(tools=TEN)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
         (selected,) = await bodies(talk, ToolsSelected)
-    assert len(model.requests[-1].tools) == 13
-    assert (len(selected.names), selected.why != "") == (13, True)
+    assert len(model.requests[-1].tools) == 16
+    assert (len(selected.names), selected.why != "") == (16, True)
 
 
 async def test_row_60_tools_are_chosen_from_names_and_one_line_each() -> None:
     model = choosing(Call("select_tools", tools=["w.look"]))
-    async with at_work(model, workbench(tools=TEN)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
     catalogue = str(model.requests[0].messages[-1])
     assert "- w.look: Say the text back." in catalogue
@@ -303,7 +303,7 @@ async def test_row_61_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() 
     def names(prompt: Prompt) -> list[str]:
         return [tool.name for tool in prompt.tools if tool.name.startswith("w.")]
 
-    async with at_work(model, workbench(tools=TEN)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
     assert [names(request) for request in model.requests[1:3]] == [
         ["w.look"],
@@ -318,9 +318,11 @@ async def test_a_tool_that_was_not_chosen_is_not_run_by_guessing_its_name() -> N
         [Call("w.command", text="x"), "Done."],
         aux={"selection": [Call("select_tools", tools=["w.look"])]},
     )
-    async with at_work(model, workbench(desk, tools=TEN)) as talk:
+    async with at_work(model, workbench(desk, tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
-    assert (desk.began, results(model.requests[-1])[0].ok) == ([], False)
+    [refused] = results(model.requests[-1])
+    assert (desk.began, refused.ok) == ([], False)
+    assert refused.text.endswith("is not offered yet: bring it in with react.request_tools")
 
 
 class Searching(BaseWorkflow):

@@ -34,8 +34,8 @@ from loopline.timeline import (
 )
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.workbench import (
-    NINE,
-    TEN,
+    THIRTEEN,
+    TWELVE,
     Desk,
     at_work,
     bodies,
@@ -192,7 +192,7 @@ async def test_f15_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() 
 
 
 @pytest.mark.parametrize(
-    ("tools", "purposes"), [(NINE, ["decision"]), (TEN, ["selection", "decision"])]
+    ("tools", "purposes"), [(TWELVE, ["decision"]), (THIRTEEN, ["selection", "decision"])]
 )
 async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
     tools: list[str], purposes: list[str]
@@ -205,7 +205,7 @@ async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
 
 async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_all() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Raw("?")] * 2}, tool_call=False)
-    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         assert (await talk.say("go")).ok
     assert len(model.requests) == 3
 
@@ -213,21 +213,21 @@ async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_al
 @pytest.mark.parametrize("names", [[], ["no.tool", "nor.this"]])
 async def test_f18_a_choice_of_nothing_leaves_every_tool(names: list[str]) -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=names)]})
-    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
-    assert len(model.requests[-1].tools) == 13
+    assert len(model.requests[-1].tools) == 16
 
 
 async def test_f19_of_ten_that_are_named_six_are_taken() -> None:
-    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=TEN)]})
-    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=THIRTEEN)]})
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
     assert len([tool for tool in model.requests[-1].tools if tool.name.startswith("w.")]) == 6
 
 
 async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
-    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+    async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
         (selected,) = await bodies(talk, ToolsSelected)
         order = await types(talk)

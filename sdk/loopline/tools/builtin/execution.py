@@ -58,7 +58,8 @@ _ABOUT: dict[Language, str] = {
     "python": (
         "Run a program of Python 3 in isolation, without a network. The current folder has the newest files/ and "
         "outputs/, to be read and changed, and attachments/ (the user's files). The program may await at the top "
-        'level: await tools.call("alias.tool", {…}) calls a tool, await fetch_ctx("fi:…") reads a ref. What it prints '
+        'level: await tools.call("alias.tool", {…}) calls a tool, also one that '
+        'react.request_tools would bring in; await fetch_ctx("fi:…") reads a ref. What it prints '
         "is returned, and all that it changes in files/ and outputs/ is stored; the user sees outputs that the "
         "contract names."
     ),
