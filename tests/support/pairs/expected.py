@@ -41,6 +41,7 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 STATES: tuple[State, ...] = get_args(State)
 PAGE = Path(__file__).resolve().parents[3] / "docs/sdk/agents/react/flow-README.md"
 HEADING = "## States and events"
+RUNS = ("running", "calling", "asking")
 ANY = "any"
 """What no rule says, and no table."""
 
@@ -83,6 +84,7 @@ class Talk:
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     homes: dict[str, str] = field(default_factory=dict[str, str])
     takeovers: set[str] = field(default_factory=set[str])
+    recovered: set[int] = field(default_factory=set[int])
     owner: str = "a"
     calls: int = 0
     forks: int = 0
@@ -92,7 +94,7 @@ class Talk:
     @property
     def runner(self) -> str:
         """The process that runs the active turn, empty if none does."""
-        return self.owner if self.turns.get(self.active) in ("running", "calling", "asking") else ""
+        return self.owner if self.turns.get(self.active) in RUNS else ""
 
     @property
     def active(self) -> int:
@@ -114,13 +116,20 @@ class Talk:
 
     def settle(self) -> None:
         """Let everything go on that nothing holds back; after a kill another process resumes what was cut off."""
-        goes_on = ("running", "calling", *(["cut off"] if self.is_killed else []))
-        while self.active and self.turns[self.active] in goes_on:
+        while self.active and self._goes_on():
             self._take_joined()
             self._finish(self.active, "complete")
             self.advance()
         for label in self.waiting:
             self.outcomes.setdefault(label, "waits")
+
+    def _goes_on(self) -> bool:
+        is_resumed = (
+            self.is_killed and self.active not in self.recovered
+        )  # unasked that is done once
+        return self.turns[self.active] in ("running", "calling") or (
+            self.turns[self.active] == "cut off" and is_resumed
+        )
 
     def facts(self) -> dict[str, str]:
         """Return all of it as facts to compare."""
@@ -201,12 +210,17 @@ class Talk:
 
     def go_on(self, step: Step) -> None:
         """Resume the turn that was cut off."""
-        turn, self.owner = self.active, step.sender
+        turn = self.active
+        if step.event == "takeover" and turn in self.recovered:
+            self.outcomes[step.label] = "skipped"
+            return
+        self.owner = step.sender
         self.turns[turn] = "running"
         self._take_joined()
         self.waiting[step.label], self.homes[step.label] = turn, step.sender
         if step.event == "takeover":
             self.takeovers.add(step.label)
+            self.recovered.add(turn)
 
     def recall(self, step: Step) -> None:
         """Take a message back, unless a round has taken it."""
@@ -294,6 +308,7 @@ def start(state: State, door: Door, *, begins: bool = True) -> Talk:
                     talk.advance()
         case "handed over":
             talk.turns[1], talk.calls, talk.owner = "running", 1, "b"
+            talk.recovered.add(1)
     if state in ("cut off", "handed over"):
         talk.waiting.clear()
         talk.outcomes["first"] = "lost"
@@ -330,11 +345,15 @@ def _loosened(facts: Facts, steps: Sequence[Step]) -> Facts:
             case "stop" if facts[name] == "nothing":  # what comes at once is there to be stopped
                 facts[name] = "nothing|stopped"
             case "takeover":
-                facts[name] = "nothing|running|waiting|resumed|failed"
+                facts[name] = "nothing|running|waiting|resumed|failed|skipped"
             case "answer" if events == {"answer"} and facts[name] == "refused":
                 facts[name] = "refused|answered"
             case _:
                 pass
+    if (
+        "recall" in events
+    ):  # a round may have taken a message for the turn whose prompt was recalled
+        facts |= {name: "pending|taken" for name, value in facts.items() if value == "pending"}
     if "stop" in events:
         may_be = "taken|pending|recalled"
         facts |= {name: may_be for name in facts if name.startswith("input ")}

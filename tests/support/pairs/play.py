@@ -30,6 +30,7 @@ from loopline.timeline import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
 )
 from tests.support.pairs.expected import (
     ANY,
@@ -59,8 +60,8 @@ PREPARED: Mapping[State, tuple[str, Gate | None, str]] = {
     "forgotten": ("", None, ""),
 }
 """What the first message asks for, the gate that is closed, and where its turn waits; empty if it ends or pauses."""
-SLOW_SECONDS = 15.0
-SHORT_SECONDS, LONG_SECONDS = 0.02, 2.0
+SLOW_SECONDS = 30.0
+SHORT_SECONDS, LONG_SECONDS = 0.02, 4.0
 """How long facts stay as they are until they are taken for settled: those that are allowed, and others."""
 SEEN_SECONDS = {"process": 0.0, "processes": 0.0, "http": 0.15}
 """What a server may take to acknowledge a message that others see in its store already."""
@@ -199,6 +200,8 @@ class Stage:
                 return any(_mark(block) == step.label for block in blocks)
             case "answer":
                 return any(isinstance(block.body, UserAnswer) for block in blocks)
+            case "stop":
+                return any(isinstance(block.body, UserStop) for block in blocks)
             case _:
                 return False
 

@@ -252,7 +252,8 @@ async def serve() -> None:
     sender: LocalSender | None = None
     while line := await lines.readline():
         answer: Json = None
-        match json.loads(line):
+        words: Json = json.loads(line)
+        match words:
             case ["open", str(folder), str(store)]:
                 sender = await LocalSender.open(Scene(Path(folder)), store)
             case ["start", str(label), event, dict(given)] if sender is not None:
