@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from loopline import Bundle, Harness, tool
 from loopline.crew import GraphOptions
 from loopline.errors import ModelAccessError, ModelUnreachable
-from loopline.models import Json, JsonObject, Model, Price, Prompt
+from loopline.models import Json, JsonObject, Model, Price, Prompt, Reply, TextDelta
 from loopline.react import LoopOptions, PresetName
 from loopline.testing import Call, Fail, FakeClock, Raw, Refuse, Say, ScriptedModel, Wait
 from loopline.testing.scripted import CapabilityChoices, Entry, Line
@@ -333,6 +334,35 @@ async def test_results_that_are_longer_than_the_window_are_not_sent_to_the_analy
     assert outcome.text.startswith("Whether the goal is reached is not known. ")
     assert "scripted has room for 5000: use a model with a larger window" in outcome.text
     assert actors.asked["analyst"] == 0
+
+
+class Hanging(ScriptedModel):
+    """A model that never replies to a planner."""
+
+    def __init__(self) -> None:
+        super().__init__([Call("crew.graph", goal="the goal")])
+        self.is_asked = asyncio.Event()
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Reply to the turn alone."""
+        if asker(prompt) == "planner":
+            self.is_asked.set()
+            await asyncio.Event().wait()
+        async for piece in super().stream(prompt):
+            yield piece
+
+
+async def test_a_stop_ends_the_planner_and_asks_nobody_else() -> None:
+    model = Hanging()
+    async with Harness.open(DESK, store="memory:", model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        turn = asyncio.ensure_future(talk.say("Begin"))
+        await model.is_asked.wait()
+        await talk.stop()
+        assert (await turn).exit_reason == "stopped"
+        blocks = await harness.conversation("c~c1").blocks()
+    assert [block.type for block in blocks][-2:] == ["react.round.start", "react.exit"]
+    assert len(model.requests) == 1
 
 
 # What is recorded

@@ -360,7 +360,10 @@ class BaseWorkflow(Generic[Deps]):
     ) -> StructuredRun:
         """Return the run of a child that makes one structured call."""
         options = loop.options(run)
-        structured = StructuredRun(
+        agent = loop.agent, loop.agent_digest
+        header = run.header(loop.models, options, loop.preset.name, agent=agent)
+        run.recorder.header = structs.replace(header, protocol="native")
+        return StructuredRun(
             recorder=run.recorder,
             clock=run.services.clock,
             options=options,
@@ -369,10 +372,6 @@ class BaseWorkflow(Generic[Deps]):
             form=form,
             system=loop.instructions,
         )
-        agent = loop.agent, loop.agent_digest
-        header = run.header(loop.models, options, loop.preset.name, structured.output, agent)
-        run.recorder.header = structs.replace(header, protocol="native")
-        return structured
 
     async def _pages(
         self, run: PreparedRun, knowledge: KnowledgeRead | None

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any
 
 from msgspec import structs
 
@@ -20,8 +19,6 @@ from loopline.models import (
     Capabilities,
     Model,
     Options,
-    OutputSchema,
-    OutputType,
     Prompt,
     Reply,
     TextDelta,
@@ -71,12 +68,7 @@ class StructuredRun:
     form: ReplyForm
     system: str
 
-    @property
-    def output(self) -> OutputType[Any]:
-        """Return the type of the answer: any JSON that fits the schema."""
-        return OutputType.of_schema(OutputSchema(name=self.form.name, schema=self.form.schema))
-
-    async def run(self, payload: TurnPayload) -> TurnResult[Any]:
+    async def run(self, payload: TurnPayload) -> TurnResult:
         """Return the result of the run. Without a reply that fits it is an error, or the limit that was reached.
 
         Raises:
@@ -133,7 +125,6 @@ class _Rounds:
         self, run: StructuredRun, model: Model, interrupter: Interrupter, *, has_fallback: bool
     ) -> None:
         self._recorder = run.recorder
-        self._output = run.output
         self._model = model
         self._metered = MeteredModel(model, run.quota)
         self._quota = run.quota
@@ -184,7 +175,7 @@ class _Rounds:
         """Record the reply with the answer that was read from it."""
         written = well_formed(self._reply.text).strip() if self._reply else ""
         discarded = "" if written == text else written
-        answer = await make_completion(self._recorder.timeline, text, output=self._output)
+        answer = await make_completion(self._recorder.timeline, text)
         await self._recorder.record(*self._reply_bodies(discarded=discarded), answer)
         return LoopEnd(answer.reason)
 
