@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError, validate
 
 from loopline.models import Json, JsonObject, SchemaMismatch
 from loopline.models.bounded_schema import UnusableSchema, check_schema
@@ -67,10 +67,11 @@ def test_a_pattern_that_re2_cannot_read_is_refused_or_not_checked() -> None:
     check_schema(schema, skip_unreadable=True)
 
 
+MANY_ROWS: list[Json] = [{"a": 1, "b": "x"} for _ in range(2_000)]
 CASES: list[tuple[JsonObject, Json]] = [
     (TREE, {"name": "a", "inner": {"inner": {"name": "b"}}}),
     (TREE, {"inner": {"inner": {"name": 1}}}),
-    (ROWS, {"rows": [{"a": 1, "b": "x"}] * 2_000}),
+    (ROWS, {"rows": MANY_ROWS}),
     (ROWS, {"rows": [{"a": -1}]}),
     (ROWS, {"rows": [{"a": 1, "c": 1, "d": 1}]}),
     (arguments(a={"pattern": "^[a-z]{2,4}$"}), {"a": "abcd"}),
@@ -94,8 +95,12 @@ CASES: list[tuple[JsonObject, Json]] = [
 
 @pytest.mark.parametrize(("schema", "value"), CASES)
 def test_a_value_fits_or_not_as_jsonschema_says(schema: JsonObject, value: Json) -> None:
-    errors = Draft202012Validator(schema).iter_errors(value)
-    assert fits(schema, value) is not any(errors)
+    try:
+        validate(value, schema, cls=Draft202012Validator)
+    except ValidationError:
+        assert not fits(schema, value)
+    else:
+        assert fits(schema, value)
 
 
 @pytest.mark.parametrize(

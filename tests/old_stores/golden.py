@@ -158,7 +158,7 @@ class Golden(BaseWorkflow):
     guards = (ask_before(["golden.spend"]),)
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        names = [name for name in PRESETS if payload.conversation.endswith(name)]
+        names: list[PresetName] = [name for name in PRESETS if payload.conversation.endswith(name)]
         preset: PresetName = names[0] if names else "bare"
         react = await self.build_react(preset=preset, tools=TOOLS.get(payload.conversation))
         result = await react.run(payload)

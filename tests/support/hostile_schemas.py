@@ -33,10 +33,13 @@ def _nested(levels: int) -> JsonObject:
     return schema
 
 
-_DOUBLED: JsonObject = {
-    f"d{number}": {"allOf": [dict[str, Json]({"$ref": f"#/$defs/d{number + 1}"})] * 2}
-    for number in range(30)
-}
+def _doubled(number: int) -> JsonObject:
+    """Return a schema that names the next one twice."""
+    following: JsonObject = {"$ref": f"#/$defs/d{number + 1}"}
+    return {"allOf": [following, following]}
+
+
+_DOUBLED: JsonObject = {f"d{number}": _doubled(number) for number in range(30)}
 UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
     "remote": (arguments(a={"$ref": "https://example.com/a"}), "leads nowhere in it"),
     "missing": (arguments(a={"$ref": "#/$defs/a"}), "leads nowhere in it"),

@@ -241,7 +241,7 @@ class Talk:
         if self.active:
             self._finish(self.active, "stopped")
         for label, number in self.prompts.items():
-            if self.turns[number] == "queued" and self.homes[label] == step.sender:
+            if self.turns[number] == "queued":
                 self._finish(number, "recalled")
                 self.outcomes[label], self.inputs[label] = f"turn_{number} stopped", "recalled"
 
