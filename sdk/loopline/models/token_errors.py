@@ -48,7 +48,7 @@ class _Wording(NamedTuple):
 
     server: str
     source: str
-    pattern: re.Pattern[str]
+    pattern: str
 
 
 _NAMES = {"W": "window", "T": "tokens", "P": "prompt", "L": "limit", "R": "requested"}
@@ -58,7 +58,7 @@ def _wording(server: str, source: str, pattern: str) -> _Wording:
     """Make a wording; `<W>` and the other letters of `_NAMES` stand for a number with that name."""
     for letter, name in _NAMES.items():
         pattern = pattern.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
-    return _Wording(server, source, re.compile(pattern, re.ASCII | re.IGNORECASE | re.DOTALL))
+    return _Wording(server, source, pattern)
 
 
 _OVERFLOWS: Sequence[_Wording] = (
@@ -214,6 +214,11 @@ _TOKEN_RATES: Sequence[_Wording] = (
 the requested output (zeeyado/koassistant 106)."""
 
 
+_FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
+_OVERFLOW_PATTERNS = tuple(re.compile(wording.pattern, _FLAGS) for wording in _OVERFLOWS)
+_RATE_PATTERNS = tuple(re.compile(wording.pattern, _FLAGS) for wording in _TOKEN_RATES)
+
+
 def find_overflow(status: int | None, message: str) -> Overflow | None:
     """Return the overflow that an error reports, None if the error is not about too long a request.
 
@@ -222,8 +227,8 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
     if status in _OTHER_STATUSES or find_token_rate(message) is not None:
         return None
     overflows: list[Overflow] = []
-    for wording in _OVERFLOWS:
-        match = wording.pattern.search(message)
+    for pattern in _OVERFLOW_PATTERNS:
+        match = pattern.search(message)
         if match is None:
             continue
         numbers = _numbers(match)
@@ -237,8 +242,8 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
 
 def find_token_rate(message: str) -> TokenRate | None:
     """Return the limit for the tokens of a period that an error reports, None if it reports none."""
-    for wording in _TOKEN_RATES:
-        match = wording.pattern.search(message)
+    for pattern in _RATE_PATTERNS:
+        match = pattern.search(message)
         if match is not None:
             numbers = _numbers(match)
             excess = numbers.get("requested", 0) - numbers.get("limit", 0)
