@@ -258,7 +258,7 @@ class Talk:
 
     def forget(self, step: Step) -> None:
         """Remove the conversation, unless a fork or a server's turn needs it."""
-        if self.forks or (self.door == "http" and self.runner):
+        if self.forks or (self.door == "http" and (self.runner or self.waiting)):
             self.outcomes[step.label] = "refused"
             return
         self.outcomes[step.label], self.is_gone = "forgotten", True
@@ -354,6 +354,11 @@ def _loosened(facts: Facts, steps: Sequence[Step]) -> Facts:
         "recall" in events
     ):  # a round may have taken a message for the turn whose prompt was recalled
         facts |= {name: "pending|taken" for name, value in facts.items() if value == "pending"}
+    if "forget" in events:
+        labels = {step.label for step in steps}
+        for name in [name for name in facts if name.startswith("sender ")]:
+            if name.removeprefix("sender ") not in labels:  # who waits may hear of it in between
+                facts[name] += "|refused|failed"
     if "stop" in events:
         may_be = "taken|pending|recalled"
         facts |= {name: may_be for name in facts if name.startswith("input ")}
