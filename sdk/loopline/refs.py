@@ -36,16 +36,17 @@ FORMS = (
     *(f"artifact:{name}" for name in _DOCUMENTS),
 )
 
-_ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]")
+_ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]+")
+_PERCENT = [f"%{byte:02X}" for byte in range(256)]
 
 
 def encode(path: str, *, also: str = "") -> str:
     """Return the path with `% @ # [ ]`, white space, controls and `also` percent-encoded as UTF-8."""
 
     def escape(match: re.Match[str]) -> str:
-        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
+        return "".join([_PERCENT[byte] for byte in match[0].encode("utf-8", "surrogatepass")])
 
-    pattern = re.compile(f"{_ESCAPED.pattern}|[{re.escape(also)}]") if also else _ESCAPED
+    pattern = re.compile(f"{_ESCAPED.pattern}|[{re.escape(also)}]+") if also else _ESCAPED
     return pattern.sub(escape, path)
 
 

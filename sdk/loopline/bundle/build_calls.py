@@ -80,8 +80,8 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
         if source is None or Path(source).resolve() not in own:
             return False
     for file, call in _calls(bundle):
-        written = [one.value for one in call.keywords if one.arg == f"{kind}_module"]
-        is_open = not written and any(one.arg is None for one in call.keywords)
+        written = [keyword.value for keyword in call.keywords if keyword.arg == f"{kind}_module"]
+        is_open = not written and any(keyword.arg is None for keyword in call.keywords)
         is_literal = (
             isinstance(value, ast.Constant) or _module_name(value, file, bundle)
             for value in written
@@ -143,7 +143,7 @@ def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]],
     for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="build_react")):
-                around = [one for one in classes if node.lineno in _lines(one)]
+                around = [node_around for node_around in classes if node.lineno in _lines(node_around)]
                 found.append((node, tuple(around)))
             case ast.Call(func=ast.Attribute(attr="build_react")):
                 found.append((node, ()))
@@ -172,7 +172,7 @@ def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
     loaded = bundle.bundle
     names = [loaded.module, bundle.package, *(kind.__module__ for kind in loaded.workflow.__mro__)]
     modules = (sys.modules.get(name) for name in names)
-    return next((one.__name__ for one in modules if one is not None and _is_in(one, file)), "")
+    return next((module.__name__ for module in modules if module is not None and _is_in(module, file)), "")
 
 
 def _is_in(module: ModuleType, file: Path) -> bool:

@@ -71,7 +71,9 @@ class LoadedBundle:
         if self.bundle.version or self.folder is None:
             return self.bundle.version
         digest = sha256()
-        for file in sorted(self._versioned_files()):
+        for file in filter(
+            Path.is_file, sorted(self._versioned_files())
+        ):  # a prompt's code has none
             data = file.read_bytes()
             digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
         return digest.hexdigest()[:VERSION_CHARACTERS]

@@ -45,16 +45,16 @@ async def check_restrictions(
         BundleError: names are unknown; it has a problem for each, with file and line and the nearest name.
     """
     settings = await asyncio.to_thread(_read_settings, loaded, services)
-    known = await services.known_tools(asks_servers=False)
-    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known.unknown(settings.tools)):
-        known = await services.known_tools()
+    known_names = await services.known_tools(asks_servers=False)
+    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(settings.tools)):
+        known_names = await services.known_tools()
     if not settings.names_tool_modules:
-        known |= ANY_TOOL
+        known_names |= ANY_TOOL
     skills = [skill for module in skill_modules for skill in await services.skills(module)]
     agents = services.agents if settings.names_skill_modules else Agents()
     problems = [
         *settings.problems,
-        *known.problems(settings.tools),
+        *known_names.problems(settings.tools),
         *unknown_skills(agents, skills),
     ]
     if problems:

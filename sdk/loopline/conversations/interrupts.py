@@ -208,8 +208,9 @@ class InterruptQueue:
         last = await self._log.appended(self._conversation, key) if key else None
         if last is None:
             return None
-        [block] = await self._log.read(self._conversation, after=last - 1, limit=1)
-        return Receipt(input_seq_of(block) or block.seq, block.turn)
+        for block in await self._log.read(self._conversation, after=last - 1, limit=1):
+            return Receipt(input_seq_of(block) or block.seq, block.turn)
+        return None  # the conversation was forgotten
 
     async def _add(
         self, body: Body, turn: int, files: Sequence[UserAttachment], key: str

@@ -261,7 +261,10 @@ class BusyNotice:
             return  # the turn itself reads the store next, and raises what is wrong with it
         text = "another turn is about to run"
         running = next(iter(timeline.unfinished), None)
-        if running is not None and running.started_at is not None:
+        if running is not None and running.is_paused:
+            calls = ", ".join(running.unanswered)
+            text = f"{turn_id(running.number)} waits for an answer to {calls}"
+        elif running is not None and running.started_at is not None:
             since = f"{running.started_at:%H:%M:%S} UTC"
             text = f"{turn_id(running.number)} has been running since {since}"
         logger.info("conversation %r is busy: %s", self._conversation.name, text)

@@ -13,29 +13,32 @@ from itertools import chain
 from loopline.errors import WrongBundle
 from loopline.timeline import Sender, Timeline, TimelineLog, Turn, UserPrompt, turn_id
 
+NOBODY = Sender(bundle="")
+"""The sender of a harness without a bundle, which runs no turn."""
+
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunTurn:
     """An earlier turn runs first."""
 
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndTurn:
     """An unfinished turn ends as interrupted."""
 
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForTurn:
     """The requested turn waits until `sender` begins an earlier turn, or until the user answers if it is None."""
 
     sender: Sender | None = None
 
 
-Step = Run | End | Wait
+Step = RunTurn | EndTurn | WaitForTurn
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class TurnOrder:
 
     log: TimelineLog
     own: Sender
-    absent: set[str] = field(default_factory=set[str])
+    absent: set[int] = field(default_factory=set[int])
     skipped: set[int] = field(default_factory=set[int])
 
     async def next_step(self, timeline: Timeline, number: int, inherited: int) -> Step | None:
@@ -58,34 +61,34 @@ class TurnOrder:
         turn = timeline.turn(number)
         if turn.prompt is None or turn.exit is not None:
             return None
-        for other in timeline.unfinished:
-            if other is not turn:
-                return End(other) if turn.header else await self._before(timeline, other, turn)
+        for unfinished_turn in timeline.unfinished:
+            if unfinished_turn is not turn:
+                return EndTurn(unfinished_turn) if turn.header else await self._before(timeline, unfinished_turn, turn)
         if turn.header is not None:
             return None
         for queued in timeline.queued:
             if queued.number >= number or queued.number in self.skipped:
                 continue
             if await self._is_elsewhere(queued, inherited):
-                return Wait(sender_of(queued))
+                return WaitForTurn(sender_of(queued))
             if not await self.refusal(timeline, queued):
-                return Run(queued)
+                return RunTurn(queued)
             self.skipped.add(queued.number)
-        return Wait(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
+        return WaitForTurn(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
 
-    async def _before(self, timeline: Timeline, other: Turn, turn: Turn) -> Step:
+    async def _before(self, timeline: Timeline, unfinished_turn: Turn, turn: Turn) -> Step:
         """Return what becomes of an unfinished turn when another one is to begin."""
-        seq, answers = turn.prompt.seq if turn.prompt else 0, other.new_answers
-        is_first = other.asked_seq > seq or any(answered < seq for answered in answers)
-        if other.inert or not other.pending or not is_first:
-            return End(other)
+        seq, answers = turn.prompt.seq if turn.prompt else 0, unfinished_turn.new_answers
+        is_first = unfinished_turn.asked_seq > seq or any(answered < seq for answered in answers)
+        if unfinished_turn.inert or not unfinished_turn.pending or not is_first:
+            return EndTurn(unfinished_turn)
         if not answers:
-            return Wait()
+            return WaitForTurn()
         for answer in answers.values():
             if await self._is_present(answer.sender):
-                return Wait(answer.sender)
-        is_refused = other.number in self.skipped or await self.refusal(timeline, other)
-        return End(other) if is_refused else Run(other)
+                return WaitForTurn(answer.sender)
+        is_refused = unfinished_turn.number in self.skipped or await self.refusal(timeline, unfinished_turn)
+        return EndTurn(unfinished_turn) if is_refused else RunTurn(unfinished_turn)
 
     async def check(self, timeline: Timeline, turn: Turn) -> None:
         """Refuse a turn that may not run with the bundle of this harness.

@@ -31,7 +31,7 @@ from loopline.conversations.turn_checks import (
     check_known,
 )
 from loopline.conversations.turn_log import IN_TURN, in_turn
-from loopline.conversations.turn_order import End, Run, TurnOrder, Wait
+from loopline.conversations.turn_order import NOBODY, EndTurn, RunTurn, TurnOrder, WaitForTurn
 from loopline.errors import (
     BundleError,
     ConflictError,
@@ -67,6 +67,7 @@ from loopline.timeline import (
     Sender,
     Timeline,
     TimelineLog,
+    Turn,
     UserPrompt,
     open_timeline,
     reaching,
@@ -404,7 +405,7 @@ class Turns:
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
         notice = BusyNotice(self._log, self._clock, conversation, request.sink) if is_told else None
-        order = self.order()
+        order = TurnOrder(self._log, self.sender or NOBODY)
         try:
             while True:
                 async with queue, self._log.lease(conversation, wait=request.wait) as term:
@@ -428,7 +429,7 @@ class Turns:
                 await notice.end()
 
     async def _wait_for_change(
-        self, conversation: ConversationKey, seen: int, wait: Wait, order: TurnOrder
+        self, conversation: ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
     ) -> None:
         """Wait for a block behind `seen`; a harness that is to write one within `BEGIN_SECONDS` counts as absent then."""
         pause, waited = FIRST_LOOK_SECONDS, 0.0
@@ -443,25 +444,27 @@ class Turns:
 
     async def _clear_way(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int, order: TurnOrder
-    ) -> Wait | None:
+    ) -> WaitForTurn | None:
         """Run or end the turns that come before the chosen one; return what it waits for, None if nothing.
 
         Raises:
             LooplineError: the chosen turn may not run with this bundle.
         """
         request, timeline = pending.request, lease.timeline
-        if request.child is not None or timeline.turn(number).exit is not None:
+        turn = timeline.turn(number)
+        if request.child is not None or turn.exit is not None or _is_recalled(timeline, turn):
             return None
+        self.check_bundle()
         inherited = lease.summary.inherited if lease.summary else 0
         if not request.any_bundle:
-            await order.check(timeline, timeline.turn(number))
+            await order.check(timeline, turn)
         while (step := await order.next_step(timeline, number, inherited)) is not None:
             match step:
-                case Wait():
+                case WaitForTurn():
                     return step
-                case End(turn):
+                case EndTurn(turn):
                     await lease.interrupt(turn.number)
-                case Run(turn):
+                case RunTurn(turn):
                     try:
                         await self._run_for_another(pending, lease, turn.number)
                     except WrongBundle as error:
@@ -531,8 +534,8 @@ class Turns:
         if turn.exit is not None:
             replay(timeline, number, sender)
             return _ended_result(timeline, number, request.answer_type)
-        if turn.header is None and turn.prompt and turn.prompt.seq not in timeline.pending:
-            return stopped_early(turn_id(number))  # the message was recalled
+        if _is_recalled(timeline, turn):
+            return stopped_early(turn_id(number))
         if turn.is_paused and not turn.stopped:
             replay(timeline, number, sender)
             return result(timeline, number, "paused", output=request.answer_type)
@@ -631,6 +634,16 @@ class Turns:
             return done
         # a child that ended with it has told what it used
         return replace(done, usage=turn.usage, cost=turn.cost, late_input=late)
+
+
+def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
+    """Return whether the turn has not begun, and its message was taken back."""
+    return (
+        turn.header is None
+        and turn.exit is None
+        and turn.prompt is not None
+        and turn.prompt.seq not in timeline.pending
+    )
 
 
 def stopped_early(turn: str) -> TurnResult[Any]:

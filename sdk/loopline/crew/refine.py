@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from loopline.crew.content_words import content_words
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
 from loopline.crew.servants import REFINER
-from loopline.crew.wording import content_words
 from loopline.errors import LooplineError
 from loopline.models import Json
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from loopline.crew.content_words import content_words
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
 from loopline.crew.servants import ANSWERER, VERIFIER
-from loopline.crew.wording import content_words
 from loopline.errors import LooplineError
 
 MARKER = "[VERIFY_ANSWER]"

@@ -300,9 +300,9 @@ class _SchemaWalk:
             self._in_place[id(schema)] = in_place = list(_schemas_in_place(schema))
             for reference in _REFERENCES:
                 if isinstance(name := schema.get(reference), str):
-                    target, place = self._look_up(name, resolver)
+                    target, schema_id = self._look_up(name, resolver)
                     in_place.append(target.contents)
-                    waiting.append((target, place, depth))
+                    waiting.append((target, schema_id, depth))
             for inner in resource.subresources():
                 waiting.append((inner, resolver.in_subresource(inner), depth + 1))
         if self._is_unevaluated and self._has_patterns:
@@ -365,21 +365,21 @@ class _SchemaWalk:
         """Check that no reference leads back to itself, and how many schemas apply to the same value."""
         steps: dict[int, int] = {}
 
-        def count(place: int) -> int:
-            if place not in steps:
-                steps[place] = 0
-                applied = self._in_place.get(place, ())
-                steps[place] = 1 + sum(count(id(schema)) for schema in applied)
-                if steps[place] > SCHEMA_STEPS:
+        def count(schema_id: int) -> int:
+            if schema_id not in steps:
+                steps[schema_id] = 0
+                applied = self._in_place.get(schema_id, ())
+                steps[schema_id] = 1 + sum(count(id(schema)) for schema in applied)
+                if steps[schema_id] > SCHEMA_STEPS:
                     raise UnusableSchema(
                         f"it applies more than {SCHEMA_STEPS:,} schemas to one value"
                     )
-            if not steps[place]:
+            if not steps[schema_id]:
                 raise UnusableSchema("one of its references leads back to itself")
-            return steps[place]
+            return steps[schema_id]
 
-        for place in self._in_place:
-            count(place)
+        for schema_id in self._in_place:
+            count(schema_id)
 
 
 def _schemas_in_place(schema: JsonObject) -> Iterator[Json]:

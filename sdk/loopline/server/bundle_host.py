@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from secrets import token_bytes
@@ -249,7 +250,7 @@ class BundleHost:
                 # Whoever waits for one of these turns must not wait for others first.
                 await harness.carry_on(
                     at_once=self.settings.turns,
-                    on_outcome=self._take_recovery,
+                    on_outcome=partial(self._take_recovery, harness.bundle.id),
                     unbegun_since=self.clock.now() - UNBEGUN if len(self._harnesses) == 1 else None,
                 )
                 return
@@ -260,10 +261,12 @@ class BundleHost:
                 logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
                 return
 
-    def _take_recovery(self, recovery: Recovery) -> None:
-        key = recovery.conversation
+    def _take_recovery(self, bundle_id: str, recovery: Recovery) -> None:
+        """Log the outcome, and keep why a turn was left that no bundle here runs."""
+        key, is_elsewhere = recovery.conversation, recovery.bundle in self._harnesses
         logger.info("%s of %r: %s", recovery.turn_id, key.name, recovery.status)
-        if recovery.status in ("skipped", "failed") and recovery.bundle not in self._harnesses:
+        is_elsewhere &= recovery.bundle != bundle_id
+        if recovery.status in ("skipped", "failed") and not is_elsewhere:
             self._left_turns.setdefault(key, {})[recovery.turn_id] = recovery.reason
 
     @property

@@ -173,7 +173,7 @@ class _CountedBuffer(WebsocketBuffer):
     def __init__(self, bodies: BodyBytes) -> None:
         super().__init__(FIRST_PACKET_BYTES)
         self._bodies = bodies
-        self._taken = 0
+        self._reserved_bytes = 0
 
     def extend(self, event: events.TextMessage | events.BytesMessage) -> None:
         """Add a part of a packet.
@@ -183,16 +183,16 @@ class _CountedBuffer(WebsocketBuffer):
         """
         super().extend(event)
         try:
-            self._bodies.take(UNKNOWN, self.length - self._taken)
+            self._bodies.take(UNKNOWN, self.length - self._reserved_bytes)
         except RequestProblem as error:
             raise FrameTooLargeError from error
-        self._taken = self.length
+        self._reserved_bytes = self.length
 
     def clear(self) -> None:
         """Forget the packet."""
         super().clear()
-        self._bodies.release(UNKNOWN, self._taken)
-        self._taken = 0
+        self._bodies.release(UNKNOWN, self._reserved_bytes)
+        self._reserved_bytes = 0
 
 
 class SocketConnection(WSProtocol):

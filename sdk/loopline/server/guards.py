@@ -236,7 +236,7 @@ class _Exchange:
         self._began = time.monotonic()
         self._sender: Sender | None = None
         self._limit = self._left = settings.body_bytes
-        self._taken = 0
+        self._reserved_bytes = 0
         self._is_of_socket = settings.sockets.covers(scope)  # a router changes the path
         self._unread = _announced(scope, settings.body_bytes)
         self.is_answered: bool = False
@@ -283,16 +283,16 @@ class _Exchange:
             raise BodyTooLarge(self._limit)
         if self._sender is not None:
             self._settings.bodies.take(self._sender, count)
-            self._taken += count
+            self._reserved_bytes += count
         is_last = not message.get("more_body", False)
         self._unread = 0 if is_last else max(self._unread - count, 1)
         return message
 
     def release(self) -> None:
         """Give back the room of the body."""
-        if self._sender is not None and self._taken:
-            self._settings.bodies.release(self._sender, self._taken)
-            self._taken = 0
+        if self._sender is not None and self._reserved_bytes:
+            self._settings.bodies.release(self._sender, self._reserved_bytes)
+            self._reserved_bytes = 0
 
     async def send(self, message: Message) -> None:
         """Send a part of the response; by then the body has been read, and needs no room."""

@@ -73,12 +73,12 @@ LimitValue = int | float | str | bool | None
 class Sender(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The bundle through which an input was sent: its id, its version, and the harness that sent it.
 
-    `harness` is the name under which the log counts that harness as present.
+    `harness` is its number in this log, from 1 in the order of opening; it is 0 if it has none.
     """
 
     bundle: str
     version: str = ""
-    harness: str = ""
+    harness: int = 0
 
 
 class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):

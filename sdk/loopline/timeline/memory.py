@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from operator import attrgetter
-from secrets import token_hex
 
 from msgspec import structs
 
@@ -66,7 +65,8 @@ class MemoryLog:
         self._running: dict[ConversationKey, asyncio.Lock] = {}
         self._terms: Counter[ConversationKey] = Counter()
         self._forgotten: dict[ConversationKey, datetime] = {}
-        self._present: set[str] = set()
+        self._present: set[int] = set()
+        self._harnesses = 0
         self._versions: dict[str, list[str]] = {}
         self._forgetting: list[ConversationKey] = []
 
@@ -225,7 +225,8 @@ class MemoryLog:
         versions = self._versions.setdefault(bundle, [])
         if version not in versions:
             versions.append(version)
-        sender = Sender(bundle=bundle, version=version, harness=token_hex(8))
+        self._harnesses += 1
+        sender = Sender(bundle=bundle, version=version, harness=self._harnesses)
         self._present.add(sender.harness)
         try:
             yield sender

@@ -168,7 +168,7 @@ class _Collection:
         self._execution = execution
         self._top = top
         self._room = execution.limits.total_bytes
-        self._taken = 0
+        self._collected_bytes = 0
         self._unseen: list[str] = [""]
         """The beginnings of paths at which nothing could be seen; all of them until the turn's folder is found."""
 
@@ -269,7 +269,7 @@ class _Collection:
         finally:
             os.close(descriptor)
         self._room -= len(data)
-        self._taken += len(data)
+        self._collected_bytes += len(data)
         return data, ""
 
     def _problem(self, size: int) -> str:
@@ -277,7 +277,7 @@ class _Collection:
         if size > limits.file_bytes:
             return f"file_too_large: it has {size:,} bytes, and may have {limits.file_bytes:,}"
         if size > self._room:
-            total = self._taken + size
+            total = self._collected_bytes + size
             return f"files_too_large: all files have {total:,} bytes, and may have {limits.total_bytes:,}"
         return ""
 

@@ -5,40 +5,35 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 
 from loopline.adapters.sql.sqlite import make_private_folder, store_error
 
-_NAME = re.compile(r"[0-9a-f]{16}")
-
 
 class PresentHarnesses:
-    """The harnesses that are present on a store, by name; the lock of a dead process is free."""
+    """The harnesses that are present on a store, by number; the lock of a dead process is free."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}-locks") / "harnesses"
 
     @asynccontextmanager
-    async def enter(self) -> AsyncGenerator[str, None]:
-        """Count a harness as present until the context is left; provide its new name.
+    async def enter(self, number: int) -> AsyncGenerator[None, None]:
+        """Count the harness of that number as present until the context is left.
 
         Raises:
             StoreError: the file of the lock cannot be made.
         """
-        name = token_hex(8)
-        descriptor = await asyncio.to_thread(self._lock, name)
+        descriptor = await asyncio.to_thread(self._lock, f"{number}")
         try:
-            yield name
+            yield
         finally:
-            await asyncio.to_thread(self._release, name, descriptor)
+            await asyncio.to_thread(self._release, f"{number}", descriptor)
 
-    async def has(self, name: str) -> bool:
-        """Return whether the harness of that name is present."""
-        return _NAME.fullmatch(name) is not None and await asyncio.to_thread(self._is_locked, name)
+    async def has(self, number: int) -> bool:
+        """Return whether the harness of that number is present."""
+        return await asyncio.to_thread(self._is_locked, f"{number}")
 
     def _lock(self, name: str) -> int:
         """Lock a new file and return its descriptor; remove the files of processes that have died."""

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -223,10 +223,10 @@ class SqlLog:
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
         """Register a version of a bundle, and count a harness with it as present until the context is left."""
         group = self._group_commit()
-        if version not in await self.versions(bundle):
-            await group.thread.run(partial(group.writer.register, bundle=bundle, version=version))
-        async with self._present.enter() as name:
-            yield Sender(bundle=bundle, version=version, harness=name)
+        register = partial(group.writer.register, bundle=bundle, version=version)
+        number = await group.thread.run(register)
+        async with self._present.enter(number) if number else nullcontext():
+            yield Sender(bundle=bundle, version=version, harness=number)
 
     async def is_present(self, sender: Sender) -> bool:
         """Return whether the harness of that sender is present."""

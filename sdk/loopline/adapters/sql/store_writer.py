@@ -64,6 +64,8 @@ from loopline.timeline.log import (
     warn_if_nearly_full,
 )
 
+_HARNESSES = "harnesses"
+"""How many harnesses have been opened on the store."""
 _COLLECTED_AT = "collected_at"
 _FORGETTING = "forgetting:"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
@@ -322,21 +324,26 @@ class StoreWriter:
         at = execute(connection, statements.SELECT_META, {"key": _COLLECTED_AT}).fetchone()
         if at is not None and 0 <= now - int(at[0]) < _DAY:
             return False
-        execute(connection, statements.DELETE_META, {"name": _COLLECTED_AT})
-        execute(connection, statements.INSERT_META, {"key": _COLLECTED_AT, "value": str(now)})
+        self._set_meta(connection, _COLLECTED_AT, str(now))
         return True
 
-    def register(self, connection: Connection, bundle: str, version: str) -> None:
-        """Record that the store has met a version of a bundle, within the transaction.
+    def register(self, connection: Connection, bundle: str, version: str) -> int:
+        """Record that a harness with a version of a bundle was opened; return its number, from 1.
 
-        A store of a newer schema version is left as it is.
+        A store of a newer schema version is left as it is, and the number is 0.
         """
+        if schema_version(connection, self._path) > SCHEMA_VERSION:
+            return 0
         versions = bundle_versions(connection, bundle)
-        if version in versions or schema_version(connection, self._path) > SCHEMA_VERSION:
-            return
-        key = versions_key(bundle)
+        if version not in versions:
+            self._set_meta(connection, versions_key(bundle), dumps([*versions, version]))
+        row = execute(connection, statements.SELECT_META, {"key": _HARNESSES}).fetchone()
+        number = 1 if row is None else int(row[0]) + 1
+        self._set_meta(connection, _HARNESSES, str(number))
+        return number
+
+    def _set_meta(self, connection: Connection, key: str, value: str) -> None:
         execute(connection, statements.DELETE_META, {"name": key})
-        value = dumps([*versions, version])
         execute(connection, statements.INSERT_META, {"key": key, "value": value})
 
     def restore(

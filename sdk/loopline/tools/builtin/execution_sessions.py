@@ -222,7 +222,7 @@ class ProgramSession:
         self._steps = asyncio.Queue[_Step]()
         self._folder = digests(first)
         """The digests of the files that the interpreter is known to have in its current folder."""
-        self._given = set(first.workspace)
+        self._given_files = set(first.workspace)
         self._most_calls = first.limits.calls
         self._calls = 0
         limits = replace(
@@ -343,8 +343,8 @@ class ProgramSession:
         now = digests(execution)
         files: list[Json] = [file.name for file in execution.contract]
         changed: list[Json] = [name for name in now if self._folder.get(name) != now[name]]
-        removed: list[Json] = [*sorted(self._given - now.keys())]
-        self._given = set(now)
+        removed: list[Json] = [*sorted(self._given_files - now.keys())]
+        self._given_files = set(now)
         self._folder |= now
         return {
             "program": execution.program,

@@ -20,9 +20,9 @@ def content_words(text: str) -> set[str]:
     A run of a script without spaces counts as its pairs of neighbouring characters.
     """
     words = set[str]()
-    for word in _WORD.findall(text.lower()):
-        if len(word) > 2 and _UNSPACED_RUN.fullmatch(word):
-            words.update(word[at : at + 2] for at in range(len(word) - 1))
-        elif word not in STOP_WORDS:
-            words.add(word)
+    for token in _WORD.findall(text.lower()):
+        if len(token) > 2 and _UNSPACED_RUN.fullmatch(token):
+            words.update(token[at : at + 2] for at in range(len(token) - 1))
+        elif token not in STOP_WORDS:
+            words.add(token)
     return words
