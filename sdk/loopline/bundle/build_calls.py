@@ -143,7 +143,9 @@ def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]],
     for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="build_react")):
-                around = [node_around for node_around in classes if node.lineno in _lines(node_around)]
+                around = [
+                    node_around for node_around in classes if node.lineno in _lines(node_around)
+                ]
                 found.append((node, tuple(around)))
             case ast.Call(func=ast.Attribute(attr="build_react")):
                 found.append((node, ()))
@@ -172,7 +174,9 @@ def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
     loaded = bundle.bundle
     names = [loaded.module, bundle.package, *(kind.__module__ for kind in loaded.workflow.__mro__)]
     modules = (sys.modules.get(name) for name in names)
-    return next((module.__name__ for module in modules if module is not None and _is_in(module, file)), "")
+    return next(
+        (module.__name__ for module in modules if module is not None and _is_in(module, file)), ""
+    )
 
 
 def _is_in(module: ModuleType, file: Path) -> bool:

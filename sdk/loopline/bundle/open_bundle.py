@@ -18,7 +18,7 @@ from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload, TurnResult
 from loopline.reader import ConversationLookup, ConversationView
-from loopline.timeline import Completion, Notice, Recorder, Sender, TurnHeader
+from loopline.timeline import Completion, Notice, Recorder, TurnHeader
 from loopline.tools import deps_problem
 
 _loaded: set[type] = set()
@@ -65,11 +65,10 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
 
 @dataclass(frozen=True, slots=True)
 class OpenBundle:
-    """A bundle in use: its code, what its runs work with, and the sender of the inputs that come through it."""
+    """A bundle in use: its code, and what its runs work with."""
 
     loaded: LoadedBundle
     services: Services
-    sender: Sender
 
     async def prepare(
         self,
@@ -112,7 +111,7 @@ class OpenBundle:
             recorder.header = structs.replace(
                 header,
                 recoveries=run.recoveries,
-                version=services.bundle_version,
+                version=services.sender.version,
                 handed_over=False,
             )
             if stale:

@@ -34,6 +34,7 @@ from loopline.timeline import (
     History,
     KnowledgeCommit,
     Recorder,
+    Sender,
     Timeline,
     TurnHeader,
 )
@@ -151,7 +152,7 @@ class Services:
 
     source: str
     bundle_id: str
-    bundle_version: str
+    sender: Sender
     instructions: str
     output: OutputType[Any] | None
     properties: Properties
@@ -260,7 +261,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             output=output.schema if output else None,
             agent=agent[0],
             agent_digest=agent[1],
-            version=self.services.bundle_version,
+            version=self.services.sender.version,
         )
 
     def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:

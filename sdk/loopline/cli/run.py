@@ -44,6 +44,11 @@ MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
 _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
+AnyBundle = Annotated[
+    bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
+]
+"""The option by which a person runs a turn with the named bundle."""
+
 
 async def run(
     choices: Choices,
@@ -73,25 +78,16 @@ async def run(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the screen as a picture.")
     ] = None,
-    any_bundle: Annotated[
-        bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
-    ] = False,
+    any_bundle: AnyBundle = False,
 ) -> int:
     """Ask a bundle; without TEXT continue its cut turn."""
-    limits: Limits = {}
-    if max_iterations is not None:
-        limits["max_iterations"] = max_iterations
-    if protocol is not None:
-        limits["protocol"] = protocol
+    limits = _limits(max_iterations, protocol)
     text = sys.stdin.read() if text == STDIN else text
     answers = dict(map(_parse_answer, answer or ()))
     files = attach or ()
     _check_message(text, answers, files)
     async with open_bundle(bundle, choices, screen) as harness:
-        if choices.conversation is None and text is not None:
-            name = await new_name(harness.log, harness.bundle.id, choices.user_name)
-        else:
-            name = await chosen_name(harness.log, choices, screen)
+        name = await _conversation_name(harness, choices, screen, is_new=text is not None)
         conversation = harness.conversation(name, user=choices.user_name)
         introduce(harness, screen)
         with stop_on_signal(screen, partial(stop, conversation, screen)) as request:
@@ -123,6 +119,25 @@ async def run(
     if request.stop is not None or finished.result.exit_reason not in ("complete", "paused"):
         exit_now(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
     return code
+
+
+def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
+    """Return the limits that the options give."""
+    limits: Limits = {}
+    if max_iterations is not None:
+        limits["max_iterations"] = max_iterations
+    if protocol is not None:
+        limits["protocol"] = protocol
+    return limits
+
+
+async def _conversation_name(
+    harness: Harness, choices: Choices, screen: Screen, *, is_new: bool
+) -> str:
+    """Return the name of the chosen conversation; without one that of a new one, or of the latest."""
+    if choices.conversation is None and is_new:
+        return await new_name(harness.log, harness.bundle.id, choices.user_name)
+    return await chosen_name(harness.log, choices, screen)
 
 
 def _check_message(
@@ -401,9 +416,7 @@ async def resume(
     at_once: Annotated[
         int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
     ] = 4,
-    any_bundle: Annotated[
-        bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
-    ] = False,
+    any_bundle: AnyBundle = False,
 ) -> int:
     """Continue the turn that was cut off, or all of the store."""
     if not all_turns:

@@ -63,7 +63,11 @@ class TurnOrder:
             return None
         for unfinished_turn in timeline.unfinished:
             if unfinished_turn is not turn:
-                return EndTurn(unfinished_turn) if turn.header else await self._before(timeline, unfinished_turn, turn)
+                return (
+                    EndTurn(unfinished_turn)
+                    if turn.header
+                    else await self._before(timeline, unfinished_turn, turn)
+                )
         if turn.header is not None:
             return None
         for queued in timeline.queued:
@@ -87,7 +91,9 @@ class TurnOrder:
         for answer in answers.values():
             if await self._is_present(answer.sender):
                 return WaitForTurn(answer.sender)
-        is_refused = unfinished_turn.number in self.skipped or await self.refusal(timeline, unfinished_turn)
+        is_refused = unfinished_turn.number in self.skipped or await self.refusal(
+            timeline, unfinished_turn
+        )
         return EndTurn(unfinished_turn) if is_refused else RunTurn(unfinished_turn)
 
     async def check(self, timeline: Timeline, turn: Turn) -> None:

@@ -171,7 +171,7 @@ class Turns:
     @property
     def sender(self) -> Sender | None:
         """The bundle through which inputs are sent here, None without a bundle."""
-        return None if self._bundle is None else self._bundle.sender
+        return None if self._bundle is None else self._bundle.services.sender
 
     def order(self) -> TurnOrder:
         """Return the order of turns for a request of this harness.
@@ -179,7 +179,7 @@ class Turns:
         Raises:
             LooplineError: there is no bundle.
         """
-        return TurnOrder(self._log, self.check_bundle().sender)
+        return TurnOrder(self._log, self.check_bundle().services.sender)
 
     def check_bundle(self) -> OpenBundle:
         """Return the bundle that runs the turns.

@@ -71,6 +71,7 @@ from loopline.skills import Skill, Skills
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
+    Sender,
     TimelineLog,
     warm_codec,
 )
@@ -207,8 +208,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(chosen_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
-            version = await asyncio.to_thread(loaded.version)
-            sender = await stack.enter_async_context(log.present(loaded.bundle.id, version))
             store_file = self._store_place.file if self._callers_log is None else None
             embedders = Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
@@ -225,7 +224,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
-                bundle_version=version,
+                sender=await self._enter(log, loaded, stack),
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
@@ -254,8 +253,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
             await check_restrictions(loaded, services, skill_modules)
-            bundle = OpenBundle(loaded, services, sender)
-            turns = await self._open_turns(log, bundle, redactor, stack)
+            turns = await self._open_turns(log, OpenBundle(loaded, services), redactor, stack)
             lessons = open_lessons(services, turns, log, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
@@ -279,6 +277,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(tape.file.close)
             self._choose, self._clock = tape.choose, tape.clock
         return tape
+
+    async def _enter(self, log: TimelineLog, loaded: LoadedBundle, stack: AsyncExitStack) -> Sender:
+        """Return this harness as a sender, which is present in the log until the stack closes."""
+        version = await asyncio.to_thread(loaded.version)
+        return await stack.enter_async_context(log.present(loaded.bundle.id, version))
 
     def _guarded_models(
         self, redactor: Redactor | None

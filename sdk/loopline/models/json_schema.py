@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from loopline.errors import LooplineError
-from loopline.models.bounded_schema import TooManySteps, check_schema, find_errors
 from loopline.models.json import Json, JsonObject, dumps
 from loopline.models.prompt import JsonForm
 
@@ -85,6 +84,8 @@ def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
     Raises:
         UnusableSchema: no value can be checked against it.
     """
+    from loopline.models.bounded_schema import check_schema
+
     check_schema(schema)
     return validator_of_checked(schema)
 
@@ -94,6 +95,8 @@ def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
 
     The schema has passed `check_schema`. A value that takes too many steps to check is refused.
     """
+    from loopline.models.bounded_schema import TooManySteps, find_errors
+
     find = find_errors(schema)
 
     def read(raw: Json) -> Json:

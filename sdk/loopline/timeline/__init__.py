@@ -114,8 +114,6 @@ from loopline.timeline.log import is_child_of as is_child_of
 from loopline.timeline.log import parent_name as parent_name
 from loopline.timeline.log import title_of as title_of
 from loopline.timeline.memory import MemoryLog as MemoryLog
-from loopline.timeline.overflow_lessons import OverflowLesson as OverflowLesson
-from loopline.timeline.overflow_lessons import OverflowLessons as OverflowLessons
 from loopline.timeline.plan import MARKS as MARKS
 from loopline.timeline.plan import Moment as Moment
 from loopline.timeline.plan import Plan as Plan
@@ -156,6 +154,8 @@ from loopline.timeline.timeline import repository_action as repository_action
 from loopline.timeline.timeline import turn_number as turn_number
 from loopline.timeline.timeline import unknown_names as unknown_names
 from loopline.timeline.turn_state import Batch as Batch
+from loopline.timeline.turn_state import OverflowLesson as OverflowLesson
+from loopline.timeline.turn_state import OverflowLessons as OverflowLessons
 from loopline.timeline.turn_state import PendingCall as PendingCall
 from loopline.timeline.turn_state import Turn as Turn
 from loopline.timeline.turn_state import TurnResult as TurnResult

@@ -33,11 +33,11 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
-from loopline.timeline.overflow_lessons import OverflowLessons
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
 from loopline.timeline.timeline import TakenBody, Timeline, started_plans, take_file, turn_number
+from loopline.timeline.turn_state import OverflowLessons
 from loopline.timeline.workspace import FileTree
 
 Learned = Mapping[str, tuple[float, ...]]

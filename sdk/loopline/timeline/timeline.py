@@ -47,11 +47,10 @@ from loopline.timeline.blocks import (
     input_seq_of,
 )
 from loopline.timeline.feedback import Reactions
-from loopline.timeline.overflow_lessons import OverflowLessons
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
 from loopline.timeline.sources import SourceAdded, SourcePool
-from loopline.timeline.turn_state import Turn
+from loopline.timeline.turn_state import OverflowLessons, Turn
 from loopline.timeline.workspace import FileTree, begins_empty
 
 F = TypeVar("F")

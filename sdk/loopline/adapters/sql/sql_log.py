@@ -15,8 +15,7 @@ from typing import Self, TypeVar
 
 from loopline.adapters.sql import statements
 from loopline.adapters.sql.group_commit import GroupCommit
-from loopline.adapters.sql.leases import LEASE_SECONDS, HeldLease, Leases
-from loopline.adapters.sql.presence import PresentHarnesses
+from loopline.adapters.sql.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
 from loopline.adapters.sql.read_statements import BlockFilter, ConversationFilter
 from loopline.adapters.sql.rows import (
     AppendRequest,
