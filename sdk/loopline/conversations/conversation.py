@@ -23,6 +23,7 @@ from loopline.conversations.submission import (
     turn_to_continue,
 )
 from loopline.conversations.turn_checks import StoppedInQueue
+from loopline.conversations.turn_order import sender_of
 from loopline.conversations.turns import Request, Turns, stopped_early
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
@@ -357,11 +358,17 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def stop(self) -> bool:
         """Stop the turn that runs or is paused, in any process; return whether there was a turn to stop.
 
-        Messages that wait behind it are taken back. The next turn continues from what this one left.
+        Messages that wait behind it in this harness are taken back; if nothing runs or waits here, those of all processes.
+        The next turn continues from what this one left.
         """
         was_run_here = await self._turns.stop(self.conversation)
         timeline = await open_timeline(self._log, self.conversation)
-        turns = timeline.open_turns
+        own = self._turns.sender
+        turns = [
+            turn
+            for turn in timeline.open_turns
+            if turn.header is not None or not was_run_here or sender_of(turn) == own
+        ]
         for turn in turns:
             if turn.header is None and turn.prompt is not None:
                 await self.interrupts.append(UserRecalled(said=turn.prompt.seq), turn.number)

@@ -143,9 +143,11 @@ class InterruptQueue:
     async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> int:
         """Record the user's answers to calls of the paused turn, all or none; return the number of the turn.
 
+        Nothing is recorded for a turn that was stopped.
+
         Raises:
-            LooplineError: no such call waits, it waits for something else, or it has an answer; or the turn is over, because
-                it was stopped or a message was sent after its question.
+            LooplineError: no such call waits, it waits for something else, or it has an answer; or a message was sent after
+                the question, and ends the turn.
             AttachmentError: the values are too large.
         """
         bodies = {
@@ -159,12 +161,14 @@ class InterruptQueue:
         def entries(timeline: Timeline) -> Sequence[Entry]:
             nonlocal number
             turn = _asking_turn(timeline, values)
+            number = turn.number
+            if turn.stopped:
+                return []
             for call_id, value in values.items():
                 if call_id in turn.answers:
                     raise LooplineError(f"{call_id} has been answered already")
                 check_answer(turn.pending[call_id], value)
             check_values(values, caps)
-            number = turn.number
             return [Entry(body=body, turn=number) for body in bodies.values()]
 
         await self._append_at_head(entries)
@@ -284,8 +288,6 @@ def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
             waiting = ", ".join(turns) or "none"
             raise LooplineError(f"no call {call_id!r} waits for an answer: {waiting}")
     turn = next(turns[call_id] for call_id in call_ids)
-    if turn.stopped:
-        raise LooplineError(f"{turn_id(turn.number)} was stopped: its calls take no answers")
     if timeline.has_later_message(turn):
         raise LooplineError(
             f"a message was sent after {turn_id(turn.number)} asked, and ends that turn: its calls take no answers"

@@ -168,6 +168,7 @@ class Context:
     def _select_model(self, model: Model) -> None:
         timeline = self._recorder.timeline
         self.model: Model = model
+        self._limits_of_models: dict[int, RequestLimits] = {}
         self.protocol: DecisionProtocol = choose_protocol(self._options, model)
         self._decision_options: Options | None = None
         self._offered: tuple[object, object, object] = None, None, None
@@ -315,7 +316,12 @@ class Context:
     def _limits(self) -> RequestLimits:
         """Return the limits of a request to the model, as far as they are known."""
         lesson = self._recorder.timeline.overflows.by_model.get(self.model.name)
-        return request_limits(self.model.capabilities, lesson, self._recorder.number)
+        limits = self._limits_of_models.get(id(self.model)) if lesson is None else None
+        if limits is None:
+            limits = request_limits(self.model.capabilities, lesson, self._recorder.number)
+            if lesson is None:  # two calls a round are spared, as most models have no lesson
+                self._limits_of_models[id(self.model)] = limits
+        return limits
 
     @property
     def _room(self) -> int:
@@ -423,7 +429,7 @@ class Context:
 
     async def _open_round(self, iteration: Iteration) -> bool:
         timeline, number = self._recorder.timeline, self._recorder.number
-        inputs, room = timeline.inputs_for(number), self._room
+        inputs, room = timeline.inputs_for(number), self._limits.room
         factor = self.view.state.factor_of(self.model.name)
         tail_room = tail_limit(room / factor)
         additions: dict[Rendering, _Additions] = {}

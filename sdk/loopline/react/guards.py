@@ -336,10 +336,11 @@ class CallChecker:
     def parse(self, call: ToolCalled) -> CheckedCall:
         """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
         try:
-            tool = self._find(call.tool)
+            tool = self._offer.tools.find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
-            return CheckedCall(call, error, Claim("read"), call.arguments)
+            refused = self._not_offered(call.tool) or error
+            return CheckedCall(call, refused, Claim("read"), call.arguments)
         guarded = self._guarded(call, tool.effect) if self._guards.guards else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
@@ -374,12 +375,13 @@ class CallChecker:
                     f"{call.call_id} calls {call.tool}, whose schema version {own!r} of the bundle has changed"
                 )
 
-    def _find(self, name: str) -> Tool:
+    def _not_offered(self, name: str) -> ToolError | None:
+        """Return the error for a tool that the model may request, None for any other name."""
         tools = self._offer.tools
         requests = tools.get(REQUEST_TOOLS)
         if isinstance(requests, RequestTools) and requests.can_add(name) and name not in tools:
-            raise ToolError(f"{name} is not offered yet: bring it in with {REQUEST_TOOLS}")
-        return tools.find(name)
+            return ToolError(f"{name} is not offered yet: bring it in with {REQUEST_TOOLS}")
+        return None
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
         """Return what the call excludes; for a tool that declares no effect an option decides."""

@@ -181,7 +181,8 @@ class Recorder:
             LeaseLost: another runner has taken the conversation over.
         """
         async with self._order:
-            self._check_not_handed_over()
+            if self._is_handed_over:
+                raise self._handed_over()
             if self.turn.exit is not None:
                 raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded")
             appended = self._log.append(
@@ -280,7 +281,8 @@ class Recorder:
         Raises:
             LeaseLost: another runner has taken it over.
         """
-        self._check_not_handed_over()
+        if self._is_handed_over:
+            raise self._handed_over()
         if not await self._log.holds(self.conversation, self._term):
             raise LeaseLost(
                 f"term {self._term} is over: another runner has the conversation, nothing is begun"
@@ -289,7 +291,8 @@ class Recorder:
     async def _append(
         self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool
     ) -> Sequence[Block]:
-        self._check_not_handed_over()
+        if self._is_handed_over:
+            raise self._handed_over()
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
@@ -311,9 +314,8 @@ class Recorder:
         self._take(blocks)
         return blocks[len(blocks) - len(new) :]
 
-    def _check_not_handed_over(self) -> None:
-        if self._is_handed_over:
-            raise LeaseLost(f"{turn_id(self.number)} is left to the next process")
+    def _handed_over(self) -> LeaseLost:
+        return LeaseLost(f"{turn_id(self.number)} is left to the next process")
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header

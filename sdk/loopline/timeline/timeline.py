@@ -348,8 +348,11 @@ class Timeline:
                 self.checkpoint = body
             case Imported(confirmed=confirmed):
                 self._keep_inert(confirmed)
-            case ModelOverflowed() | Decision():
+            case ModelOverflowed():
                 self.overflows.take(block, body)
+            case Decision():
+                if self.overflows.by_model:
+                    self.overflows.take(block, body)
             case TurnHeader():
                 take_file(self.files, block)
                 self._keep_commits(body.knowledge_commits)
@@ -396,7 +399,7 @@ class Timeline:
 
     def _fold_round(self, block: Block, start: RoundStart) -> None:
         self.last_request = block
-        self.overflows.take(block, start)
+        self.overflows.estimate = start.tokens
         if start.shows == "context":
             self.last_round = start
         if start.system:

@@ -333,13 +333,13 @@ class OverflowLessons:
 
     def __init__(self) -> None:
         self.by_model: dict[str, OverflowLesson] = {}
-        self._estimate = 0
+        self.estimate = 0
 
     def take(self, block: Block, body: ModelOverflowed | RoundStart | Decision) -> None:
         """Fold one more block."""
         match body:
             case RoundStart(tokens=tokens):
-                self._estimate = tokens
+                self.estimate = tokens
             case ModelOverflowed(model=model):
                 self.by_model[model] = OverflowLesson(block.turn, block.seq, body)
             case Decision(model=model):
@@ -350,7 +350,7 @@ class OverflowLessons:
         """Forget the lesson if the request of the decision was larger than the lesson allows."""
         usage = decision.usage
         reported = usage.input_tokens + usage.output_tokens if usage.input_tokens else 0
-        if (reported or self._estimate) > (lesson.named or lesson.tokens):
+        if (reported or self.estimate) > (lesson.named or lesson.tokens):
             del self.by_model[lesson.model]
 
 

@@ -238,10 +238,13 @@ class Talk:
     def stop(self, step: Step) -> None:
         """End the active turn, and take back what waits behind it in the same process."""
         self.outcomes[step.label] = "stopped"
+        waits_here = step.sender in [self.homes[label] for label in self.waiting]
+        is_here = self.runner == step.sender or waits_here
         if self.active:
             self._finish(self.active, "stopped")
         for label, number in self.prompts.items():
-            if self.turns[number] == "queued":
+            is_own = self.homes[label] == step.sender or not is_here
+            if self.turns[number] == "queued" and is_own:
                 self._finish(number, "recalled")
                 self.outcomes[label], self.inputs[label] = f"turn_{number} stopped", "recalled"
 
