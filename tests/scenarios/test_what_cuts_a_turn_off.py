@@ -117,11 +117,7 @@ class Slow:
 
 async def test_the_deadline_cuts_off_the_choice_of_tools() -> None:
     model, clock = Slow(), FakeClock()
-    texts = [
-        f"w.{name}" for name in ("look", "write", "command", "big", "nothing", "fail", "crash")
-    ]
-    tools = [*texts, "w.count", "w.page", "w.find"]
-    bundle = workbench(tools=tools, select_tools=True, deadline_seconds=5)
+    bundle = workbench(tools=["w.*"], select_tools=True, deadline_seconds=5)
     async with at_work(model, bundle, clock=clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await model.asked.wait()
