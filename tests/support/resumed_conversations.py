@@ -206,7 +206,7 @@ async def run_script(
 
 
 def timeless(blocks: Sequence[Block]) -> list[tuple[int, int, int, int, int, Body]]:
-    """The blocks without the time they took."""
+    """The blocks without the time they took, and without the number of the harness that sent a message."""
     return [
         (block.seq, block.turn, block.round, block.n, block.term, _untimed(block.body))
         for block in blocks
@@ -217,5 +217,7 @@ def _untimed(body: Body) -> Body:
     match body:
         case ToolResult() | Exit():
             return structs.replace(body, elapsed_ms=0.0)
+        case UserPrompt():
+            return structs.replace(body, sender=None)
         case _:
             return body
