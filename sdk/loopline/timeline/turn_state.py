@@ -333,7 +333,7 @@ class OverflowLessons:
 
     def __init__(self) -> None:
         self.by_model: dict[str, OverflowLesson] = {}
-        self.estimate = 0
+        self.estimate: int = 0
 
     def take(self, block: Block, body: ModelOverflowed | RoundStart | Decision) -> None:
         """Fold one more block."""
