@@ -206,7 +206,7 @@ class SocketConnection(WSProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, UNLOCK: self._unlock}, _loop)
-        self.buffer = _CountedBuffer(_config(config).bodies)
+        self.buffer: _CountedBuffer = _CountedBuffer(_config(config).bodies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection, and what came of its last packet."""

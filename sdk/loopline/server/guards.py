@@ -106,7 +106,7 @@ class SocketEntry:
 
     def __init__(self, unlock: Callable[[], None] = lambda: None) -> None:
         """Begin with the limits; `unlock` takes away those of the connection itself."""
-        self.is_open = False
+        self.is_open: bool = False
         self._unlock = unlock
 
     def open(self) -> None:
