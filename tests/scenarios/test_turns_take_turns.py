@@ -54,17 +54,16 @@ async def waiting_at_the_lease(
     return await task
 
 
-async def test_a_resumed_turn_that_is_stopped_while_it_waits_is_a_result_and_never_runs() -> None:
+async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_stays_cut() -> None:
     log = MemoryLog(FakeClock())
     remaining_entry = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
     await log.append(ConversationKey(name="c"), [remaining_entry], seen=0)
-    async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
+    async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         talk = harness.conversation("c")
         async with log.lease(ConversationKey(name="c")):
             stopped = await waiting_at_the_lease(talk, talk.resume())
         assert (stopped.exit_reason, stopped.ok, stopped.turn_id) == ("stopped", False, "turn_1")
-        with pytest.raises(LooplineError, match="there is nothing to carry on"):
-            await talk.resume()
+        assert (await talk.resume()).answer == "Done."
 
 
 async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_results() -> None:
