@@ -25,8 +25,7 @@ from loopline.search import (
     Vector,
     WordEmbedder,
 )
-from loopline.server import app
-from loopline.server.bundle_host import SECONDS_BETWEEN_RECOVERIES
+from loopline.server import ServerSettings, app
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, ConversationSummary, MemoryLog, Notice
 from loopline.timeline.tasks import ThreadCache
@@ -268,6 +267,6 @@ async def test_a_server_whose_store_was_busy_when_it_began_resumes_cut_turns_lat
             if any(block.type == "react.exit" for block in await log.read(HERE)):
                 break
             await asyncio.sleep(0.01)
-            clock.advance(SECONDS_BETWEEN_RECOVERIES)
+            clock.advance(ServerSettings().recovery_seconds)
     assert log.has_failed
     assert [block.type for block in await log.read(HERE)][-1] == "react.exit"

@@ -34,6 +34,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.crashing_log import Crashed, CrashingLog
+from tests.support.playground import Playground
 from tests.support.playground import bundle as playground
 from tests.support.workbench import workbench
 
@@ -223,7 +224,7 @@ async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_gi
     log, reached, free = MemoryLog(), asyncio.Event(), asyncio.Event()
     await cut(log, "c")
 
-    class Slow(BaseWorkflow):
+    class Slow(Playground):
         async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
             reached.set()
             await free.wait()
@@ -232,7 +233,7 @@ async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_gi
     async with Harness.open(slow, store=log, model=ScriptedModel(["Mine."])) as owner:
         taking_up = asyncio.create_task(owner.carry_on())
         await reached.wait()
-        assert await carried_on(log) == [("c", "turn_1", "running")]
+        assert await carried_on(log, bundle=slow) == [("c", "turn_1", "running")]
         free.set()
         assert [result.status for result in await taking_up] == ["resumed"]
     assert await carried_on(log) == []

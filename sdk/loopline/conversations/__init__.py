@@ -11,6 +11,7 @@ from loopline.conversations.input_checks import InputChecks as InputChecks
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
 from loopline.conversations.interrupts import questions_of as questions_of
+from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.submission import Submission as Submission

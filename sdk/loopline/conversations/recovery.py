@@ -57,20 +57,28 @@ class _CutOffAgain(LooplineError):
     """The turn was resumed before, and its second runner is gone too."""
 
 
+LeftTurns = dict[ConversationKey, tuple[int, list[Recovery]]]
+"""The outcomes of conversations where nothing could be done, with the seq of the last block then."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoveries:
     """Resumes the unfinished turns of a harness's bundle in a store.
 
     With `unbegun_since` it also starts those of conversations that were active since, and where no bundle has begun a turn.
+    The conversations of `left` are not read again until they have a new block.
     """
 
     log: TimelineLog
     turns: Turns
+    left: LeftTurns
     on_outcome: Callable[[Recovery], None] | None
     unbegun_since: datetime | None = None
 
     async def carry_on(self, at_once: int) -> list[Recovery]:
         """Resume turn after turn, at most `at_once` at a time; return the outcomes in the order they became known.
+
+        Whoever listens to a conversation here is told which of its turns is not run, and why.
 
         Raises:
             LooplineError: `at_once` is below 1.
@@ -78,7 +86,10 @@ class Recoveries:
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
         outcomes: list[Recovery] = []
-        unfinished = iter([*await self.log.unfinished(), *await self._unbegun()])
+        summaries = [*await self.log.unfinished(), *await self._unbegun()]
+        for conversation in self.left.keys() - {summary.conversation for summary in summaries}:
+            del self.left[conversation]
+        unfinished = iter(summaries)
         workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
@@ -108,19 +119,35 @@ class Recoveries:
         self, unfinished: Iterator[ConversationSummary], outcomes: list[Recovery]
     ) -> None:
         for summary in unfinished:
-            turn_ids: set[str] = set()
+            head, left = self.left.get(summary.conversation, (-1, []))
+            if head == summary.head:
+                for known in left:
+                    self._tell(known, outcomes)
+                continue
+            found: list[Recovery] = []
             while outcome := await self._recover(summary.conversation, summary.turns):
-                if outcome.turn_id in turn_ids:
+                if outcome.turn_id in {known.turn_id for known in found}:
                     break
-                turn_ids.add(outcome.turn_id)
-                outcomes.append(outcome)
-                if self.on_outcome is not None:
-                    self.on_outcome(outcome)
+                found.append(outcome)
+                self._tell(outcome, outcomes)
+            if all(map(_lasts, found)):
+                self.left[summary.conversation] = (summary.head, found)
+
+    def _tell(self, outcome: Recovery, outcomes: list[Recovery]) -> None:
+        outcomes.append(outcome)
+        if outcome.status == "skipped":
+            self.turns.notify(
+                outcome.conversation, f"{outcome.turn_id} is not run here: {outcome.reason}"
+            )
+        if self.on_outcome is not None:
+            self.on_outcome(outcome)
 
     async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
         """Resume the oldest unfinished turn and return the outcome; None if there is none."""
         status: RecoveryStatus
         try:
+            if self.turns.is_requested(conversation):
+                raise ConflictError(f"conversation {conversation.name!r} is run here")
             timeline = await open_timeline(self.log, conversation)
             turn = _next_turn(timeline)
             if turn is None:
@@ -185,6 +212,11 @@ class Recoveries:
         return Recovery(
             conversation=conversation, turn_id=turn_id(number), status="resumed", result=outcome
         )
+
+
+def _lasts(outcome: Recovery) -> bool:
+    """Return whether the outcome is the same each time until the conversation has a new block."""
+    return outcome.status in ("waiting", "skipped") and outcome.reason != NEVER_STARTED
 
 
 def _next_turn(timeline: Timeline) -> Turn | None:

@@ -91,6 +91,12 @@ class Subscriptions:
             if not subscribers:
                 del self._subscribers[conversation]
 
+    def notify(self, conversation: ConversationKey, text: str) -> None:
+        """Tell the subscribers of a conversation what its next turn waits for."""
+        notice = Delta(type="progress", channel=QUEUE_CHANNEL, text=text)
+        for subscriber in tuple(self._subscribers.get(conversation, ())):
+            subscriber.receive(notice)
+
     def audience(
         self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None
     ) -> Audience:

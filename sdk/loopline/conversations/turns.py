@@ -294,6 +294,14 @@ class Turns:
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
 
+    def notify(self, conversation: ConversationKey, text: str) -> None:
+        """Tell the subscribers of a conversation why a turn does not go on."""
+        self._subscriptions.notify(conversation, text)
+
+    def is_requested(self, conversation: ConversationKey) -> bool:
+        """Return whether a turn of the conversation runs here, or waits to be run."""
+        return any(pending.request.conversation == conversation for pending in self._requests)
+
     def steer(self, conversation: ConversationKey, seq: int) -> None:
         """Tell the turn that runs here that the user has just steered it, by the block of that seq."""
         recorder = self._subscriptions.running.get(conversation)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -34,7 +34,14 @@ from loopline.bundle import (
     merged,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Conversation, InputChecks, Recoveries, Recovery, Turns
+from loopline.conversations import (
+    Conversation,
+    InputChecks,
+    LeftTurns,
+    Recoveries,
+    Recovery,
+    Turns,
+)
 from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
@@ -100,6 +107,7 @@ class _OpenHarness:
     lessons: LessonWriter | None
     checks: InputChecks
     readable_skills: Callable[[], Skills]
+    left_turns: LeftTurns = field(default_factory=LeftTurns)
 
 
 class OpenOptions(TypedDict, total=False):
@@ -460,8 +468,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> list[Recovery]:
         """Resume every turn of this bundle in the store that was cut off or never started.
 
-        Call it at the start of a process. A turn that another process runs stays there, so several processes may call
-        this at once. At most `at_once` turns run at a time; `on_outcome` is called with each outcome as soon as it is
+        Call it at the start of a process, and again for turns of processes that have died since. A turn that another process
+        runs stays there, so several processes may call this at once. At most `at_once` turns run at a time; `on_outcome` is called with each outcome as soon as it is
         known. A turn is resumed only once here: if it is cut off again, it is skipped, and `resume` can still continue
         it. A paused turn waits for its user. With `unbegun_since` it also starts the turns of conversations that
         were active since and where no bundle has begun one: pass it where no other bundle is asked.
@@ -473,6 +481,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         recoveries = Recoveries(
             log=opened.log,
             turns=opened.turns,
+            left=opened.left_turns,
             on_outcome=on_outcome,
             unbegun_since=unbegun_since,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
-from loopline.errors import BundleError, LooplineError, StoreError
+from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
 from loopline.react import TurnResult
@@ -52,12 +52,11 @@ from loopline.timeline import (
 BundleSource = str | Path | Bundle[Any]
 UNBEGUN = timedelta(days=1)
 """How far back a server looks for messages whose turn was never begun."""
-SECONDS_BETWEEN_RECOVERIES = 60.0
-"""A server whose store could not be read when it began looks again so much later for turns that were cut off."""
 WHOLE_BODIES = 4
 """So many bodies of the largest size may be in memory at once."""
 WAITING_SHARE = 0.75
 """The part of `drain_seconds` that a server waits for its turns; the rest is for closing."""
+_LeftTurns = dict[ConversationKey, dict[str, str]]
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
@@ -115,7 +114,7 @@ class BundleHost:
         self._sending = Counter[ConversationKey]()
         self._quotas = QuotaGate(settings.quotas, hosted.clock, lambda: self.log)
         self._admission = asyncio.Lock()
-        self._left_turns: dict[ConversationKey, dict[str, str]] = {}
+        self._left_turns: dict[str, _LeftTurns] = {}
         self._watches: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
@@ -245,29 +244,39 @@ class BundleHost:
         await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
+        """Resume the turns whose process is gone, when the server begins and every `recovery_seconds`."""
+        since = self.clock.now() - UNBEGUN
         while True:
+            looked, left = self.clock.now(), _LeftTurns()
             try:
                 # Whoever waits for one of these turns must not wait for others first.
                 await harness.carry_on(
                     at_once=self.settings.turns,
-                    on_outcome=partial(self._take_recovery, harness.bundle.id),
-                    unbegun_since=self.clock.now() - UNBEGUN if len(self._harnesses) == 1 else None,
+                    on_outcome=partial(self._take_recovery, harness.bundle.id, left),
+                    unbegun_since=since if len(self._harnesses) == 1 else None,
                 )
-                return
-            except StoreError as error:
-                logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
-                await self._pause(SECONDS_BETWEEN_RECOVERIES)
+                self._left_turns[harness.bundle.id] = left
+                since = looked - timedelta(seconds=self.settings.recovery_seconds)
             except LooplineError as error:
                 logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
-                return
+            except Exception:  # what is wrong may pass, and nobody waits for this task
+                logger.exception("cut turns of %s were not resumed", harness.bundle.id)
+            await self._pause(self.settings.recovery_seconds)
 
-    def _take_recovery(self, bundle_id: str, recovery: Recovery) -> None:
-        """Log the outcome, and keep why a turn was left that no bundle here runs."""
-        key, is_elsewhere = recovery.conversation, recovery.bundle in self._harnesses
-        logger.info("%s of %r: %s", recovery.turn_id, key.name, recovery.status)
-        is_elsewhere &= recovery.bundle != bundle_id
-        if recovery.status in ("skipped", "failed") and not is_elsewhere:
-            self._left_turns.setdefault(key, {})[recovery.turn_id] = recovery.reason
+    def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
+        """Keep why a turn was left that no bundle here runs, and log what is new."""
+        key, turn = recovery.conversation, recovery.turn_id
+        if recovery.status in ("skipped", "failed"):
+            if recovery.bundle != bundle_id and recovery.bundle in self._harnesses:
+                return
+            left.setdefault(key, {})[turn] = recovery.reason
+            known = self._left_turns.setdefault(bundle_id, {}).setdefault(key, {})
+            if known.get(turn) == recovery.reason:
+                return
+            known[turn] = recovery.reason
+        elif recovery.status != "resumed":
+            return
+        logger.info("%s of %r: %s %s", turn, key.name, recovery.status, recovery.reason)
 
     @property
     def is_open(self) -> bool:
@@ -383,8 +392,8 @@ class BundleHost:
         self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), place)
 
     def left_turns(self, key: ConversationKey) -> Mapping[str, str]:
-        """Return the turns of a conversation that were cut off and not resumed when the server began, with the reasons."""
-        return self._left_turns.get(key, {})
+        """Return the turns of a conversation that no bundle here runs, with the reasons."""
+        return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
     def is_running(self, key: ConversationKey) -> bool:
         """Return whether a turn of the conversation that was sent here has not ended."""

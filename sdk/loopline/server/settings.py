@@ -21,7 +21,8 @@ class ServerSettings:
     `body_bytes` limits the body of a request; files travel in base64, so it is more than a message may have.
     `listeners` and `turns` limit the event streams and the turns at one time, `user_listeners` the streams of one user where
     there is authentication, and `requests_per_minute` its requests.
-    A server that is told to end is gone after `drain_seconds`, three quarters of which it waits for its turns. `signing_key` signs the URLs of files, which are
+    A server that is told to end is gone after `drain_seconds`, three quarters of which it waits for its turns. Every `recovery_seconds` it looks for turns whose process is gone, resumes them,
+    and tells who listens which of them no bundle here runs. `signing_key` signs the URLs of files, which are
     valid for `url_seconds`; without one they are valid until the server ends. Those that workflows get, and all others that leave
     the server, begin with `public_url`; without one they are paths of this server. It signs approvals too, which are valid
     for `approval_seconds`. Pages of the `origins` may read answers in a browser. With `isolated_only` no bundle is served
@@ -38,6 +39,7 @@ class ServerSettings:
     requests_per_minute: int = 600
     keep_alive_seconds: float = 15.0
     drain_seconds: float = 20.0
+    recovery_seconds: float = 30.0
     signing_key: bytes = field(default=b"", repr=False)
     url_seconds: int = 900
     public_url: str = ""
@@ -54,7 +56,9 @@ class ServerSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check the public URL."""
+        """Check the public URL, and how often turns are looked for."""
+        if not self.recovery_seconds > 0:
+            raise LooplineError(f"recovery_seconds is {self.recovery_seconds}: it must be above 0")
         parts = urlsplit(self.public_url)
         is_plain = not (parts.query or parts.fragment or parts.username)
         if self.public_url and not (
