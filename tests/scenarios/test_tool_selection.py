@@ -70,7 +70,7 @@ async def test_six_of_ten_that_are_named_are_taken() -> None:
 
 async def test_pinned_tools_are_there_beside_the_six_and_not_in_the_catalogue() -> None:
     model = choosing(picks(3, 4, 5, 6, 7, 8, 9))
-    selection = await select_tools(model, specs(13), "?", pinned=["shop.t1", "shop.t2", "no.tool"])
+    selection = await select_tools(model, specs(15), "?", pinned=["shop.t1", "shop.t2", "no.tool"])
     assert selection.chosen == tuple(f"shop.t{n}" for n in range(1, 9))
     assert "shop.t2:" not in str(model.requests[0])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,13 +67,14 @@ async def check_tools(
         raise BundleError(*problems)
 
 
-def check_attributes(workflow: object) -> None:
-    """Check that no attribute of a workflow object is a misspelt setting that restricts its run.
+def check_attributes(workflow: object, known: Container[str]) -> None:
+    """Check that no attribute of a workflow object, beside the known ones, is a misspelt setting that restricts its run.
 
     Raises:
         BundleError: one is; the message names the right one.
     """
-    for name, near in misspelt_names(vars(workflow)):
+    own = {name: value for name, value in vars(workflow).items() if name not in known}
+    for name, near in misspelt_names(own):
         if near in RESTRICTING:
             place = f"{caller_location()}: {type(workflow).__name__}.{name}"
             raise BundleError(f"{place} means nothing, nearest is {near!r}")

@@ -117,6 +117,7 @@ Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
 NO_SERVER = "mcp_unavailable"
+_OWN_ATTRIBUTES = ("_run", "_told", "scratchpad")
 _FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
@@ -240,10 +241,11 @@ class BaseWorkflow(Generic[Deps]):
             instructions = services.instructions or self.instructions
         try:
             own_preset = named_preset(preset)
-            check_build_limits(limits, BaseWorkflow.build_react)
+            if limits:
+                check_build_limits(limits, BaseWorkflow.build_react)
         except LooplineError as error:
             raise ValueError(str(error)) from None
-        check_attributes(self)
+        check_attributes(self, _OWN_ATTRIBUTES)
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
@@ -459,9 +461,10 @@ class BaseWorkflow(Generic[Deps]):
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(named_tools(who, loop.child_tools))
         named = (*chain.from_iterable(allowed), *tool_patterns(guards))
-        await check_tools(
-            self._run.services, named, KnownTools(frozenset(bundle_tools)) | of_servers.known
-        )
+        if named:
+            await check_tools(
+                self._run.services, named, KnownTools(frozenset(bundle_tools)) | of_servers.known
+            )
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), self._run.services.deps)

@@ -467,6 +467,8 @@ class Turns:
         if not request.any_bundle:
             await order.check(timeline, turn)
         while (step := await order.next_step(timeline, number, inherited)) is not None:
+            if self._subscriptions.has(lease.conversation):
+                await self._subscriptions.catch_up(lease.conversation, timeline, number)
             match step:
                 case WaitForTurn():
                     return step

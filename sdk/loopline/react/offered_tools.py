@@ -141,10 +141,11 @@ class OfferedTools(Struct, frozen=True):
 
     async def defer_mcp_tools(self) -> None:
         """Leave the tools of MCP servers for `react.request_tools` if there are many tools; this is recorded."""
+        if len(self.tools) <= SELECT_ABOVE or self.recorder.turn.selected is not None:
+            return
         own_tools = [name for name in self.tools if not name.startswith(f"{MCP}.")]
         counted = [name for name in self.tools if not is_built_in(name)]
-        is_needed = len(counted) > SELECT_ABOVE and len(own_tools) < len(self.tools)
-        if self.recorder.turn.selected is None and is_needed:
+        if len(counted) > SELECT_ABOVE and len(own_tools) < len(self.tools):
             await self.recorder.record(ToolsSelected(names=tuple(own_tools), why=_DEFERRED))
 
     def _active_names(self) -> tuple[str, ...] | None:
