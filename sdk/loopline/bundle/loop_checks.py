@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from loopline.bundle.prepared_run import LOOP_TOOLS, Services
+from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, Services
 from loopline.bundle.workflow_names import RESTRICTING, misspelt_names
 from loopline.errors import BundleError, LooplineError
 from loopline.names import caller_location, nearest_name
@@ -52,13 +52,19 @@ def named_tools(
 
 
 async def check_tools(
-    services: Services, patterns: Sequence[ToolPattern], known: KnownTools
+    services: Services,
+    patterns: Sequence[ToolPattern],
+    tools: Iterable[str],
+    of_servers: McpTools,
 ) -> None:
-    """Check that each pattern matches a tool of the bundle or of the loop, offered or not; `known` are those of the loop.
+    """Check that each pattern matches a tool of the bundle or of the loop, which has `tools`, offered or not.
 
     Raises:
         BundleError: a pattern matches none; the message names the nearest.
     """
+    if not patterns:
+        return
+    known = KnownTools(frozenset(tools)) | of_servers.known
     unknown = KnownTools(LOOP_TOOLS | known.names).unknown(patterns)
     if not unknown:
         return

@@ -96,7 +96,6 @@ from loopline.tools import (
     FilteredSearch,
     HideTool,
     KnowledgeSearch,
-    KnownTools,
     MemorySearchTool,
     MemoryTool,
     PatchTool,
@@ -461,10 +460,7 @@ class BaseWorkflow(Generic[Deps]):
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(named_tools(who, loop.child_tools))
         named = (*chain.from_iterable(allowed), *tool_patterns(guards))
-        if named:
-            await check_tools(
-                self._run.services, named, KnownTools(frozenset(bundle_tools)) | of_servers.known
-            )
+        await check_tools(self._run.services, named, bundle_tools, of_servers)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), self._run.services.deps)
