@@ -250,7 +250,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "mcp",
-        "mcp_server:serve",
+        "mcp_server:mcp",
         "Serve a bundle to MCP clients: its tools, questions, skills.",
         (OWN, *ANSWERS),
     ),

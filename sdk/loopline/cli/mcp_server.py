@@ -16,10 +16,10 @@ from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError
 from loopline.harness import ServedBundle, http_address, model_or_call, serve_mcp
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
-async def serve(
+async def mcp(
     choices: Choices,
     screen: Screen,
     bundle: BundleArgument,
@@ -27,7 +27,7 @@ async def serve(
         int | None,
         typer.Option(min=1, max=65_535, help="Serve over HTTP at /mcp of this port, not stdio."),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on, with --port.")] = HOST,
+    host: Annotated[str, typer.Option(help="The address to listen on, with --port.")] = LOOPBACK,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="Another name that clients reach it by, such as that of a proxy."),

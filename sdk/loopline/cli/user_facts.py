@@ -24,7 +24,7 @@ async def list_facts(choices: Choices, screen: Screen) -> int:
     async with open_store(choices) as store:
         facts = await UserFacts(store.log).facts(_owner(choices))
     if choices.as_json:
-        screen.write_json([_document(fact) for fact in facts])
+        screen.write_json([_fact_document(fact) for fact in facts])
     for fact in () if choices.as_json else facts:
         where = "" if fact.scope == "user" else f"only in {fact.conversation}"
         by = "by the user" if fact.by_user else ""
@@ -70,7 +70,7 @@ def _owner(choices: Choices) -> Owner:
     )
 
 
-def _document(fact: UserFact) -> Json:
+def _fact_document(fact: UserFact) -> Json:
     return {
         "id": fact.fact_id,
         "text": fact.text,

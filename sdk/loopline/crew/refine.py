@@ -12,8 +12,8 @@ from loopline.crew.servants import REFINER
 from loopline.errors import LooplineError
 from loopline.models import Json
 
-MARKER = "[REFINE_DRAFT]"
-EXCLUDED = ("formatter", "deps", "refiner", "verifier")
+REFINE_MARKER = "[REFINE_DRAFT]"
+NOT_REFINED = ("formatter", "deps", "refiner", "verifier")
 MIN_BYTES = 200
 EPSILON_CHARACTERS = 50
 SAME = 0.99
@@ -27,7 +27,7 @@ LEAST_SHARED = 3
 _REVISED = re.compile(r"<revised>(.*?)(?:</revised>|\Z)", re.DOTALL | re.IGNORECASE)
 _CRITIQUE = "<critique>"
 """A reply that criticises and rewrites nothing has this tag alone."""
-_WORD = re.compile(r"\w+")
+_ANY_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Refine:
 
     max_passes: int = 1
     min_bytes: int = MIN_BYTES
-    excluded: tuple[str, ...] = EXCLUDED
+    excluded: tuple[str, ...] = NOT_REFINED
     epsilon: int = EPSILON_CHARACTERS
     convergence: bool = True
     embeddings: bool = False
@@ -85,7 +85,7 @@ class Refine:
 
     async def _revised(self, run: HookedRun, draft: str) -> str:
         """Return the rewritten text; an empty one if there is none, or nothing is to change."""
-        task = f"{MARKER}\nTask: {run.call.task}\n\nDraft:\n{draft}"
+        task = f"{REFINE_MARKER}\nTask: {run.call.task}\n\nDraft:\n{draft}"
         try:
             reply = await run.dispatch(AgentCall(agent=REFINER, task=task))
         except LooplineError:
@@ -129,5 +129,5 @@ def differing(before: str, after: str) -> int:
 
 def similarity(before: str, after: str) -> float:
     """Return the share of words that both texts have, of those that either has."""
-    first, second = set(_WORD.findall(before.lower())), set(_WORD.findall(after.lower()))
+    first, second = set(_ANY_WORD.findall(before.lower())), set(_ANY_WORD.findall(after.lower()))
     return len(first & second) / len(first | second) if first | second else 1.0

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from loopline.crew.dispatcher import AgentResult
 from loopline.crew.pipeline import HookedRun, NewCall, PostOutcome, PreOutcome
-from loopline.crew.verify import EXCLUDED, tag
+from loopline.crew.verify import NOT_VERIFIED, tag
 from loopline.models import Prompt, Reply, UserMessage, one_line, well_formed
 from loopline.timeline import Lesson, LessonTrigger, ReflectionDue, TurnResult
 
@@ -49,7 +49,7 @@ class Reflexion:
     on_error: bool = True
     on_discrepancy: bool = True
     on_low_quality: bool = False
-    excluded: tuple[str, ...] = EXCLUDED
+    excluded: tuple[str, ...] = NOT_VERIFIED
     model: str = "fast"
     recalled: int = 3
     workers: int = 2

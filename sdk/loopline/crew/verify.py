@@ -12,8 +12,8 @@ from loopline.crew.pipeline import HookedRun, PostOutcome, with_notes
 from loopline.crew.servants import ANSWERER, VERIFIER
 from loopline.errors import LooplineError
 
-MARKER = "[VERIFY_ANSWER]"
-EXCLUDED = ("formatter", "deps", "refiner", "verifier", "shell")
+VERIFY_MARKER = "[VERIFY_ANSWER]"
+NOT_VERIFIED = ("formatter", "deps", "refiner", "verifier", "shell")
 QUESTIONS = 3
 SAID_CHARACTERS = 200
 
@@ -30,7 +30,7 @@ class Verify:
 
     questions: int = QUESTIONS
     rewrite: bool = False
-    excluded: tuple[str, ...] = EXCLUDED
+    excluded: tuple[str, ...] = NOT_VERIFIED
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
         """Return the result with what the check found."""
@@ -53,7 +53,7 @@ class Verify:
     async def _questions(self, run: HookedRun, draft: str) -> list[str]:
         """Return the questions whose answers would show that the draft is wrong."""
         task = (
-            f"{MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
+            f"{VERIFY_MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
             "answer rests on. Each must be clear to someone who has not read the answer. "
             f"Reply with <questions>, one a line, </questions>.\nTask: {run.call.task}\n\nAnswer:\n{draft}"
         )
@@ -65,7 +65,7 @@ class Verify:
         """Return the reply that compares the draft with the answers to the questions."""
         pairs = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in answered.items())
         task = (
-            f"{MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. If nothing in "
+            f"{VERIFY_MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. If nothing in "
             "them contradicts it, reply with <status>clean</status> and nothing else. Else reply with "
             "<status>discrepancy</status>, <discrepancies>, one a line, with what the answer says and what is right, "
             "</discrepancies> and <final>the corrected answer, whole</final>.\n"

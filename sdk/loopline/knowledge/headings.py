@@ -35,7 +35,7 @@ def _names(path: str, text: str) -> Iterator[str]:
     counts = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
-            for slug in _slugs(_without_closing_marks(line[match.end() :])):
+            for slug in _heading_slugs(_without_closing_marks(line[match.end() :])):
                 yield f"{slug}-{counts[slug]}" if counts[slug] else slug
                 counts[slug] += 1
         for pattern in (_NAMED, _OWN_NAME):
@@ -50,7 +50,7 @@ def _without_closing_marks(heading: str) -> str:
     return bare.rstrip(" \t") if not bare or bare.endswith((" ", "\t")) else text
 
 
-def _slugs(heading: str) -> set[str]:
+def _heading_slugs(heading: str) -> set[str]:
     """Return the names of a heading; those who print pages differ in what they make of spaces between signs."""
     plain = _MARKUP.sub(r"\1", _OWN_NAME.sub("", heading)).strip()
     slug = "".join(c for c in plain.lower() if c.isalnum() or c in " -_")

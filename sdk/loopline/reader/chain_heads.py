@@ -16,7 +16,7 @@ from loopline.reader.document_import import block_at, rows_of
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import START, Audit, Fault, Head, Link, audit, block_link
 
-VERSION = 1
+HEADS_VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -28,7 +28,7 @@ def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
     """Return the heads as JSON; with a key it has an HMAC-SHA256 of them."""
     rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
     signature: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
-    content = {"version": VERSION, "heads": rows, **signature}
+    content = {"version": HEADS_VERSION, "heads": rows, **signature}
     return json.dumps(content, ensure_ascii=False, indent=1)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 from loopline.timeline import citations
 
-_TOKEN = re.compile(r"\[(?=\[[ \t]*[Ss][ \t]*:)")
+_TOKEN_START = re.compile(r"\[(?=\[[ \t]*[Ss][ \t]*:)")
 _UNBOUND = re.compile(r"\[ (?=\[[ \t]*[Ss][ \t]*:)")
 
 
 def unbind(text: str) -> str:
     """Return the text with each citation token as plain text: `[[S:1]]` as `[ [S:1]]`."""
-    return _TOKEN.sub("[ ", text)
+    return _TOKEN_START.sub("[ ", text)
 
 
 def cited_numbers(text: str, newest: int) -> tuple[int, ...]:

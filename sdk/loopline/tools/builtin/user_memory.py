@@ -86,7 +86,7 @@ class MemoryTool(RerunnableTool):
     async def _written(
         self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
     ) -> MemoryFact:
-        text, scope = _text(arguments), _scope(arguments)
+        text, scope = _memory_text(arguments), _scope(arguments)
         for fact in facts:
             if _is_same(fact.text, text):
                 raise ToolError(f"this is remembered already, as {fact.fact_id}")
@@ -110,7 +110,7 @@ class MemoryTool(RerunnableTool):
         old = _named(arguments, facts)
         return MemoryFact(
             fact_id=old.fact_id,
-            text=_text(arguments),
+            text=_memory_text(arguments),
             scope=old.scope,
             refs=await _checked_refs(arguments, call),
             call_id=call.context.call_id,
@@ -142,7 +142,7 @@ def _is_same(first: str, second: str) -> bool:
     return " ".join(first.split()).casefold() == " ".join(second.split()).casefold()
 
 
-def _text(arguments: JsonObject) -> str:
+def _memory_text(arguments: JsonObject) -> str:
     try:
         return fact_text(text_argument(arguments, "text"))
     except LooplineError as error:
