@@ -78,6 +78,20 @@ async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Pat
         assert [result.status for result in await bodies(talk, ToolResult)] == ["stopped"]
 
 
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path) -> None:
+    """Who waits for the stopped turn may say something before the stop itself returns."""
+    desk = Desk()
+    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    async with at_work([Call("w.hang"), "Here."], workbench(desk), store=log) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await desk.hanging.wait()
+        stopping = asyncio.ensure_future(talk.stop())
+        assert (await turn).exit_reason == "stopped"
+        assert (await talk.say("on")).answer == "Here."
+        assert await stopping
+
+
 async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_it() -> None:
     log, desk = MemoryLog(FakeClock()), Desk()
     async with at_work([Call("w.ask")], workbench(desk), store=log) as talk:

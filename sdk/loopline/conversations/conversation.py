@@ -359,15 +359,16 @@ class Conversation(ConversationReader, Generic[T_co]):
         """Stop the turn that runs or is paused, in any process; return whether there was a turn to stop.
 
         Messages that wait behind it in this harness are taken back; if nothing runs or waits here, those of all processes.
-        The next turn continues from what this one left.
+        What is said after this call is not meant. The next turn continues from what this one left.
         """
-        was_run_here = await self._turns.stop(self.conversation)
+        was_run_here, head = await self._turns.stop(self.conversation)
         timeline = await open_timeline(self._log, self.conversation)
         own = self._turns.sender
         turns = [
             turn
             for turn in timeline.open_turns
-            if turn.header is not None or not was_run_here or sender_of(turn) == own
+            if (turn.header is not None or not was_run_here or sender_of(turn) == own)
+            and (turn.prompt is None or turn.prompt.seq <= head)
         ]
         for turn in turns:
             if turn.header is None and turn.prompt is not None:

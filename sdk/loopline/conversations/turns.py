@@ -344,9 +344,15 @@ class Turns:
         cached = self._cached.get(conversation)
         return cached.timeline.seq if cached else None
 
-    async def stop(self, conversation: ConversationKey) -> bool:
-        """Stop the running turn and the turns that wait for it in this process; return whether there were any."""
-        return await self._stop({conversation})
+    async def stop(self, conversation: ConversationKey) -> tuple[bool, int]:
+        """Stop the running turn and the turns that wait for it in this process.
+
+        Return whether there were any, and the seq of the last block then: later messages are not meant.
+        """
+        stopped = self._begin_to_stop({conversation})
+        summary = await self._log.find(conversation)
+        await _ended(stopped)
+        return bool(stopped), summary.head if summary else 0
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
         """Wait until nobody runs the turn that the user has stopped, and end it if it is still open."""
@@ -364,7 +370,9 @@ class Turns:
     async def close(self) -> None:
         """Stop every running turn; waiting turns stay pending."""
         self._closing = True
-        await self._stop({key for key, lock in self._queues.items() if lock.locked()})
+        await _ended(
+            self._begin_to_stop({key for key, lock in self._queues.items() if lock.locked()})
+        )
         await self._cancel(self._requests)
 
     async def hand_over(self) -> None:
@@ -386,19 +394,16 @@ class Turns:
     async def _cancel(self, requests: Sequence[_PendingRequest]) -> None:
         for pending in requests:
             pending.task.cancel()
-        if requests:
-            await asyncio.wait([pending.task for pending in requests])
+        await _ended(requests)
 
-    async def _stop(self, conversations: Container[ConversationKey]) -> bool:
-        """Stop the requests of these conversations here; return whether there were any."""
+    def _begin_to_stop(self, conversations: Container[ConversationKey]) -> list[_PendingRequest]:
+        """Begin to stop the requests of these conversations here, and return them."""
         stopped = [
             pending for pending in self._requests if pending.request.conversation in conversations
         ]
         for pending in stopped:
             _begin_to_stop(pending)
-        if stopped:
-            await asyncio.wait([pending.task for pending in stopped])
-        return bool(stopped)
+        return stopped
 
     async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
         """Take the lease and run the chosen turn; a sender who has to wait is told which turn it waits for.
@@ -659,6 +664,11 @@ def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
 def stopped_early(turn: str) -> TurnResult[Any]:
     """Return the result of a turn that was stopped before it began."""
     return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
+
+
+async def _ended(requests: Sequence[_PendingRequest]) -> None:
+    if requests:
+        await asyncio.wait([pending.task for pending in requests])
 
 
 def _begin_to_stop(pending: _PendingRequest) -> None:
