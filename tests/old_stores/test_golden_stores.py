@@ -18,7 +18,7 @@ from tests.doors.command import Loopline
 from tests.old_stores.every_body import omits, stored_fields
 from tests.old_stores.golden import GOLDEN, bundle, lay_out, read_all
 
-RENDERERS = {"41c5fb23": 7}
+RENDERERS = {"41c5fb23": 7, "c0a691ca": 8}
 """The version of the renderer at each commit: a newer one may render the prompts of a store in another way, and says so."""
 COMMITS = sorted(path.stem for path in GOLDEN.glob("*.sql"))
 

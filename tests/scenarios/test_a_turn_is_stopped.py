@@ -84,10 +84,13 @@ async def test_what_is_said_after_a_stop_is_answered(store: str, tmp_path: Path)
     desk = Desk()
     log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     async with at_work([Call("w.hang"), "Here."], workbench(desk), store=log) as talk:
-        turn = asyncio.ensure_future(talk.say("go"))
-        await desk.hanging.wait()
-        stopping = asyncio.ensure_future(talk.stop())
-        assert (await turn).exit_reason == "stopped"
+
+        async def stop() -> bool:
+            await desk.hanging.wait()
+            return await talk.stop()
+
+        stopping = asyncio.ensure_future(stop())
+        assert (await talk.say("go")).exit_reason == "stopped"
         assert (await talk.say("on")).answer == "Here."
         assert await stopping
 
