@@ -25,7 +25,7 @@
       - StoreFailed   the disk failed to write: open the store again once the disk works
       - StoreVersion  the store was written by a newer version of Loopline
       - ConflictError another writer came first, or the name is taken
-      - LeaseLost     another runner has taken this conversation over
+      - LeaseLost     another runner has taken this conversation over, or it was forgotten
 """
 
 from __future__ import annotations
@@ -174,4 +174,4 @@ class ConflictError(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another runner has taken this conversation over; this one must stop."""
+    """Another runner has taken this conversation over, or it was forgotten; this runner must stop."""

@@ -444,9 +444,14 @@ class Turns:
     async def _wait_for_change(
         self, conversation: ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
     ) -> None:
-        """Wait for a block behind `seen`; a harness that is to write one within `BEGIN_SECONDS` counts as absent then."""
+        """Wait for a block behind `seen`, or until the conversation is forgotten.
+
+        A harness that is to write a block and does not within `BEGIN_SECONDS` counts as absent.
+        """
         pause, waited = FIRST_LOOK_SECONDS, 0.0
         while not await self._log.read(conversation, after=seen, limit=1):
+            if await self._log.forgotten(conversation) is not None:
+                return
             if wait.sender is not None and waited >= BEGIN_SECONDS:
                 order.absent.add(wait.sender.harness)
                 return

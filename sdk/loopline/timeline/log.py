@@ -256,14 +256,18 @@ class TimelineLog(Protocol):
         ...
 
 
-def check_not_forgotten(conversation: ConversationKey, forgotten: datetime | None) -> None:
+def check_not_forgotten(
+    conversation: ConversationKey, forgotten: datetime | None, term: int | None = None
+) -> None:
     """Check that a conversation was not forgotten.
 
     Raises:
+        LeaseLost: it was, and the `term` of a runner is given.
         StoreError: it was.
     """
     if forgotten is not None:
-        raise StoreError(
+        error = StoreError if term is None else LeaseLost
+        raise error(
             f"conversation {conversation.name!r} was forgotten on {forgotten:%Y-%m-%d}: "
             "take another name"
         )

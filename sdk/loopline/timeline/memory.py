@@ -85,10 +85,10 @@ class MemoryLog:
             return await self.read(conversation, after=seen)
         now = self._clock.now()
         encoded = [encode_checked(entry.body) for entry in entries]
+        check_not_forgotten(conversation, self._forgotten.get(conversation), term)
         check_append(entries, term=term, newest=self._terms[conversation])
         stored = self._conversations.get(conversation)
         if stored is None:
-            check_not_forgotten(conversation, self._forgotten.get(conversation))
             stored = _StoredConversation(uid=self._clock.new_id(), title=title_of(entries))
             self._conversations[conversation] = stored
         if not key or key not in stored.keys:

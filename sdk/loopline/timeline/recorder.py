@@ -228,9 +228,12 @@ class Recorder:
     async def newest_steer_after(self, seq: int) -> int:
         """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`.
 
-        Answers that are not folded yet are given to the calls that ask.
+        Answers that are not folded yet are given to the calls that ask. If the conversation was forgotten, `on_stop` is
+        called: the turn is cancelled, and fails because its end cannot be recorded.
         """
         self._read_at = time.monotonic()
+        if self.on_stop is not None and await self._log.forgotten(self.conversation) is not None:
+            self.on_stop()
         after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop", "user.answer"]
         blocks = await self._log.read(self.conversation, after=after, types=types)
         self._pass_on(blocks)

@@ -265,8 +265,11 @@ class Talk:
             self.outcomes[step.label] = "refused"
             return
         self.outcomes[step.label], self.is_gone = "forgotten", True
+        for label, outcome in self.outcomes.items():
+            if outcome == "stopped":  # a stop waits until the turn has ended
+                self.outcomes[label] = "stopped|refused"
         for label in self.waiting:
-            self.outcomes[label] = "refused|failed|waits"
+            self.outcomes[label] = "failed" if label in self.takeovers else "refused"
         self.waiting.clear()
 
 
@@ -361,7 +364,7 @@ def _loosened(facts: Facts, steps: Sequence[Step]) -> Facts:
         labels = {step.label for step in steps}
         for name in [name for name in facts if name.startswith("sender ")]:
             if name.removeprefix("sender ") not in labels:  # who waits may hear of it in between
-                facts[name] += "|refused|failed"
+                facts[name] += "|refused"
     if "stop" in events:
         may_be = "taken|pending|recalled"
         facts |= {name: may_be for name in facts if name.startswith("input ")}

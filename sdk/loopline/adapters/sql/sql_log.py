@@ -286,7 +286,7 @@ class SqlLog:
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
-        return await self._read(partial(self._reader.forgotten, conversation=conversation))
+        return await self._read_little(partial(self._reader.forgotten, conversation=conversation))
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
         """Return the last seq of the append that used the key, or None."""

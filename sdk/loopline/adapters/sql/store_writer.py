@@ -402,8 +402,8 @@ class StoreWriter:
         A refusal changes nothing, so that the writes beside it are not affected.
         """
         state = self.states.current(connection, request.conversation)
+        check_not_forgotten(request.conversation, state.forgotten, request.term)
         check_append(request.entries, term=request.term, newest=state.term)
-        check_not_forgotten(request.conversation, state.forgotten)
         if request.at_head:
             check_head(seen=request.seen, head=state.head)
         if self._blobs is not None and request.large:
