@@ -234,9 +234,61 @@ def test_a_running_turn_is_stopped(client: httpx2.Client) -> None:
         events = sse_records(response)
         until(events, "react.tool.call")
         assert client.get(f"{HERE}/slow/status").json()["state"] == "in_progress"
-        assert client.request("DELETE", f"{HERE}/slow").status_code == 409
         assert client.post(f"{HERE}/slow/stop").json() == {"done": True}
         assert until(events, "react.exit")[-1][1] == "react.exit"
+
+
+def wait_for_prompts(client: httpx2.Client, talk: str, count: int) -> None:
+    """Wait until `count` messages are stored."""
+    with client.stream("GET", f"{HERE}/{talk}/events") as response:
+        records = sse_records(response)
+        for _ in range(count):
+            until(records, "user.prompt")
+
+
+def stream_message(client: httpx2.Client, talk: str, text: str) -> list[str]:
+    """Send a message, and return the names of all events of its stream."""
+    place, message = f"{HERE}/{talk}/messages", {"text": text}
+    with client.stream("POST", place, json=message, headers=STREAM) as response:
+        return [name for _, name, _ in sse_records(response)]
+
+
+@pytest.mark.parametrize("tool", ["wait", "book"])
+def test_a_conversation_is_deleted_while_a_turn_runs_or_is_paused_and_others_wait(
+    client: httpx2.Client, tool: str
+) -> None:
+    talk = f"deleted-{tool}"
+    say(client, talk, "call shop.wait name=1", background=True)
+    with ThreadPoolExecutor(3) as pool:
+        sent = [pool.submit(say, client, talk, f"call shop.{tool} name=30")]
+        wait_for_prompts(client, talk, 2)
+        sent.append(pool.submit(say, client, talk, "next"))
+        streamed = pool.submit(stream_message, client, talk, "next")
+        wait_for_prompts(client, talk, 4)
+        with client.stream("GET", f"{HERE}/{talk}/events") as response:
+            records = sse_records(response)
+            until(records, "react.exit")
+            until(records, "react.tool.call" if tool == "wait" else "react.tool.pending")
+            deleted = client.delete(f"{HERE}/{talk}")
+        assert (deleted.status_code, deleted.json()["deleted_messages"]) == (200, 5)
+        refused = [answer.result(1) for answer in (sent if tool == "wait" else sent[1:])]
+        assert {answer.status_code for answer in refused} == {409}
+        assert all("was forgotten" in answer.json()["detail"] for answer in refused)
+        assert streamed.result(1)[0] == "user.prompt"  # the stream has ended
+    assert client.get(f"{HERE}/{talk}/status").status_code == 404
+    assert say(client, talk, "again").status_code == 409
+
+
+def test_a_stream_that_waits_for_a_turn_ends_when_the_conversation_is_deleted(
+    client: httpx2.Client,
+) -> None:
+    say(client, "resumed", "call shop.wait name=30", background=True)
+    with client.stream("GET", f"{HERE}/resumed/events") as response:
+        until(sse_records(response), "react.tool.call")
+    place, body = f"{HERE}/resumed/answers", JsonObject(values={})
+    with client.stream("POST", place, json=body, headers=STREAM) as response:
+        assert client.delete(f"{HERE}/resumed").status_code == 200
+        assert list(sse_records(response))  # all of it came: a broken stream raises
 
 
 def test_a_busy_conversation_refuses_queues_or_takes_a_message(client: httpx2.Client) -> None:

@@ -59,6 +59,7 @@ from loopline.timeline import (
     turn_id,
     turn_number,
 )
+from loopline.timeline.log import check_not_forgotten
 from loopline.timeline.tasks import finish
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -577,6 +578,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         try:
             return await self._turns.run(request)
         except StoppedInQueue:
+            check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
             timeline = await open_timeline(self._log, self.conversation)
             return stopped_early(turn_id(number or max(timeline.turns)))
 

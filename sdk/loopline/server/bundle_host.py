@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import ChainMap, Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -54,6 +54,8 @@ UNBEGUN = timedelta(days=1)
 """How far back a server looks for messages whose turn was never begun."""
 WHOLE_BODIES = 4
 """So many bodies of the largest size may be in memory at once."""
+CANCEL_SECONDS = 5.0
+"""How long a deletion waits for the turns that it has cancelled."""
 WAITING_SHARE = 0.75
 """The part of `drain_seconds` that a server waits for its turns; the rest is for closing."""
 _LeftTurns = dict[ConversationKey, dict[str, str]]
@@ -395,9 +397,15 @@ class BundleHost:
         """Return the turns of a conversation that no bundle here runs, with the reasons."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
-    def is_running(self, key: ConversationKey) -> bool:
-        """Return whether a turn of the conversation that was sent here has not ended."""
-        return key in self._running
+    async def cancel_turns(self, key: ConversationKey) -> None:
+        """Cancel the turns of a deleted conversation that run or wait here; wait for them up to `CANCEL_SECONDS`."""
+        talks = [
+            harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
+            for harness in self.harnesses
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await asyncio.gather(*(talk.stop() for talk in talks))
 
     @property
     def running_turns(self) -> int:

@@ -360,14 +360,13 @@ async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
 
 @router.delete("/{conversation}")
 async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
-    """Delete a conversation for good, with its files and child runs."""
+    """Delete a conversation for good, with its files and child runs, and cancel its turns."""
     summary = await _summary(host, key)
-    if host.is_running(key):
-        raise RequestProblem(HTTPStatus.CONFLICT, "a turn of the conversation runs: stop it first")
     said = await host.log.read(key, types=["user.prompt", "assistant.completion"])
     attached = await host.log.read(key, types=["user.attachment"])
     produced = await host.log.read(key, types=["file.added"])
     await host.log.forget(key)
+    await host.cancel_turns(key)
     await host.finish_forgetting()
     host.audit("delete", key)
     return DeleteAnswer(

@@ -260,8 +260,8 @@ class Talk:
                 self._finish(self.active, "interrupted")
 
     def forget(self, step: Step) -> None:
-        """Remove the conversation, unless a fork or a server's turn needs it."""
-        if self.forks or (self.door == "http" and (self.runner or self.waiting)):
+        """Remove the conversation, unless a fork needs it."""
+        if self.forks:
             self.outcomes[step.label] = "refused"
             return
         self.outcomes[step.label], self.is_gone = "forgotten", True
