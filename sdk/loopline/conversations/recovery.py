@@ -149,7 +149,7 @@ class Recoveries:
             if self.turns.is_requested(conversation):
                 raise ConflictError(f"conversation {conversation.name!r} is run here")
             timeline = await open_timeline(self.log, conversation)
-            turn = _next_turn(timeline)
+            turn = timeline.next_turn
             if turn is None:
                 return None
             number = turn.number
@@ -188,7 +188,7 @@ class Recoveries:
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
             """Return the turn, if it is still unfinished now that the conversation is leased."""
-            turn = _next_turn(timeline)
+            turn = timeline.next_turn
             if (
                 turn is None
                 or turn.number != number
@@ -217,9 +217,3 @@ class Recoveries:
 def _lasts(outcome: Recovery) -> bool:
     """Return whether the outcome is the same each time until the conversation has a new block."""
     return outcome.status in ("waiting", "skipped") and outcome.reason != NEVER_STARTED
-
-
-def _next_turn(timeline: Timeline) -> Turn | None:
-    """Return the oldest turn to run; a paused turn that a later message ends is none."""
-    turns = (turn for turn in timeline.open_turns if not timeline.is_superseded(turn))
-    return next(turns, None)

@@ -23,14 +23,14 @@ def turn_to_resume(timeline: Timeline) -> int:
     Raises:
         LooplineError: there is none.
     """
-    waiting = [turn for turn in timeline.open_turns if not timeline.is_superseded(turn)]
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
-    if not waiting:
+    next_turn = timeline.next_turn
+    if next_turn is None:
         for turn in timeline.unfinished:
             check_confirmed(timeline, turn.number)
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
-    return waiting[0].number
+    return next_turn.number
 
 
 def check_known(timeline: Timeline) -> None:

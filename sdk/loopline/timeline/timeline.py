@@ -230,9 +230,16 @@ class Timeline:
             for block in self.pending.values()
         )
 
-    def is_superseded(self, turn: Turn) -> bool:
-        """Return whether the turn is paused, and a message that was sent after its question ends it."""
-        return turn.is_paused and self.has_later_message(turn)
+    @property
+    def next_turn(self) -> Turn | None:
+        """Return the oldest turn to resume, else the oldest to start; None if there is none.
+
+        A paused turn is passed over if a message was sent after its question, because that message ends the turn.
+        """
+        for turn in self.open_turns:
+            if not (turn.is_paused and self.has_later_message(turn)):
+                return turn
+        return None
 
     def prompts_after(self, turn: int) -> list[str]:
         """Return the refs of the prompts queued after that turn, oldest first."""
