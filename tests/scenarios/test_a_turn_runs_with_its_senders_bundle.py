@@ -13,11 +13,20 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, ask_before, tool
 from loopline.adapters.sql import SqlLog
 from loopline.bundle.load import load
-from loopline.conversations import Conversation
+from loopline.conversations import Conversation, HandedOver, Receipt
 from loopline.errors import WrongBundle
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ConversationKey, MemoryLog, TimelineLog, TurnHeader, UserPrompt
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    MemoryLog,
+    TimelineLog,
+    ToolCalled,
+    ToolResult,
+    TurnHeader,
+    UserPrompt,
+)
 from tests.support.crashing_log import Crashed, CrashingLog
 
 KEY = ConversationKey(name="c")
@@ -194,6 +203,95 @@ async def test_an_open_call_whose_tool_has_changed_waits(log: TimelineLog) -> No
     async with opened(tea("4"), log, ["Done."]) as later:
         assert (await later.conversation("c").resume()).answer == "Done."
     assert len(await log.read(KEY, types=["react.tool.start"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("bundle", "text"),
+    [
+        (tea("2", changed=True), "ordered 100 g of green"),
+        (Bundle(id="tea", version="2"), "no tool 'tea.order'"),
+    ],
+)
+async def test_a_person_may_run_an_open_call_although_its_tool_has_changed(
+    log: TimelineLog, bundle: Bundle, text: str
+) -> None:
+    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
+        await first.conversation("c").say("Order.")
+    async with opened(bundle, log, ["Done."]) as later:
+        result = await later.conversation("c").resume({"c1": True}, any_bundle=True)
+    assert (result.answer, result.exit_reason) == ("Done.", "complete")
+    [block] = await log.read(KEY, types=["react.tool.result"])
+    assert isinstance(block.body, ToolResult)
+    assert text in block.body.text
+
+
+def holding(version: str, seconds: float) -> Bundle:
+    """A version of a bundle whose tool takes some seconds."""
+
+    @tool(effect="read")
+    async def hold() -> str:
+        """Wait."""
+        await asyncio.sleep(seconds)
+        return "held"
+
+    return Bundle(id="tea", version=version, tools=[hold])
+
+
+async def hand_over(bundle: Bundle, log: TimelineLog) -> None:
+    """Begin a turn through the bundle, and hand it over while its call runs."""
+    async with opened(bundle, log, [Call("tea.hold")]) as harness:
+        talk = harness.conversation("c")
+        running = asyncio.ensure_future(talk.say("Wait."))
+        async for event in talk.listen():
+            if isinstance(event, Block) and isinstance(event.body, ToolCalled):
+                break
+        await harness.hand_over()
+        with pytest.raises(HandedOver):
+            await running
+
+
+async def test_a_turn_that_was_handed_over_is_taken_by_a_later_version(log: TimelineLog) -> None:
+    await hand_over(holding("1", 600), log)
+    async with opened(holding("2", 0), log, ["Done."]) as later:
+        (outcome,) = await later.carry_on()
+    assert (outcome.status, outcome.result and outcome.result.answer) == ("resumed", "Done.")
+    assert await versions(log) == ["1", "1", "2"]
+
+
+async def test_a_turn_that_was_handed_over_is_refused_by_an_earlier_version(
+    log: TimelineLog,
+) -> None:
+    async with opened(holding("1", 0), log):
+        pass  # the store has met it first
+    await hand_over(holding("2", 600), log)
+    head = len(await log.read(KEY))
+    async with opened(holding("1", 0), log, ["Done."]) as earlier:
+        with pytest.raises(WrongBundle, match="turn_1 needs version '2' of the bundle 'tea'"):
+            await earlier.conversation("c").resume()
+        (outcome,) = await earlier.carry_on()
+    assert (outcome.status, outcome.bundle) == ("skipped", "tea")
+    assert len(await log.read(KEY)) == head
+
+
+@pytest.mark.parametrize("bundle", [tea("2"), Bundle(id="other")])
+async def test_a_queued_message_whose_harness_is_gone_is_recalled_while_another_waits_for_it(
+    log: TimelineLog, bundle: Bundle
+) -> None:
+    crashing = CrashingLog(log)
+    async with opened(bundle, log, ["Here."]) as waiting:
+        talk = waiting.conversation("c")
+        async with opened(tea("1"), crashing) as sender:
+            crashing.left = 1
+            with pytest.raises(Crashed):
+                await sender.conversation("c").say("Order tea.")
+            submission = await talk.submit("And?")
+            await asyncio.sleep(0.1)
+            assert not submission.has_ended
+        async with asyncio.timeout(5):
+            assert await talk.recall(Receipt(1, 1))
+            result = await submission.result()
+    assert (result.answer, result.turn_id) == ("Here.", "turn_2")
+    assert {block.turn for block in await log.read(KEY, types=["turn.header"])} == {2}
 
 
 async def test_a_queued_message_of_an_absent_harness_is_passed_over_by_another_bundle(
