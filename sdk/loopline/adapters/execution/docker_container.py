@@ -203,14 +203,19 @@ async def _accepted(
     listener: socket.socket, daemon: DockerDaemon, container: str, folder: Path
 ) -> socket.socket:
     """Return the connection of the supervisor; one that ends before it connects has failed."""
-    loop, attempts = asyncio.get_running_loop(), int(START_SECONDS / _LOOK_SECONDS)
-    for _ in range(attempts):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
-                control, _ = await loop.sock_accept(listener)
+    attempts = int(START_SECONDS / _LOOK_SECONDS)
+    # One task for all looks: if a look cancelled it, a connection that it has just accepted would be lost.
+    accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
+    try:
+        for _ in range(attempts):
+            await asyncio.wait([accepting], timeout=_LOOK_SECONDS)
+            if accepting.done():
+                control, _ = accepting.result()
                 return control
-        if not await daemon.has_container(container):
-            break
+            if not await daemon.has_container(container):
+                break
+    finally:
+        accepting.cancel()
     log = folder / "supervisor.log"
     text = log.read_text("utf-8", "replace").strip()[-300:] if log.exists() else ""
     raise DaemonError(f"the supervisor's container did not start: {text or 'it said nothing'}")
