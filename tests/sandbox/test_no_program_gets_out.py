@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.execution.local import LocalSandbox
-from loopline.sandbox import Sandbox
+from loopline.sandbox import Execution, ProducedFile, ProgramEnd, Sandbox, Session
 from tests.bench.executions import execution, session
 from tests.support.escapes import (
     ATTEMPTS,
     ENDS,
     NAMES,
+    SECRET,
     Canaries,
     canaries,
     judge,
@@ -43,6 +44,22 @@ async def test_no_attempt_succeeds(isolated: Sandbox, watched: Canaries) -> None
 async def test_no_end_is_other_than_it_should_be(isolated: Sandbox, watched: Canaries) -> None:
     verdicts = await judge_all(isolated, list(ENDS), watched)
     assert [verdict for verdict in verdicts if verdict.escaped] == []
+
+
+class LeakingSandbox(LocalSandbox):
+    """A sandbox whose programs leave the secret of the host in a file."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._file = ProducedFile(name=name, data=SECRET.encode())
+
+    async def run(self, execution: Execution, session: Session) -> ProgramEnd:
+        return ProgramEnd(isolation="none", user_out="STOPPED", files=[self._file])
+
+
+@pytest.mark.parametrize("name", ["outputs/a", "outputs/other", "files/other"])
+async def test_a_secret_in_a_stored_file_counts_as_an_escape(watched: Canaries, name: str) -> None:
+    assert (await judge(LeakingSandbox(name), "a zip bomb", watched)).escaped
 
 
 async def test_a_program_changes_no_priority_but_its_own(isolated: Sandbox) -> None:

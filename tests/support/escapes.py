@@ -335,9 +335,10 @@ async def judge(sandbox: Sandbox, name: str, watched: Canaries) -> Verdict:
 
 def _escaped(result: ExecutionResult, codes: Sequence[str]) -> bool:
     code = result.failure.code if result.failure else ""
-    taken = any(SECRET.encode() in (item.data or b"") for item in result.made)
+    stored = [file.data for file in (*result.items, *result.others) if file.data is not None]
+    taken = any(SECRET.encode() in data for data in stored)
     printed = "ESCAPED" in result.user_out_tail or SECRET in result.report_text
-    silent = codes == [""] and not result.end.user_out and not result.made
+    silent = codes == [""] and not result.end.user_out and not stored
     unexpected = code not in codes and not (code == "missing_output_files" and codes == [""])
     return taken or printed or (silent and code == "") or unexpected
 
@@ -347,7 +348,7 @@ def _stopped_by(result: ExecutionResult) -> str:
     if last.startswith("STOPPED"):
         return last.removeprefix("STOPPED ")
     if result.failure is None:
-        return "only what the contract names is taken"
+        return "it may: files below the roots of the contract are stored or reported"
     detail = "" if result.failure.managed else f": {result.failure.message[:60]}"
     return f"{result.failure.code}{detail}"
 
