@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 from tests.bench.attacks import measurements
 from tests.bench.attacks.attempts import try_again
+from tests.bench.attacks.bodies import fill_memory
 from tests.bench.attacks.disks import fill_disks
 from tests.bench.attacks.documents import tamper
 from tests.bench.attacks.kills import kill_runners
@@ -26,7 +27,7 @@ from tests.bench.attacks.outcome import Outcome
 from tests.bench.attacks.processes import crowd
 
 JOBS = 2
-PARTS = ("measured", "tried", "kills", "processes", "disks", "documents")
+PARTS = ("measured", "bodies", "tried", "kills", "processes", "disks", "documents")
 SMALL = {"kills": 10, "seconds": 15, "full_disks": 2, "documents": 500}
 FULL = {"kills": 250, "seconds": 300, "full_disks": 12, "documents": 19_200}
 
@@ -44,6 +45,8 @@ def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
     match part:
         case "measured":
             return measure()
+        case "bodies":
+            return [fill_memory()]
         case "tried":
             return try_again(JOBS)
         case "kills":
