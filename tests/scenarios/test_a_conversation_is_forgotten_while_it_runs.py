@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
-from loopline import Harness
+from loopline import Harness, TurnResult
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
@@ -29,8 +29,8 @@ class Table:
     """A scene with a harness that runs turns, a second harness beside it, and the log by which somebody forgets."""
 
     scene: Scene
-    talk: Conversation[Any]
-    beside: Conversation[Any]
+    talk: Conversation[None]
+    beside: Conversation[None]
     other_log: TimelineLog
 
     async def until_at(self, place: str) -> None:
@@ -68,16 +68,15 @@ async def open_table(place: Place, folder: Path) -> AsyncGenerator[Table, None]:
         other = log
         if place == "another file handle":
             other = await stack.enter_async_context(await SqlLog.open(url))
-        talks = [
-            (
-                await stack.enter_async_context(
-                    Harness.open(scene.bundle(), store=each, model=GatedModel(scene))
-                )
-            ).conversation(TALK)
+        first, second = [
+            await stack.enter_async_context(
+                Harness.open(scene.bundle(), store=each, model=GatedModel(scene))
+            )
             for each in (log, other)
         ]
-        stack.enter_context(talks[0].subscribed(lambda _event: None))  # somebody can answer
-        yield Table(scene, *talks, other)
+        talk = first.conversation(TALK)
+        stack.enter_context(talk.subscribed(lambda _event: None))  # somebody can answer
+        yield Table(scene, talk, second.conversation(TALK), other)
 
 
 async def ends_with_an_error(*waiting: Awaitable[object]) -> None:
@@ -102,7 +101,7 @@ async def test_the_turn_and_who_waits_for_it_end(
 ) -> None:
     if gate is not None:
         table.scene.close(gate)
-    senders: list[Callable[[], Awaitable[object]]] = [
+    senders: list[Callable[[], Coroutine[None, None, TurnResult[None]]]] = [
         lambda: table.talk.say("next"),
         lambda: table.beside.say("next"),
         table.talk.resume,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import tracemalloc
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -32,7 +34,9 @@ from tests.support.live_server import SHOP, serving
 
 ANN = Principal(tenant="acme", project="tea", user="ann")
 HERE = "/conversations/acme/tea/c1"
-LARGE = 33 * 1024 * 1024
+MB = 1024 * 1024
+LARGE = 33 * MB
+REFUSED = 8
 PIECE = 64 * 1024
 ROUTES = [
     f"{HERE}/messages",
@@ -261,3 +265,28 @@ def test_a_polling_socket_that_does_not_authenticate_may_send_little_and_is_ende
         assert client.post(place, content="4" * (FIRST_PACKET_BYTES + 1)).status_code == 413
         assert client.get(place).text == "1"
         assert client.post(place, content="40").status_code == 400
+
+
+async def test_a_body_that_is_not_json_leaves_memory_at_once(keys: tuple[ApiKeys, str]) -> None:
+    auth, key = keys
+    content = b" " * MB
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    async with (
+        opened(auth) as served,
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=served), base_url="http://localhost", headers=headers
+        ) as client,
+    ):
+        await client.post(f"{HERE}/messages", content=content)  # what is made only once
+        gc.collect()
+        gc.disable()  # it may run much later than this
+        tracemalloc.start()
+        try:
+            for _ in range(REFUSED):
+                answer = await client.post(f"{HERE}/messages", content=content)
+                assert answer.status_code == 422
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert left < REFUSED * MB // 2

@@ -335,7 +335,8 @@ async def judge(sandbox: Sandbox, name: str, watched: Canaries) -> Verdict:
 
 def _escaped(result: ExecutionResult, codes: Sequence[str]) -> bool:
     code = result.failure.code if result.failure else ""
-    stored = [file.data for file in (*result.items, *result.others) if file.data is not None]
+    files = [item.data for item in result.items] + [file.data for file in result.others]
+    stored = [data for data in files if data is not None]
     taken = any(SECRET.encode() in data for data in stored)
     printed = "ESCAPED" in result.user_out_tail or SECRET in result.report_text
     silent = codes == [""] and not result.end.user_out and not stored
