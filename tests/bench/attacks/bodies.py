@@ -85,7 +85,7 @@ def serving_with_keys(folder: Path) -> Generator[Server]:
 
 def _is_ready(port: int) -> bool:
     with suppress(httpx2.HTTPError):
-        return httpx2.get(f"http://127.0.0.1:{port}/ready").status_code == httpx2.codes.OK
+        return httpx2.get(f"http://127.0.0.1:{port}/ready").is_success
     return False
 
 
