@@ -258,7 +258,8 @@ def test_a_conversation_is_deleted_while_a_turn_runs_or_is_paused_and_others_wai
     client: httpx2.Client, tool: str
 ) -> None:
     talk = f"deleted-{tool}"
-    say(client, talk, "call shop.wait name=1", background=True)
+    # All are stored while the first turn runs: what is said after a question would end the paused turn.
+    say(client, talk, "call shop.wait name=4", background=True)
     with ThreadPoolExecutor(3) as pool:
         sent = [pool.submit(say, client, talk, f"call shop.{tool} name=30")]
         wait_for_prompts(client, talk, 2)
