@@ -146,13 +146,13 @@ class Recoveries:
         """Resume the oldest unfinished turn and return the outcome; None if there is none."""
         status: RecoveryStatus
         try:
-            if self.turns.is_requested(conversation):
-                raise ConflictError(f"conversation {conversation.name!r} is run here")
             timeline = await open_timeline(self.log, conversation)
             turn = timeline.next_turn
             if turn is None:
                 return None
             number = turn.number
+            if self.turns.is_requested(conversation):
+                raise ConflictError(f"conversation {conversation.name!r} is run here")
             outcome = await self._reason_to_leave(conversation, timeline, turn)
             return outcome or await self._resume(conversation, number)
         except _NothingToResume:
