@@ -326,6 +326,9 @@ def expected(state: State, steps: Sequence[Step], door: Door, unbegun: int) -> F
     talk = start(state, door, begins=not unbegun)
     for number, step in enumerate(steps):
         talk.apply(step)
+        is_stopped = any(before.event == "stop" for before in steps[:number])
+        if step.event == "takeover" and is_stopped and talk.outcomes[step.label] == "nothing":
+            talk.outcomes[step.label] = "nothing|running"  # its runner may still be ending it
         if number + 1 >= unbegun:
             talk.advance()
     talk.settle()
