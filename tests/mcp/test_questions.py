@@ -175,7 +175,7 @@ async def test_protocols_tell_what_a_running_call_asks(tmp_path: Path) -> None:
         assert '"callId":"c1"' in asked
 
 
-async def test_the_answer_to_an_open_question_is_not_the_result_of_a_cut_call(
+async def test_an_open_question_of_a_call_that_was_cut_off_takes_no_answer(
     tmp_path: Path,
 ) -> None:
     served = Served(tmp_path, in_memory=False)
@@ -191,7 +191,8 @@ async def test_the_answer_to_an_open_question_is_not_the_result_of_a_cut_call(
     await process.wait()
     async with Store.open(store) as elsewhere:
         talk = elsewhere.conversation("c1")
-        assert await talk.interrupts.answer("c1", {"kind": "green"})
+        with pytest.raises(LooplineError, match="nobody runs its turn"):
+            await talk.interrupts.answer("c1", {"kind": "green"})
     async with served.open(ScriptedModel([Say("Done.")])) as harness:
         again = harness.conversation("c1")
         assert (await again.resume()).answer == "Done."

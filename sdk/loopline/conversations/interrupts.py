@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loopline.errors import LooplineError
+from loopline.errors import ConflictError, LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.react import Child, ChildAnswer, check_answer, stored_limits
@@ -121,7 +121,7 @@ class InterruptQueue:
         Return whether this is the answer that it gets: another one may have come first.
 
         Raises:
-            LooplineError: no such call asks anything.
+            LooplineError: no such call asks anything, or nobody runs its turn any more.
         """
         body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
         encode_checked(body)
@@ -138,7 +138,19 @@ class InterruptQueue:
             call_ids = ", ".join(questions) or "none does"
             raise LooplineError(f"no running call {call_id!r} asks anything: {call_ids}")
 
+        if await self._is_left():
+            raise LooplineError(f"no running call {call_id!r} asks anything: nobody runs its turn")
         return await self._append_at_head(entries)
+
+    async def _is_left(self) -> bool:
+        """Return whether there is a turn that a runner began and left, as when its process died."""
+        if not (await open_timeline(self._log, self._conversation)).resumable:
+            return False
+        try:
+            async with self._log.lease(self._conversation, wait=False):
+                return True
+        except ConflictError:
+            return False
 
     async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> int:
         """Record the user's answers to calls of the paused turn, all or none; return the number of the turn.
