@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from sys import float_info
+from threading import Lock
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import MsgspecError, Struct, structs
@@ -44,6 +45,8 @@ _EXPONENT = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?<=\d)e(?=\d)', re.DOTA
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
 
 S = TypeVar("S", bound=Struct)
+
+_MAKING_DECODER = Lock()
 
 
 def encode(body: Body) -> tuple[str, int, str]:
@@ -133,7 +136,17 @@ def body_types() -> dict[str, type[Body]]:
 @cache
 def _reader(stored_type: str) -> Callable[[str | bytes], Body]:
     """Return what decodes a type, made when it is first met: most readers meet few types."""
-    return Decoder(body_types()[stored_type]).decode
+    return _decoder(body_types()[stored_type]).decode
+
+
+def _decoder(kind: type[S]) -> Decoder[S]:
+    """Return a decoder of a type.
+
+    msgspec keeps what it knows of each struct from the moment it begins to find it out. If another thread makes a decoder
+    meanwhile that has the same struct, it uses the half of it, and the process dies at the first decoding.
+    """
+    with _MAKING_DECODER:
+        return Decoder(kind)
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +164,7 @@ def _unknown(stored_type: str, version: int, stored: str | bytes) -> Unknown:
 
 @cache
 def _short_forms() -> Callable[[str | bytes], ShortStart]:
-    return Decoder(ShortStart).decode
+    return _decoder(ShortStart).decode
 
 
 def _read_short(stored: str | bytes) -> RoundStart:
@@ -398,6 +411,7 @@ def warm_codec() -> None:
     """Prepare the codec for every type, which takes a moment the first time; it blocks."""
     for name in body_types():
         _reader(name)
+    _short_forms()
     encode_checked(UserPrompt(text=""))
 
 
