@@ -56,7 +56,6 @@ from loopline.timeline import (
     UserSteer,
     UserStop,
     open_timeline,
-    turn_id,
     turn_number,
 )
 from loopline.timeline.log import check_not_forgotten
@@ -456,9 +455,9 @@ class Conversation(ConversationReader, Generic[T_co]):
             default=self._turns.output,
         )
         try:
-            return await self._turns.run(request)
+            return await self._run_or_queue(request, message, receipts)
         except ConflictError:
-            if message.when_busy == "reject" or wait:
+            if message.when_busy == "reject" or receipts:
                 raise
             joined = await self._join(message)
             late = structs.replace(
@@ -469,10 +468,29 @@ class Conversation(ConversationReader, Generic[T_co]):
             if not receipts:
                 receipts.append((await self._store(body, message))[0])
             await self.recall(receipts[0])
-            return stopped_early(receipts[0].turn_id)
+            return await self._turns.stopped_result(request, receipts[0].turn)
         except asyncio.CancelledError:
             await finish(asyncio.ensure_future(self._withdraw(receipts)))
             raise
+
+    async def _run_or_queue(
+        self, request: Request, message: Message, receipts: Sequence[Receipt]
+    ) -> TurnResult[Any]:
+        """Run the turn of a message; if the message had to be stored before it was known that it has to wait, it waits.
+
+        Such a message is the prompt of a turn already, so it cannot join another turn. With "reject" it is taken back.
+
+        Raises:
+            ConflictError: the conversation is busy, and the message is not stored, or was taken back.
+        """
+        try:
+            return await self._turns.run(request)
+        except ConflictError:
+            if request.wait or not receipts:
+                raise
+            if message.when_busy == "reject" and await self.recall(receipts[0]):
+                raise
+            return await self._turns.run(structs.replace(request, wait=True))
 
     def _prompt(self, message: Message) -> UserPrompt:
         """Return the prompt of a message.
@@ -530,15 +548,20 @@ class Conversation(ConversationReader, Generic[T_co]):
         return receipt, blocks
 
     async def _join(self, message: Message) -> TurnResult[Any] | None:
-        """Add the message to the running turn and return its result; None if it came too late."""
+        """Add the message to the running turn and return the result of the turn that took it; None if it came too late."""
         steers = message.when_busy == "steer"
         add = self.interrupts.steer if steers else self.interrupts.followup
         receipt = await add(message.text, message.files, key=message.key)
         if message.on_receipt is not None:
             message.on_receipt(receipt)
         reads = message.output or self._turns.output
-        outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
-        return None if await self.recall(receipt) else outcome
+        outcome = await self._turns.outcome(self.conversation, receipt.seq, reads)
+        if outcome is None:
+            if await self.recall(receipt):
+                return None
+            # A round has taken it meanwhile; if none has, somebody else has taken it back.
+            outcome = await self._turns.outcome(self.conversation, receipt.seq, reads)
+        return outcome or stopped_early(receipt.turn_id)
 
     async def _resume(self, resumption: Resumption) -> TurnResult[Any]:
         return await self._run_again(resumption, await self._answer(resumption))
@@ -562,9 +585,12 @@ class Conversation(ConversationReader, Generic[T_co]):
 
     async def _run_again(self, resumption: Resumption, number: int) -> TurnResult[Any]:
         """Run the turn of that number, or if it is 0 the one that is to be continued."""
+        chosen = number
 
         async def choose(timeline: Timeline) -> int:
-            return number or turn_to_continue(timeline)
+            nonlocal chosen
+            chosen = number or turn_to_continue(timeline)
+            return chosen
 
         request = Request(
             conversation=self.conversation,
@@ -580,7 +606,8 @@ class Conversation(ConversationReader, Generic[T_co]):
         except StoppedInQueue:
             check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
             timeline = await open_timeline(self._log, self.conversation)
-            return stopped_early(turn_id(number or max(timeline.turns)))
+            oldest = next((turn.number for turn in timeline.open_turns), max(timeline.turns))
+            return await self._turns.stopped_result(request, chosen or oldest)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]

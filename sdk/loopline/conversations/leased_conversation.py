@@ -80,9 +80,12 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         return recorder, sink
 
     async def interrupt(self, number: int) -> None:
-        """End a turn that a runner began and left, although cancelled meanwhile."""
+        """End a turn that a runner began and left, although cancelled meanwhile; as stopped if its user has stopped it."""
         recorder, _ = self.recorder(number)
-        await finish(self.end(recorder, "interrupted"))
+        if recorder.turn.stopped:
+            await self.stop(recorder)
+        else:
+            await finish(self.end(recorder, "interrupted"))
 
     async def stop(self, recorder: Recorder) -> None:
         """End a turn as stopped by its user, although cancelled meanwhile."""

@@ -84,7 +84,9 @@ class TurnOrder:
         """Return what becomes of an unfinished turn when another one is to begin."""
         seq, answers = turn.prompt.seq if turn.prompt else 0, unfinished_turn.new_answers
         is_first = unfinished_turn.asked_seq > seq or any(answered < seq for answered in answers)
-        if unfinished_turn.inert or not unfinished_turn.pending or not is_first:
+        if unfinished_turn.stopped or unfinished_turn.inert:
+            return EndTurn(unfinished_turn)
+        if not unfinished_turn.pending or not is_first:
             return EndTurn(unfinished_turn)
         if not answers:
             return WaitForTurn()

@@ -59,11 +59,13 @@ from loopline.reader import ConversationView, conversation_lookup
 from loopline.timeline import (
     NEW_TURN,
     Block,
+    BodyUnion,
     ConversationKey,
     ConversationSummary,
     Entry,
     ExitReason,
     Recorder,
+    RoundStart,
     Sender,
     Timeline,
     TimelineLog,
@@ -74,6 +76,7 @@ from loopline.timeline import (
     trimmed,
     turn_id,
 )
+from loopline.timeline.tasks import wait_until_done
 
 Choose = Callable[[Timeline], Awaitable[int]]
 """Chooses the turn to run, once the conversation is leased."""
@@ -87,6 +90,7 @@ BEGIN_SECONDS = 10.0
 KEPT_TIMELINES = 64
 """Timelines of the conversations run last, cached so that a turn reads only new blocks."""
 
+_STARTS = BodyUnion[RoundStart](RoundStart)
 _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
 
@@ -240,7 +244,7 @@ class Turns:
                 # A task that is cancelled before its first step has run nothing that could say so.
                 raise StoppedInQueue("the turn was stopped before it was begun") from None
             pending.task.cancel()
-            await asyncio.wait([pending.task])
+            await wait_until_done(pending.task)  # a steer and then a stop cancel a child run twice
             if not pending.task.cancelled():
                 pending.task.exception()  # it is in the log; the caller hears of its cancellation
             raise
@@ -319,17 +323,26 @@ class Turns:
         return recorder is not None and recorder.questions.answer(call_id, value)
 
     async def outcome(
-        self, conversation: ConversationKey, number: int, output: OutputType[Any] | None = None
-    ) -> TurnResult[Any]:
-        """Return the result of a turn that runs, here or in another process, once it is over or paused.
+        self, conversation: ConversationKey, seq: int, output: OutputType[Any] | None = None
+    ) -> TurnResult[Any] | None:
+        """Wait until no turn runs, here or in another process, and return the result of the turn that took an input.
+
+        `seq` is that of the input. The result is None if no round has taken the input.
 
         Raises:
-            BundleError: its bundle's code failed.
+            BundleError: the bundle's code failed in that turn.
         """
         self.check_outside(conversation)
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation):
             timeline = await open_timeline(self._log, conversation)
+            starts = await self._log.read(conversation, after=seq, types=[RoundStart.type])
+            takers = [block.turn for block, body in _STARTS.among(starts) if seq in body.takes]
+            if not takers and self._closing:
+                raise HandedOver
+            if not takers:
+                return None
+            number = takers[0]
             timeline = await reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.exit is None:
@@ -338,6 +351,26 @@ class Turns:
             reason: ExitReason = "paused" if turn.pending else "interrupted"
             return result(timeline, number, reason, output=output)
         return _ended_result(timeline, number, output)
+
+    async def stopped_result(self, request: Request, number: int) -> TurnResult[Any]:
+        """Return the result of a turn whose request was stopped while it waited.
+
+        Another request may have begun the turn meanwhile; its result is then the stored one, once its runner has ended it.
+
+        Raises:
+            BundleError: the bundle's code failed in that turn.
+        """
+        conversation = request.conversation
+        timeline = await open_timeline(self._log, conversation)
+        timeline = await reaching(self._log, conversation, timeline, number)
+        turn = timeline.turn(number)
+        if turn.header is not None and turn.exit is None and not self._closing:
+            queue = self._queues.setdefault(conversation, asyncio.Lock())
+            async with queue, self._log.lease(conversation):
+                timeline.extend(await self._log.read(conversation, after=timeline.seq))
+        if timeline.turn(number).exit is not None:
+            return _ended_result(timeline, number, request.answer_type)
+        return stopped_early(turn_id(number))
 
     def last_seq(self, conversation: ConversationKey) -> int | None:
         """Return the last seq of the conversation that was read here; None if it was not run here."""

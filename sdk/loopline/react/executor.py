@@ -323,7 +323,8 @@ class ToolExecutor:
         """Record a call that was cut off, or cancelled its own work; raise if the turn is being stopped."""
         call, task = parsed.call, asyncio.current_task()
         why = self._running[call.call_id].cause
-        if task is None or (task.uncancel() if why else task.cancelling()):
+        is_cancelled = task is None or (task.uncancel() if why else task.cancelling())
+        if is_cancelled or self._recorder.turn.stopped:
             raise asyncio.CancelledError
         if why is not None:
             is_started = call.call_id in self._recorder.turn.started or parsed.reads
@@ -355,6 +356,10 @@ class ToolExecutor:
                 # It may have been cut off while others were recorded before it.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
+            if (
+                self._recorder.turn.stopped
+            ):  # by a stop that was stored before the start of the call
+                raise asyncio.CancelledError
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
         proxied = ProxiedCalls(

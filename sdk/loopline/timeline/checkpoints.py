@@ -338,9 +338,13 @@ class History:
         return timeline if is_after_base else await self.full()
 
     async def _with(self, turn: int) -> Timeline:
-        """Return a timeline that holds that turn in full, from its header on."""
+        """Return a timeline that holds that turn in full.
+
+        A turn whose prompt was recalled may begin behind the checkpoint that does not carry the prompt.
+        """
         timeline, existing = self._timeline, self._timeline.turns.get(turn)
-        if not timeline.base.covers or (existing is not None and existing.header is not None):
+        is_held = existing is not None and None not in (existing.header, existing.prompt)
+        if not timeline.base.covers or is_held:
             return timeline
         if self._read.full is not None:
             return await self.full()

@@ -133,11 +133,17 @@ class Recorder:
         return await self.record_from(lambda _: bodies)
 
     async def record_at_head(self, *bodies: Body) -> bool:
-        """Record the bodies if the timeline has everything in the log, else fold what it lacks; return whether they were."""
+        """Record the bodies if the timeline has everything in the log, else fold what it lacks; return whether they were.
+
+        Raises:
+            CancelledError: what it lacked stops the turn.
+        """
         try:
             await self.record_from(lambda _: bodies, at_head=True)
         except HeadMoved:
             await self.catch_up()
+            if self.turn.stopped:
+                raise asyncio.CancelledError from None
             return False
         return True
 
