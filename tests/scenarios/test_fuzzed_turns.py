@@ -1,0 +1,127 @@
+"""A sample of the fuzzed turns of `python -m tests.bench.fuzzed_turns`, and proof that their check sees what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bench.fuzzed_turns import drive
+from tests.support.fuzzed_turns.check import Talk, World, check, read_world
+
+SEED, TURNS = 1, 60
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, whose check has found nothing."""
+    folder = tmp_path_factory.mktemp("lived")
+    report = drive(folder, SEED, TURNS)
+    assert report.wrong == []
+    assert report.counts["react.exit"] >= TURNS
+    return folder
+
+
+def test_a_sample_of_random_turns_of_two_processes_agrees_with_its_ledgers(lived: Path) -> None:
+    world = read_world(lived)
+    assert check(world) == []
+    assert sum(len(talk.requests) for talk in world.talks.values()) > TURNS
+
+
+def busiest(world: World) -> Talk:
+    """Return the conversation with most blocks."""
+    return max(world.talks.values(), key=lambda talk: len(talk.effects) * 1000 + len(talk.rows))
+
+
+def drop_result(talk: Talk) -> None:
+    ended = [row for row in talk.of("react.tool.result") if row.turn in talk.exits]
+    talk.rows.remove(ended[0])
+
+
+def repeat_exit(talk: Talk) -> None:
+    talk.rows.append(talk.of("react.exit")[0])
+
+
+def drop_exit(talk: Talk) -> None:
+    talk.rows.remove(talk.of("react.exit")[0])
+
+
+def repeat_effect(talk: Talk) -> None:
+    talk.effects.append(talk.effects[0])
+
+
+def start_late(talk: Talk) -> None:
+    talk.effects[0]["head"] = 1
+
+
+def lose_message(talk: Talk) -> None:
+    for line in talk.requests:
+        line["messages"] = [[role, [], ids] for role, _, ids in line["messages"]]
+
+
+def take_twice(talk: Talk) -> None:
+    first, second = [row for row in talk.of("react.round.start") if row.body.get("takes")][:2]
+    second.body["takes"] = first.body["takes"]
+
+
+def tell_otherwise(talk: Talk) -> None:
+    next(line for line in talk.told if line["action"] == "result")["answer"] = "something else"
+
+
+def acknowledge_falsely(talk: Talk) -> None:
+    line = next(line for line in talk.told if line["action"] == "user.prompt")
+    line["text"] = "never said"
+
+
+def unpair(talk: Talk) -> None:
+    talk.requests[0]["messages"].append(["assistant", [], ["c1"]])
+
+
+def grow(talk: Talk) -> None:
+    talk.requests[0]["size"] = 1_000_000
+
+
+def deny_afterwards(talk: Talk) -> None:
+    done = {line["call"] for line in talk.effects}
+    next(r for r in talk.of("react.tool.result") if r.body["call_id"] in done).body["status"] = (
+        "denied"
+    )
+
+
+PLANTED: dict[Callable[[Talk], None], str] = {
+    drop_result: "has no result",
+    repeat_exit: "has a second exit",
+    drop_exit: "has not ended",
+    repeat_effect: "took effect 2 times",
+    start_late: "before its start was stored",
+    lose_message: "is not in the request",
+    take_twice: "is taken by",
+    tell_otherwise: "is not what is stored",
+    acknowledge_falsely: "is not what is stored",
+    unpair: "a call without its result",
+    grow: "tokens for a window",
+    deny_afterwards: "was denied, and took effect",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_check_finds_what_is_planted(plant: Callable[[Talk], None], lived: Path) -> None:
+    world = read_world(lived)
+    plant(busiest(world))
+    assert any(PLANTED[plant] in problem for problem in check(world))
+
+
+def test_the_check_finds_a_block_that_is_missing_in_the_store(lived: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(lived, folder, ignore=shutil.ignore_patterns("*-locks"))
+    store = sqlite3.connect(folder / "store.db")
+    triggers = store.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        store.execute(f'DROP TRIGGER "{name}"')
+    store.execute("DELETE FROM blocks WHERE seq = 2")
+    store.commit()
+    store.close()
+    assert any("not contiguous" in problem for problem in check(read_world(folder)))
