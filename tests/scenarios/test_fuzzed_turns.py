@@ -21,7 +21,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lived")
     report = drive(folder, SEED, TURNS)
     assert report.wrong == []
-    assert report.counts["react.exit"] >= TURNS
+    assert report.counts["react.exit"] > TURNS // 2
     return folder
 
 

@@ -85,7 +85,8 @@ class MemoryLog:
             return await self.read(conversation, after=seen)
         now = self._clock.now()
         encoded = [encode_checked(entry.body) for entry in entries]
-        check_not_forgotten(conversation, self._forgotten.get(conversation), term)
+        if conversation in self._forgotten:
+            check_not_forgotten(conversation, self._forgotten[conversation], term)
         check_append(entries, term=term, newest=self._terms[conversation])
         stored = self._conversations.get(conversation)
         if stored is None:
