@@ -55,16 +55,19 @@ def start(
         return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
-def live(folder: Path, seed: int, name: str, turns: int, report: Report) -> None:
+def live(folder: Path, seed: int, name: str, turns: int, report: Report, *, kills: bool) -> None:
     """Run a worker to its end; when it asks for its death, kill it at some moment and begin it again."""
     draw, incarnation = random.Random(f"{seed}-{name}-kills"), 0
     while True:
         with start(folder, seed, name, incarnation, turns) as process:
             assert process.stdout is not None
-            is_killed = process.stdout.readline() != ""
-            if is_killed:
-                time.sleep(draw.uniform(0, 0.3))
-                process.kill()
+            is_killed = False
+            for _ in process.stdout:
+                if kills:
+                    is_killed = True
+                    time.sleep(draw.uniform(0, 0.3))
+                    process.kill()
+                    break
         if not is_killed:
             break
         incarnation += 1
@@ -74,18 +77,22 @@ def live(folder: Path, seed: int, name: str, turns: int, report: Report) -> None
         report.wrong.append(f"worker {name} ended with {process.returncode}: {errors[-3000:]}")
 
 
-def drive(folder: Path, seed: int, turns: int) -> Report:
-    """Run all workers, bring what they left to its end, and check it."""
+def drive(folder: Path, seed: int, turns: int, *, kills: bool = True) -> Report:
+    """Run all workers, killed now and then or not, bring what they left to its end, and check it."""
     report = Report()
     workers = [
-        threading.Thread(target=live, args=(folder, seed, f"{name}", turns // WORKERS, report))
+        threading.Thread(
+            target=live,
+            args=(folder, seed, f"{name}", turns // WORKERS, report),
+            kwargs={"kills": kills},
+        )
         for name in range(WORKERS)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    live(folder, seed, "end", 0, report)
+    live(folder, seed, "end", 0, report, kills=False)
     world = read_world(folder)
     report.wrong += check(world)
     report.counts += count(world)

@@ -163,7 +163,9 @@ def is_of_user(row: Row) -> bool:
 
 
 def check_ended(talk: Talk) -> Iterator[str]:
-    """In the end each turn has ended, waits for an answer, or was recalled before it began."""
+    """In the end each turn has ended, waits for an answer, or was recalled before it began; a fork may not have been run."""
+    if not any(row.own and row.term for row in talk.rows):
+        return
     for prompt in talk.of("user.prompt"):
         begun = any(row.turn == prompt.turn and row.type == "turn.header" for row in talk.rows)
         is_left = not prompt.own or (not begun and talk.is_recalled(prompt.seq))
@@ -232,7 +234,8 @@ def check_results(talk: Talk) -> Iterator[str]:
     for line in talk.told:
         if line["action"] == "result":
             turn = int(line["turn"].removeprefix("turn_"))
-            if line["text"] and prompts[line["text"]].turn != turn:
+            prompt = prompts.get(line["text"])
+            if line["text"] and (prompt is None or prompt.turn != turn):
                 yield f"{line['text'][:40]!r} got the result of {line['turn']}"
             end = talk.exits.get(turn)
             if line["exit_reason"] == "paused":
