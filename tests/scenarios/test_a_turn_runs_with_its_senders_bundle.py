@@ -274,24 +274,43 @@ async def test_a_turn_that_was_handed_over_is_refused_by_an_earlier_version(
 
 
 @pytest.mark.parametrize("bundle", [tea("2"), Bundle(id="other")])
-async def test_a_queued_message_whose_harness_is_gone_is_recalled_while_another_waits_for_it(
+async def test_a_queued_message_is_recalled_while_another_waits_for_its_harness(
     log: TimelineLog, bundle: Bundle
 ) -> None:
     crashing = CrashingLog(log)
-    async with opened(bundle, log, ["Here."]) as waiting:
+    async with opened(bundle, log, ["Here."]) as waiting, opened(tea("1"), crashing) as sender:
         talk = waiting.conversation("c")
-        async with opened(tea("1"), crashing) as sender:
-            crashing.left = 1
-            with pytest.raises(Crashed):
-                await sender.conversation("c").say("Order tea.")
-            submission = await talk.submit("And?")
-            await asyncio.sleep(0.1)
-            assert not submission.has_ended
+        crashing.left = 1
+        with pytest.raises(Crashed):
+            await sender.conversation("c").say("Order tea.")
+        submission = await talk.submit("And?")
+        await asyncio.sleep(0.1)
+        assert not submission.has_ended
         async with asyncio.timeout(5):
             assert await talk.recall(Receipt(1, 1))
             result = await submission.result()
     assert (result.answer, result.turn_id) == ("Here.", "turn_2")
     assert {block.turn for block in await log.read(KEY, types=["turn.header"])} == {2}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "turns"), [(Bundle(id="other"), {2}), (tea("1"), {1, 2})], ids=["other", "same"]
+)
+async def test_nobody_waits_for_a_harness_that_closes(
+    log: TimelineLog, bundle: Bundle, turns: set[int]
+) -> None:
+    crashing = CrashingLog(log)
+    async with opened(bundle, log, ["Here."] * len(turns)) as waiting:
+        async with opened(tea("1"), crashing) as sender:
+            crashing.left = 1
+            with pytest.raises(Crashed):
+                await sender.conversation("c").say("Order tea.")
+            submission = await waiting.conversation("c").submit("And?")
+            await asyncio.sleep(0.1)
+            assert not submission.has_ended
+        async with asyncio.timeout(5):
+            assert (await submission.result()).turn_id == "turn_2"
+    assert {block.turn for block in await log.read(KEY, types=["turn.header"])} == turns
 
 
 async def test_a_queued_message_of_an_absent_harness_is_passed_over_by_another_bundle(

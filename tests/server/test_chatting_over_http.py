@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -239,11 +240,9 @@ def test_a_running_turn_is_stopped(client: httpx2.Client) -> None:
 
 
 def wait_for_prompts(client: httpx2.Client, talk: str, count: int) -> None:
-    """Wait until `count` messages are stored."""
-    with client.stream("GET", f"{HERE}/{talk}/events") as response:
-        records = sse_records(response)
-        for _ in range(count):
-            until(records, "user.prompt")
+    """Wait until `count` messages are stored, of which a stream tells with the next event of the turn that runs."""
+    while client.get(f"{HERE}/{talk}/status").json()["meta"]["turns"] < count:
+        time.sleep(0.01)
 
 
 def stream_message(client: httpx2.Client, talk: str, text: str) -> list[str]:
@@ -259,7 +258,7 @@ def test_a_conversation_is_deleted_while_a_turn_runs_or_is_paused_and_others_wai
 ) -> None:
     talk = f"deleted-{tool}"
     # All are stored while the first turn runs: what is said after a question would end the paused turn.
-    say(client, talk, "call shop.wait name=4", background=True)
+    say(client, talk, "call shop.wait name=2", background=True)
     with ThreadPoolExecutor(3) as pool:
         sent = [pool.submit(say, client, talk, f"call shop.{tool} name=30")]
         wait_for_prompts(client, talk, 2)
@@ -290,6 +289,17 @@ def test_a_stream_that_waits_for_a_turn_ends_when_the_conversation_is_deleted(
     with client.stream("POST", place, json=body, headers=STREAM) as response:
         assert client.delete(f"{HERE}/resumed").status_code == 200
         assert list(sse_records(response))  # all of it came: a broken stream raises
+
+
+def test_who_listens_to_a_conversation_that_is_deleted_gets_to_the_end(
+    client: httpx2.Client,
+) -> None:
+    say(client, "heard", "tea")
+    with client.stream("GET", f"{HERE}/heard/events") as response:
+        records = sse_records(response)
+        until(records, "react.exit")
+        assert client.delete(f"{HERE}/heard").status_code == 200
+        assert list(records) == []
 
 
 def test_a_busy_conversation_refuses_queues_or_takes_a_message(client: httpx2.Client) -> None:

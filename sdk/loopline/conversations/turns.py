@@ -479,14 +479,17 @@ class Turns:
     ) -> None:
         """Wait for a block behind `seen`, or until the conversation is forgotten.
 
-        A harness that is to write a block and does not within `BEGIN_SECONDS` counts as absent.
+        A harness that is to write a block and does not within `BEGIN_SECONDS`, or has gone, counts as absent.
         """
         pause, waited = FIRST_LOOK_SECONDS, 0.0
         while not await self._log.read(conversation, after=seen, limit=1):
             if await self._log.forgotten(conversation) is not None:
                 return
-            if wait.sender is not None and waited >= BEGIN_SECONDS:
-                order.absent.add(wait.sender.harness)
+            sender = wait.sender
+            if sender is not None and (
+                waited >= BEGIN_SECONDS or not await self._log.is_present(sender)
+            ):
+                order.absent.add(sender.harness)
                 return
             # Not by the port's clock: the other process lives in the time of this machine.
             await asyncio.sleep(pause)

@@ -402,6 +402,12 @@ class Broadcasts:
             self._ending = asyncio.create_task(self._end_all())
         return broadcast
 
+    def end(self, conversation: ConversationKey) -> None:
+        """End the streams of a conversation that is gone."""
+        for (_, key), broadcast in self._open.items():
+            if key == conversation:
+                broadcast.close()
+
     async def _end_all(self) -> None:
         await self._draining.wait()
         for broadcast in self._open.values():

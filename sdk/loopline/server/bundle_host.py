@@ -397,8 +397,8 @@ class BundleHost:
         """Return the turns of a conversation that no bundle here runs, with the reasons."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
-    async def cancel_turns(self, key: ConversationKey) -> None:
-        """Cancel the turns of a deleted conversation that run or wait here; wait for them up to `CANCEL_SECONDS`."""
+    async def end_conversation(self, key: ConversationKey) -> None:
+        """End the streams of a deleted conversation, and its turns that run or wait here, up to `CANCEL_SECONDS`."""
         talks = [
             harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
             for harness in self.harnesses
@@ -406,6 +406,7 @@ class BundleHost:
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
                 await asyncio.gather(*(talk.stop() for talk in talks))
+        self.broadcasts.end(key)
 
     @property
     def running_turns(self) -> int:

@@ -366,7 +366,7 @@ async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
     attached = await host.log.read(key, types=["user.attachment"])
     produced = await host.log.read(key, types=["file.added"])
     await host.log.forget(key)
-    await host.cancel_turns(key)
+    await host.end_conversation(key)
     await host.finish_forgetting()
     host.audit("delete", key)
     return DeleteAnswer(
