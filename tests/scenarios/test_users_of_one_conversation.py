@@ -11,9 +11,9 @@ import pytest
 
 from loopline import Bundle, ConflictError, Harness, ToolContext, tool
 from loopline.conversations import WhenBusy
-from loopline.models import Prompt, Reply, TextDelta
+from loopline.models import Prompt, Reply, TextDelta, ToolMessage
 from loopline.refs import parse
-from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Line
 from loopline.timeline import (
     NEW_TURN,
@@ -312,3 +312,36 @@ async def test_a_prompt_that_was_recalled_before_a_checkpoint_is_read_though_its
         block = (await History(log, HERE, timeline).containing(ref)).find(ref)
         assert block is not None
         assert block.seq == seq
+
+
+@tool(effect="read")
+async def browse(context: ToolContext[Cut]) -> str:
+    """Read until it may end."""
+    context.deps.reads.set()
+    await context.deps.may_end.wait()
+    return "read"
+
+
+async def test_a_question_that_is_answered_while_other_calls_run_is_settled_before_the_next_request() -> (
+    None
+):
+    """The next round began without the answered call, whose result came behind it: the model was shown a call without one."""
+    cut, log = Cut(), MemoryLog(FakeClock())
+    bundle = Bundle(id="guide", version="1", tools=[which, browse])
+    model = ScriptedModel([Say("", Call("guide.which"), Call("guide.browse")), "Green it is."])
+    async with (
+        Harness.open(bundle, store=log, model=model, deps=cut) as here,
+        Harness.open(bundle, store=log, model=ScriptedModel([]), deps=cut) as there,
+    ):
+        saying = asyncio.ensure_future(here.conversation("c").say("Which tea?"))
+        await cut.reads.wait()
+        while not await log.read(HERE, types=["react.tool.pending"]):
+            await asyncio.sleep(0)
+        answering = asyncio.ensure_future(there.conversation("c").resume({"c1": "green"}))
+        while not await log.read(HERE, types=["user.answer"]):
+            await asyncio.sleep(0)
+        cut.may_end.set()
+        assert (await saying).answer == "Green it is."
+        assert (await answering).answer == "Green it is."
+    results = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert sorted(message.text.splitlines()[-1] for message in results) == ["green", "read"]

@@ -108,7 +108,7 @@ class React(Generic[T_co]):
             await self._context.open_quota()
             await self._executor.settle()
             recorder.answers += 1
-            end = self._paused() or recorded_end(recorder.turn, recorder.answers)
+            end = await self._pause() or recorded_end(recorder.turn, recorder.answers)
             if end is None and recorder.turn.tool_answer is None:
                 with suppress(
                     Interrupted
@@ -205,7 +205,7 @@ class React(Generic[T_co]):
             await self._executor.run_calls(numbered)
         else:
             await self._executor.skip(numbered, cause)
-        return self._paused()
+        return await self._pause()
 
     async def _apply_round_hooks(self, state: ReactStateV2) -> Stop | None:
         """Give the model the reminders of the round hooks; return the stop that ends the turn, if any."""
@@ -220,7 +220,10 @@ class React(Generic[T_co]):
                     pass
         return None
 
-    def _paused(self) -> LoopEnd | None:
+    async def _pause(self) -> LoopEnd | None:
+        """Return the pause of a turn whose calls wait for the user; calls that have been answered meanwhile run first."""
+        while self._recorder.turn.new_answers:
+            await self._executor.settle()
         return LoopEnd("paused") if self._recorder.turn.unanswered else None
 
     def _skip_cause(self) -> InterruptCause | None:
