@@ -322,6 +322,15 @@ async def browse(context: ToolContext[Cut]) -> str:
     return "read"
 
 
+async def stored(log: MemoryLog, kind: str) -> None:
+    """Wait until a block of that type is stored."""
+    for _ in range(10_000):
+        if await log.read(HERE, types=[kind]):
+            return
+        await asyncio.sleep(0)
+    pytest.fail(f"no {kind} is stored")
+
+
 async def test_a_question_that_is_answered_while_other_calls_run_is_settled_before_the_next_request() -> (
     None
 ):
@@ -335,11 +344,9 @@ async def test_a_question_that_is_answered_while_other_calls_run_is_settled_befo
     ):
         saying = asyncio.ensure_future(here.conversation("c").say("Which tea?"))
         await cut.reads.wait()
-        while not await log.read(HERE, types=["react.tool.pending"]):
-            await asyncio.sleep(0)
+        await stored(log, "react.tool.pending")
         answering = asyncio.ensure_future(there.conversation("c").resume({"c1": "green"}))
-        while not await log.read(HERE, types=["user.answer"]):
-            await asyncio.sleep(0)
+        await stored(log, "user.answer")
         cut.may_end.set()
         assert (await saying).answer == "Green it is."
         assert (await answering).answer == "Green it is."
