@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from loopline import Bundle, ConflictError, Harness, ToolContext, tool
 from loopline.conversations import WhenBusy
-from loopline.models import Prompt, Reply, TextDelta, ToolMessage
+from loopline.models import AssistantMessage, Prompt, Reply, TextDelta, ToolMessage
 from loopline.refs import parse
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Line
@@ -352,3 +353,28 @@ async def test_a_question_that_is_answered_while_other_calls_run_is_settled_befo
         assert (await answering).answer == "Green it is."
     results = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert sorted(message.text.splitlines()[-1] for message in results) == ["green", "read"]
+
+
+async def test_a_result_that_came_in_a_later_round_breaks_no_request() -> None:
+    """As a log has it that was written before answered calls were settled: the turns behind it failed."""
+    key = HERE
+    calls: list[Line] = [Say("", Call("guide.order"), Call("guide.order")), Call("guide.order")]
+    async with Harness.open(
+        GUIDE, store="memory:", model=ScriptedModel([*calls, "Ordered."])
+    ) as harness:
+        await harness.conversation("c").say("Order.")
+        blocks = [block for block in await harness.log.read(key) if block.type != "conv.checkpoint"]
+    late = next(b for b in blocks if isinstance(b.body, ToolResult) and b.body.call_id == "c2")
+    blocks.remove(late)
+    place = next(n for n, b in enumerate(blocks) if b.type == "react.tool.call" and b.round == 2)
+    blocks.insert(place + 1, structs.replace(late, round=2))
+    log = MemoryLog(FakeClock())
+    await log.restore(key, [structs.replace(b, seq=n) for n, b in enumerate(blocks, start=1)])
+    model = ScriptedModel(["Fine."])
+    async with Harness.open(GUIDE, store=log, model=model) as again:
+        assert (await again.conversation("c").say("And now?")).answer == "Fine."
+    (request,) = model.requests
+    called = [
+        c.call_id for m in request.messages if isinstance(m, AssistantMessage) for c in m.calls
+    ]
+    assert called == [m.call_id for m in request.messages if isinstance(m, ToolMessage)] == ["c3"]

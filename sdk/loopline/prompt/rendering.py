@@ -398,7 +398,9 @@ class Rendering:
             case ToolCalled():
                 current.calls.append((block, body))
             case ToolResult(call_id=call_id):
-                current.results[call_id] = (block, body)
+                # A log of before may have the result of a call of an earlier round here.
+                if any(call.call_id == call_id for _, call in current.calls):
+                    current.results[call_id] = (block, body)
             case Notes(text=text):
                 current.notes = self._notes_text(block, text)
         if len(current.calls) == len(current.results) == current.expected:
