@@ -118,7 +118,7 @@ class _Round(Struct):
 
     expected: int
     notes: str = ""
-    calls: list[tuple[Block, ToolCalled]] = []
+    calls: dict[str, tuple[Block, ToolCalled]] = {}
     results: dict[str, tuple[Block, ToolResult]] = {}
 
 
@@ -395,11 +395,10 @@ class Rendering:
         self, current: _Round, block: Block, body: Notes | ToolCalled | ToolResult
     ) -> None:
         match body:
-            case ToolCalled():
-                current.calls.append((block, body))
+            case ToolCalled(call_id=call_id):
+                current.calls[call_id] = (block, body)
             case ToolResult(call_id=call_id):
-                # A log of before may have the result of a call of an earlier round here.
-                if any(call.call_id == call_id for _, call in current.calls):
+                if call_id in current.calls:  # an old log may have that of an earlier round here
                     current.results[call_id] = (block, body)
             case Notes(text=text):
                 current.notes = self._notes_text(block, text)
@@ -408,7 +407,7 @@ class Rendering:
 
     def _close_round(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
-        refs = [block.ref for block, _ in current.calls]
+        refs = [block.ref for block, _ in current.calls.values()]
         calls = [
             ToolCall(
                 name=call.tool,
@@ -416,7 +415,7 @@ class Rendering:
                 call_id=call.call_id,
                 provider_id=call.provider_id,
             )
-            for ref, (block, call) in zip(refs, current.calls, strict=True)
+            for ref, (block, call) in zip(refs, current.calls.values(), strict=True)
         ]
         if self._echo is not None:
             calls = self._with_provider_ids(self._echo, calls)
@@ -424,7 +423,7 @@ class Rendering:
             self._positions.setdefault(ref, len(self.messages))
         message = self._with_echo(self._protocol.render_calls(current.notes, calls))
         self._add(message, refs[0])
-        for call, (_, call_body) in zip(calls, current.calls, strict=True):
+        for call, (_, call_body) in zip(calls, current.calls.values(), strict=True):
             block, result = current.results[call.call_id]
             ref = block.ref
             text = self._result_text(block, ref, result, call_body)

@@ -222,9 +222,10 @@ class React(Generic[T_co]):
 
     async def _pause(self) -> LoopEnd | None:
         """Return the pause of a turn whose calls wait for the user; calls that have been answered meanwhile run first."""
-        while self._recorder.turn.new_answers:
+        turn = self._recorder.turn
+        while turn.pending and turn.new_answers:
             await self._executor.settle()
-        return LoopEnd("paused") if self._recorder.turn.unanswered else None
+        return LoopEnd("paused") if turn.pending else None
 
     def _skip_cause(self) -> InterruptCause | None:
         """Return why no call starts: the budget is spent, or the user has just steered elsewhere."""
