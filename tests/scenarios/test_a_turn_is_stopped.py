@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,37 @@ from loopline import Delta, Harness
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.testing import Call, FakeClock, ScriptedModel
-from loopline.timeline import Completion, Entry, Exit, MemoryLog, ToolResult, UserStop
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Completion,
+    ConversationKey,
+    Entry,
+    Exit,
+    MemoryLog,
+    ToolResult,
+    UserPrompt,
+    UserStop,
+)
 from tests.support.workbench import Desk, Spoken, at_work, bodies, said, workbench
+
+
+class AppendsLog(MemoryLog):
+    """A log that remembers which types of blocks were appended together."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.appends: list[list[str]] = []
+        self.stopped = asyncio.Event()
+
+    async def append(
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
+    ) -> Sequence[Block]:
+        self.appends.append([entry.body.type for entry in entries])
+        blocks = await super().append(conversation, entries, **options)
+        if "user.stop" in self.appends[-1]:
+            self.stopped.set()
+        return blocks
 
 
 async def test_what_had_been_written_is_the_answer_of_a_turn_that_is_stopped() -> None:
@@ -52,6 +83,32 @@ async def test_a_stop_ends_a_turn_that_waits_for_the_user() -> None:
         with pytest.raises(LooplineError, match="nothing to carry on"):
             await talk.resume({})
         assert (await talk.say("on")).answer == "Another."
+
+
+async def test_a_stop_does_not_wait_for_the_turn_behind_the_stopped_one() -> None:
+    log = AppendsLog(FakeClock())
+    async with at_work([Call("w.ask")], store=log) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        async with log.lease(talk.conversation) as term:
+            stopping = asyncio.ensure_future(talk.stop())
+            await log.stopped.wait()
+            end = Entry(body=Exit(reason="stopped"), turn=1)
+            await log.append(talk.conversation, [end], seen=0, term=term)
+            async with asyncio.timeout(
+                5
+            ):  # the runner goes on with another turn, and keeps the lease
+                assert await stopping
+
+
+async def test_a_stop_takes_back_what_waits_before_another_process_can_begin_it() -> None:
+    log = AppendsLog(FakeClock())
+    async with at_work([Call("w.ask")], store=log) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        await log.append(
+            talk.conversation, [Entry(body=UserPrompt(text="later"), turn=NEW_TURN)], seen=0
+        )
+        assert await talk.stop()
+    assert ["user.stop", "user.recalled", "user.stop"] in log.appends
 
 
 async def test_a_stop_says_when_there_is_nothing_to_end() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from loopline.server.early_events import EarlyEvents
 from tests.bench.server_load import measure_loopline
+from tests.support.workbench import at_work, workbench
 
 
 async def test_listeners_that_all_disconnect_and_connect_again_have_every_event_once(
@@ -14,3 +17,15 @@ async def test_listeners_that_all_disconnect_and_connect_again_have_every_event_
     assert report.wrong == 0
     assert len(report.alone) == 12
     assert len(report.burst) == 24
+
+
+async def test_a_subscription_that_is_closed_while_somebody_reads_lets_the_reader_end() -> None:
+    """A connection that was cut off in the middle of a read left a traceback in the server's log."""
+    async with at_work(["Done."], workbench()) as talk:
+        with EarlyEvents(talk) as early:
+            events = early.events()
+            reading = asyncio.ensure_future(anext(events, None))
+            await asyncio.sleep(0.01)
+            assert not reading.done()
+            early.close()
+            assert await reading is None

@@ -46,6 +46,7 @@ from loopline.timeline import (
     Block,
     BodyUnion,
     ConversationKey,
+    Entry,
     Feedback,
     Reaction,
     Timeline,
@@ -360,7 +361,11 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         Messages that wait behind it in this harness are taken back; if nothing runs or waits here, those of all processes.
         What is said after this call is not meant. The next turn continues from what this one left.
+
+        Raises:
+            LooplineError: this is a child run, which ends with its parent's turn.
         """
+        check_own(self.conversation)
         was_run_here, head = await self._turns.stop(self.conversation)
         timeline = await open_timeline(self._log, self.conversation)
         own = self._turns.sender
@@ -370,11 +375,13 @@ class Conversation(ConversationReader, Generic[T_co]):
             if (turn.header is not None or not was_run_here or sender_of(turn) == own)
             and (turn.prompt is None or turn.prompt.seq <= head)
         ]
+        entries = list[Entry]()
         for turn in turns:
             if turn.header is None and turn.prompt is not None:
-                await self.interrupts.append(UserRecalled(said=turn.prompt.seq), turn.number)
-            await self.interrupts.append(UserStop(), turn.number)
-        if turns:
+                entries.append(Entry(body=UserRecalled(said=turn.prompt.seq), turn=turn.number))
+            entries.append(Entry(body=UserStop(), turn=turn.number))
+        if entries:  # at once: else the next turn begins when the one before it is stopped
+            await self._log.append(self.conversation, entries, seen=timeline.seq)
             await self._turns.end_stopped(self.conversation)
         return was_run_here or bool(turns)
 
@@ -605,9 +612,10 @@ class Conversation(ConversationReader, Generic[T_co]):
             return await self._turns.run(request)
         except StoppedInQueue:
             check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
-            timeline = await open_timeline(self._log, self.conversation)
-            oldest = next((turn.number for turn in timeline.open_turns), max(timeline.turns))
-            return await self._turns.stopped_result(request, chosen or oldest)
+            open_turns = (await open_timeline(self._log, self.conversation)).open_turns
+            if not chosen and not open_turns:
+                raise
+            return await self._turns.stopped_result(request, chosen or open_turns[0].number)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]

@@ -388,17 +388,29 @@ class Turns:
         return bool(stopped), summary.head if summary else 0
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
-        """Wait until nobody runs the turn that the user has stopped, and end it if it is still open."""
+        """Wait until the turns that the user has stopped have ended, and end those that nobody runs."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
-        async with queue, self._log.lease(conversation) as term:
-            timeline = await open_timeline(self._log, conversation)
-            cached = _CachedConversation(timeline, await self._log.find(conversation))
-            lease = self._leased(conversation, cached, term)
-            for turn in [
-                turn for turn in timeline.turns.values() if turn.stopped and not turn.exit
-            ]:
-                recorder, _ = lease.recorder(turn.number)
-                await lease.stop(recorder)
+        pause = FIRST_LOOK_SECONDS
+        timeline = await open_timeline(self._log, conversation)
+        while _stopped(timeline):
+            try:
+                if queue.locked():
+                    raise ConflictError("a turn runs here")
+                async with queue, self._log.lease(conversation, wait=False) as term:
+                    await self._end_stopped(conversation, term)
+                return
+            except ConflictError:  # the lease may be that of a turn which nobody has stopped
+                await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK_SECONDS)
+            timeline.extend(await self._log.read(conversation, after=timeline.seq))
+
+    async def _end_stopped(self, conversation: ConversationKey, term: int) -> None:
+        timeline = await open_timeline(self._log, conversation)
+        cached = _CachedConversation(timeline, await self._log.find(conversation))
+        lease = self._leased(conversation, cached, term)
+        for turn in _stopped(timeline):
+            recorder, _ = lease.recorder(turn.number)
+            await lease.stop(recorder)
 
     async def close(self) -> None:
         """Stop every running turn; waiting turns stay pending."""
@@ -700,6 +712,11 @@ def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
         and turn.prompt is not None
         and turn.prompt.seq not in timeline.pending
     )
+
+
+def _stopped(timeline: Timeline) -> list[Turn]:
+    """Return the turns that the user has stopped, and that have not ended."""
+    return [turn for turn in timeline.turns.values() if turn.stopped and turn.exit is None]
 
 
 def stopped_early(turn: str) -> TurnResult[Any]:

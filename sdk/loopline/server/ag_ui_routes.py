@@ -39,7 +39,7 @@ async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Re
     message = _newest_message(body)
     if message is None and not body.resume:
         return await _join(host, talk, body)
-    async with EarlyEvents(talk, host.listeners.take(talk.conversation)) as listening:
+    with EarlyEvents(talk, host.listeners.take(talk.conversation)) as listening:
         return await _send(host, talk, body, message, listening)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -125,8 +125,7 @@ async def _send(
     if body.webhook:
         host.webhooks.check(body.webhook)
     talk = await host.conversation(key, body.bundle_id)
-    async with AsyncExitStack() as stack:
-        listening = await _early_events(stack, host, talk, request)
+    with _early_events(host, talk, request) as listening:
         async with host.turn_slot(key, sent.key):
             submission = await talk.submit(
                 body.text,
@@ -161,8 +160,7 @@ async def answer_calls(
     await check_unanswered(host.log, key, body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
-    async with AsyncExitStack() as stack:
-        listening = await _early_events(stack, host, talk, request)
+    with _early_events(host, talk, request) as listening:
         async with host.turn_slot(key):
             submission = await submit_answers(host.log, talk, body.values, **body.limits.options())
             host.watch(key, submission)
@@ -273,19 +271,17 @@ async def _begun(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
     return await host.conversation(key)
 
 
-async def _early_events(
-    stack: AsyncExitStack, host: BundleHost, talk: Conversation[Any], request: Request
-) -> EarlyEvents | None:
-    """Begin to listen, if the client takes server-sent events; the stack ends that when sending fails.
+def _early_events(
+    host: BundleHost, talk: Conversation[Any], request: Request
+) -> AbstractContextManager[EarlyEvents | None]:
+    """Begin to listen, if the client takes server-sent events, until sending fails.
 
     Raises:
         RequestProblem: as many listen as may; nothing was sent yet.
     """
     if not any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept")):
-        return None
-    return await stack.enter_async_context(
-        EarlyEvents(talk, host.listeners.take(talk.conversation))
-    )
+        return nullcontext()
+    return EarlyEvents(talk, host.listeners.take(talk.conversation))
 
 
 def _accepted(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
 from loopline.conversations import Conversation
-from loopline.events import Event
+from loopline.conversations.event_order import ordered_events
+from loopline.events import HELD_SIZE, Event, Mailbox
 from loopline.server.listeners import ListenerPlace
 
 
@@ -19,42 +20,33 @@ class EarlyEvents:
     """
 
     def __init__(self, talk: Conversation[Any], place: ListenerPlace | None = None) -> None:
-        """Create the subscription; with the place of a listener, which it releases."""
+        """Subscribe; with the place of a listener, which is released at the end."""
         self.place = place
-        self._events = talk.listen(after=0)
-        self._first: asyncio.Future[Event] | None = None
+        self._read = talk.blocks
+        self._order = talk.event_order(0)
+        self._mailbox = Mailbox(limit=HELD_SIZE)
+        self._subscription = ExitStack()
+        self._subscription.enter_context(talk.subscribed(self._mailbox.put))
 
-    async def __aenter__(self) -> EarlyEvents:
-        self._first = asyncio.ensure_future(anext(self._events))
-        try:
-            await asyncio.sleep(0)  # the first step of the generator subscribes
-        except asyncio.CancelledError:
-            await self.close()
-            raise
+    def __enter__(self) -> EarlyEvents:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         if kind is not None:
-            await self.close()
+            self.close()
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events."""
-        if self._first is not None:
-            event, self._first = await self._first, None
-            yield event
-        async for event in self._events:
-            yield event
+    def events(self) -> AsyncGenerator[Event, None]:
+        """Return every block of the conversation in order, and then its events."""
+        return ordered_events(self._mailbox, self._order, self._read)
 
-    async def close(self) -> None:
-        """End the subscription."""
+    def close(self) -> None:
+        """End the subscription, and whatever iterates over its events."""
         if self.place is not None:
             self.place.release()
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.gather(self._first, return_exceptions=True)
-        await self._events.aclose()
+        self._subscription.close()
+        self._mailbox.close()

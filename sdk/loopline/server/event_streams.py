@@ -144,7 +144,7 @@ class _CountedStream(StreamingResponse):
             if isinstance(frames, AsyncGenerator):  # it may wait for a client that is gone
                 await frames.aclose()
             if self._listening is not None:
-                await self._listening.close()
+                self._listening.close()
 
 
 async def _send_end(send: Send, reason: str) -> None:
@@ -167,7 +167,7 @@ async def dialect_frames(
     head: int = 0,
     listening: EarlyEvents | None = None,
     failure: Failure | None = None,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield the records of a dialect behind a position, with a submission until its turn has ended.
 
     If the server ends before, the last record is the `failure` of the dialect, which says so, and then a comment. Deltas that come before a block behind `head` are left out: their text may have begun before anybody listened.
@@ -192,10 +192,11 @@ async def dialect_frames(
             yield SERVER_ENDS
 
 
-async def with_done(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def with_done(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the frames, and the one with which streams of OpenAI's API and of the AI SDK end."""
-    async for frame in frames:
-        yield frame
+    async with aclosing(frames):
+        async for frame in frames:
+            yield frame
     yield b"data: [DONE]\n\n"
 
 

@@ -144,7 +144,7 @@ async def complete_chat(
     key = key_of(caller, named or _new_name(caller, idempotency_key))
     talk = await host.conversation(key, bundle_id)
     place = host.listeners.take(key) if body.stream else None
-    async with EarlyEvents(talk, place) as listening:
+    with EarlyEvents(talk, place) as listening:
         async with host.turn_slot(key, idempotency_key):
             submission = await _submit(host, talk, body, idempotency_key, is_named=bool(named))
             host.watch(key, submission)
@@ -171,7 +171,7 @@ async def complete_chat(
             )
             headers = {CONVERSATION: key.name}
             return counted_stream(host, key, with_done(frames), headers, listening=listening)
-        await listening.close()
+        listening.close()
     return await _whole(talk, completion, submission)
 
 

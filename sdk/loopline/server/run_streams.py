@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,7 +73,7 @@ def answered_frames(
     answered: AnsweredCalls,
     listening: EarlyEvents,
     failure: Failure,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Return the records behind the block that asked, until the turn ends or asks again."""
     return dialect_frames(
         host,
@@ -93,7 +93,7 @@ def joined_frames(
     spoken: RunDialect,
     turn: NewestTurn,
     failure: Failure,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Return the records of a turn from its beginning, until it ends or pauses; of one that does not run, as stored."""
     after = start_position(f"{turn.begins_after}")
     if turn.is_running:

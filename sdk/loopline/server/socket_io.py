@@ -410,7 +410,7 @@ class SocketHost:
             if after is None:
                 return
             running.cancel()
-        async with EarlyEvents(talk) as early:
+        with EarlyEvents(talk) as early:
             if after is None:
                 summary = await self._host.log.find(talk.conversation)
                 after = start_position(f"{summary.head if summary else 0}")
@@ -439,7 +439,7 @@ class SocketHost:
                                     await self._drained(sid)
                                 await self._server.emit(record.event, _envelope(record), to=sid)
         finally:
-            await early.close()
+            early.close()
 
 
 def _connection(scope: Scope) -> str:

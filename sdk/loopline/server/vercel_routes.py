@@ -119,7 +119,7 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
     """Send the last message of a chat, or the answers to its calls, and stream the message of the assistant."""
     talk = await host.conversation(key_of(caller, body.id), body.bundle_id)
     last = body.messages[-1]
-    async with EarlyEvents(talk, host.listeners.take(talk.conversation)) as listening:
+    with EarlyEvents(talk, host.listeners.take(talk.conversation)) as listening:
         answers: Mapping[str, Json] = dict[str, Json]()
         if last.role == "assistant":
             answers = await _answers(host, talk, last)

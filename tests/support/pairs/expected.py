@@ -5,7 +5,7 @@ Nothing here calls the package. Where a value has a `|`, either side is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -85,6 +85,7 @@ class Talk:
     homes: dict[str, str] = field(default_factory=dict[str, str])
     takeovers: set[str] = field(default_factory=set[str])
     recovered: set[int] = field(default_factory=set[int])
+    followers: list[str] = field(default_factory=list[str])
     owner: str = "a"
     calls: int = 0
     forks: int = 0
@@ -169,9 +170,12 @@ class Talk:
     def say_cell(self, step: Step) -> None:
         """Give the sender the word of the cell."""
         cell = self.table[step.event, self.column]
+        if cell == "waits for the turn":
+            self.followers.append(step.sender)
         words = {
             "refused or nothing": "refused|nothing|too late|stopped|forgotten",
             "waits for the turn": ANY,
+            "running": "running|nothing",  # the turn may end before the other process looks
         }
         self.outcomes[step.label] = words.get(cell, cell)
         self.forks += cell == "forked"
@@ -245,19 +249,26 @@ class Talk:
         for label, number in self.prompts.items():
             is_own = self.homes[label] == step.sender or not is_here
             if self.turns[number] == "queued" and is_own:
+                waits, self.inputs[label] = label in self.waiting, "recalled"
                 self._finish(number, "recalled")
-                self.outcomes[label], self.inputs[label] = f"turn_{number} stopped", "recalled"
+                if waits:
+                    self.outcomes[label] = f"turn_{number} stopped"
 
     def kill(self, step: Step) -> None:
         """Kill the process of the step: those who sent by it are gone, and the turn that it runs is cut off."""
         self.outcomes[step.label], self.is_killed = "killed", True
-        for label in [label for label in self.waiting if self.homes[label] == step.sender]:
-            del self.waiting[label]
-            self.outcomes[label] = "lost"
+        here = [label for label, home in self.homes.items() if home == step.sender]
+        for label in here:  # it may have heard what came of it before
+            lost = label in self.waiting
+            self.outcomes[label] = "lost" if lost else f"{self.outcomes[label]}|lost"
+            self.waiting.pop(label, None)
         if self.runner == step.sender:
             self.turns[self.active] = "cut off"
+            followers = [sender for sender in self.followers if sender != step.sender]
             if self.waiting:  # who lives and has sent a message ends the turn
                 self._finish(self.active, "interrupted")
+            elif followers:  # who waits for the turn to resume it does so
+                self.turns[self.active], self.owner = "running", followers[0]
 
     def forget(self, step: Step) -> None:
         """Remove the conversation, unless a fork needs it."""
@@ -342,37 +353,42 @@ def allowed(state: State, steps: Sequence[Step], door: Door, *, at_once: bool) -
     found = [
         expected(state, order, door, unbegun) for order in orders for unbegun in range(latest + 1)
     ]
-    return [_loosened(facts, steps) for facts in found] if latest else found
+    return [_loosened(state, facts, steps) for facts in found] if latest else found
 
 
-def _loosened(facts: Facts, steps: Sequence[Step]) -> Facts:
+def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
     """Return the facts where a turn may be stopped at any point, and be met at any point."""
-    events = {step.event for step in steps}
-    for step in steps:
-        name = f"sender {step.label}"
-        match step.event:
-            case "stop" if facts[name] == "nothing":  # what comes at once is there to be stopped
-                facts[name] = "nothing|stopped"
-            case "takeover":
-                facts[name] = "nothing|running|waiting|resumed|failed|skipped"
-            case "answer" if events == {"answer"} and facts[name] == "refused":
-                facts[name] = "refused|answered"
-            case _:
-                pass
-    if (
-        "recall" in events
-    ):  # a round may have taken a message for the turn whose prompt was recalled
+    events, labels = {step.event for step in steps}, {step.label for step in steps}
+    facts |= {f"sender {step.label}": _loosened_outcome(facts, step, events) for step in steps}
+    if "recall" in events:
+        # A round may have taken a message for the turn whose prompt was recalled.
         facts |= {name: "pending|taken" for name, value in facts.items() if value == "pending"}
     if "forget" in events:
-        labels = {step.label for step in steps}
         for name in [name for name in facts if name.startswith("sender ")]:
             if name.removeprefix("sender ") not in labels:  # who waits may hear of it in between
                 facts[name] += "|refused"
     if "stop" in events:
         may_be = "taken|pending|recalled"
         facts |= {name: may_be for name in facts if name.startswith("input ")}
+        if state.startswith("paused") and facts.get("turn 1") in ("interrupted", "stopped"):
+            facts["turn 1"] = "interrupted|stopped"  # the message or the stop may end it
         facts |= {"calls": "0|1"} if "answer" in events and "calls" in facts else {}
     return facts
+
+
+def _loosened_outcome(facts: Facts, step: Step, events: Set[Event]) -> str:
+    outcome = facts[f"sender {step.label}"]
+    match step.event:
+        case "stop" if outcome == "nothing":  # what comes at once is there to be stopped
+            return "nothing|stopped"
+        case "takeover":
+            return "nothing|running|waiting|resumed|failed|skipped"
+        case "resume" if "stop" in events and outcome != ANY:  # it may be stopped in the queue
+            return f"{outcome}|refused|turn_1 stopped|turn_2 stopped"
+        case "answer" if events == {"answer"} and outcome == "refused":
+            return "refused|answered"
+        case _:
+            return outcome
 
 
 def runner_of(state: State, steps: Sequence[Step], door: Door) -> str:

@@ -30,7 +30,6 @@ from loopline.timeline import (
     UserPrompt,
     UserRecalled,
     UserSteer,
-    UserStop,
 )
 from tests.support.pairs.expected import (
     ANY,
@@ -67,6 +66,8 @@ SEEN_SECONDS = {"process": 0.0, "processes": 0.0, "http": 0.15}
 """What a server may take to acknowledge a message that others see in its store already."""
 REST_SECONDS, CUT_SECONDS = 3.0, 0.3
 """The time without a block after which nothing more is expected of a conversation, and of one that may be cut off."""
+TAKEOVERS = 5
+"""How often who lives takes over what a killed process left, while it runs a turn itself."""
 SEND_EVENTS = ("say", "steer", "followup")
 _INPUTS = BodyUnion[UserPrompt | UserFollowup | UserSteer](UserPrompt | UserFollowup | UserSteer)
 
@@ -188,8 +189,9 @@ class Stage:
 
     async def is_stored(self, step: Step) -> bool:
         """Return whether the event is acknowledged, or has come to its end."""
-        if await self.is_done(step.label):
-            return True
+        outcomes = await self.outcomes()
+        if step.label in outcomes:  # who waited hears of a forgotten conversation a little later
+            return outcomes[step.label] != "forgotten" or outcomes.keys() >= self.homes.keys()
         blocks = await self.log.read(KEY)
         if not blocks:  # it was forgotten meanwhile
             return step.event != "forget"
@@ -200,8 +202,6 @@ class Stage:
                 return any(_mark(block) == step.label for block in blocks)
             case "answer":
                 return any(isinstance(block.body, UserAnswer) for block in blocks)
-            case "stop":
-                return any(isinstance(block.body, UserStop) for block in blocks)
             case _:
                 return False
 
@@ -414,13 +414,23 @@ async def _play(stage: Stage, steps: Sequence[Step], rows: Sequence[Facts]) -> O
     stage.scene.open("tool")
     stage.scene.open("model")
     if stage.killed:
-        [living] = stage.senders.values()
-        await stage.rest()
-        await living.start("end", "takeover")
+        await take_over_the_rest(stage)
     facts = await stage.settled(rows)
     outcomes = await stage.outcomes()
     refusals = [f"({label}: {text})" for label, text in outcomes.items() if ":" in text]
     return Observed(stage.case, facts, rows, await stage.broken(facts), refusals)
+
+
+async def take_over_the_rest(stage: Stage) -> None:
+    """Have the process that lives do what the killed one left, also behind a turn that it runs already."""
+    [living] = stage.senders.values()
+    for attempt in range(TAKEOVERS):
+        await stage.rest()
+        label = f"end {attempt}"
+        await living.start(label, "takeover")
+        await until(partial(stage.is_done, label), "the takeover")
+        if "running" not in (await stage.outcomes())[label]:
+            return
 
 
 async def send(stage: Stage, steps: Sequence[Step]) -> None:
