@@ -383,6 +383,8 @@ def _loosened_outcome(facts: Facts, step: Step, events: Set[Event]) -> str:
             return "nothing|stopped"
         case "takeover":
             return "nothing|running|waiting|resumed|failed|skipped"
+        case "recall" if "forget" in events:
+            return f"{outcome}|too late"
         case "resume" if "stop" in events and outcome != ANY:  # it may be stopped in the queue
             return f"{outcome}|refused|turn_1 stopped|turn_2 stopped"
         case "answer" if events == {"answer"} and outcome == "refused":
