@@ -89,6 +89,8 @@ async def test_a_stop_does_not_wait_for_the_turn_behind_the_stopped_one() -> Non
     log = AppendsLog(FakeClock())
     async with at_work([Call("w.ask")], store=log) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
+        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        await log.append(talk.conversation, [waiting], seen=0)
         async with log.lease(talk.conversation) as term:
             stopping = asyncio.ensure_future(talk.stop())
             await log.stopped.wait()
@@ -104,9 +106,8 @@ async def test_a_stop_takes_back_what_waits_before_another_process_can_begin_it(
     log = AppendsLog(FakeClock())
     async with at_work([Call("w.ask")], store=log) as talk:
         assert (await talk.say("go")).exit_reason == "paused"
-        await log.append(
-            talk.conversation, [Entry(body=UserPrompt(text="later"), turn=NEW_TURN)], seen=0
-        )
+        waiting = Entry(body=UserPrompt(text="later"), turn=NEW_TURN)
+        await log.append(talk.conversation, [waiting], seen=0)
         assert await talk.stop()
     assert ["user.stop", "user.recalled", "user.stop"] in log.appends
 

@@ -392,7 +392,7 @@ class Turns:
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         pause = FIRST_LOOK_SECONDS
         timeline = await open_timeline(self._log, conversation)
-        while _stopped(timeline):
+        while any(turn.header is not None for turn in _stopped(timeline)):
             try:
                 if queue.locked():
                     raise ConflictError("a turn runs here")
