@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib.util import find_spec
-from ipaddress import ip_address
 from secrets import token_hex
 
 import loopline
@@ -35,6 +34,7 @@ from loopline.models import (
     TextDelta,
     ToolCall,
     dumps,
+    is_loopback,
 )
 from loopline.react import Limits
 from loopline.refs import ConversationRef, KnowledgeRef, parse
@@ -300,14 +300,6 @@ def http_address(
         raise LooplineError(f"{KEY_VARIABLE} must have {KEY_CHARACTERS} characters or more")
     digest = sha256(key.encode()).digest() if key else b""
     return HttpAddress(host=host, port=port, names=tuple(names), key_sha256=digest)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches that address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def serve_mcp(served: ServedBundle, address: HttpAddress | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from loopline.errors import LooplineError
-from loopline.harness.token_issuers import LOOPBACK
+from loopline.models import is_loopback
 
 IDLE_SECONDS = 60.0
 """A server sends a comment into a quiet stream every fifteen seconds: after so many the connection is lost."""
@@ -78,7 +78,7 @@ def server_session(url: str, key: str) -> ServerSession:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise LooplineError(f"{url!r} is no address of a server: it begins with https://")
-    if key and parts.scheme != "https" and parts.hostname not in LOOPBACK:
+    if key and parts.scheme != "https" and not is_loopback(parts.hostname):
         raise LooplineError(
             f"{url} would get the key unencrypted: use https://, or a tunnel to this machine"
         )

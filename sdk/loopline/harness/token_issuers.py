@@ -7,9 +7,7 @@ from urllib.parse import urlsplit
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
-from loopline.models import JsonObject
-
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+from loopline.models import JsonObject, is_loopback
 
 
 class TokenChecker(Protocol):
@@ -34,7 +32,7 @@ def token_checker(issuer: str, audience: str, jwks_url: str, clock: Clock) -> To
         raise LooplineError("a token is for an audience: name it")
     for url in (issuer, jwks_url or issuer):
         parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise LooplineError(f"{url} is no address of an issuer: it must begin with https://")
     from loopline.adapters.json_web_tokens import IssuerTokens
 

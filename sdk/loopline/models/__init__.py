@@ -77,7 +77,7 @@ from loopline.models.request_limits import (
     ReplyLimits,
     Timeouts,
 )
-from loopline.models.safe_text import ADDRESS_CHARACTERS, one_line
+from loopline.models.safe_text import ADDRESS_CHARACTERS, is_loopback, one_line
 from loopline.models.structured import (
     Attempt,
     Level,
@@ -172,6 +172,7 @@ __all__ = [
     "find_token_rate",
     "find_vendor",
     "has_many_values",
+    "is_loopback",
     "json_objects",
     "one_line",
     "output_type_of",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote, unquote_plus, urlsplit
 
@@ -39,6 +40,16 @@ def is_address(url: str) -> bool:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # half a bracket, or an invalid port
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or IP address means this machine, and can't mean another one."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
         return False
 
 

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loopline.errors import LooplineError
+from loopline.models import is_loopback
 from loopline.server import request_access
 from loopline.server.metrics import ServerMetrics
 from loopline.server.principals import Principal
@@ -374,16 +374,6 @@ def _ending_problem() -> RequestProblem:
         "the server ends: send it again",
         headers=request_access.RETRY,
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a name or address means this machine, and cannot mean another."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _too_large_text(limit: int) -> str:

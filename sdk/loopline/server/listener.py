@@ -10,9 +10,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from loopline.errors import LooplineError
+from loopline.models import is_loopback
 from loopline.server.bundle_host import BundleHost
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
-from loopline.server.guards import is_loopback
 
 BACKLOG = 2_048
 """So many connections wait in the kernel to be accepted."""
