@@ -18,9 +18,10 @@ from loopline import (
 from loopline.bundle import LOOP_TOOLS, Setting
 from loopline.crew import GraphOptions, PlanFirst, Quality, Refine
 from loopline.knowledge import Passage
-from loopline.react import TurnPayload, TurnResult
+from loopline.react import TurnPayload
 from loopline.server import ApiKeys, DailyQuotas, Principal, add_key
 from loopline.testing import Call, ScriptedModel
+from loopline.timeline import TurnResult
 from tests.authoring.bundle_files import line_of, write
 
 TEA = '''

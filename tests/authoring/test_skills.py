@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError, RefError
+from loopline.models import YamlError, read_yaml
 from loopline.refs import SkillRef, parse
-from loopline.skills import REACT, Skills, SkillSelection, YamlError, read_yaml, skill_selections
+from loopline.skills import REACT, Skills, SkillSelection, skill_selections
 from loopline.timeline import citations
 from tests.authoring.bundle_files import write
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
+from loopline.store import SqlLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResult, UserPrompt
 from tests.bench.rounds import Row, tell
 from tests.bench.workload import REPLY, RESULT, Instant, opened

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import DockerDaemon
 from loopline.sandbox import Session
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import DockerDaemon
 from tests.bench.executions import PROGRAM, execution, first_line, session
 from tests.support.docker_daemons import IMAGE, SETTINGS, containers, docker_daemon
 

@@ -10,11 +10,11 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import DockerDaemon
-from loopline.adapters.execution.fargate import FargateSandbox
-from loopline.adapters.execution.process import BubblewrapSandbox
 from loopline.sandbox import Sandbox
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import DockerDaemon
+from loopline.sandbox.fargate import FargateSandbox
+from loopline.sandbox.process import BubblewrapSandbox
 from tests.support.docker_daemons import SETTINGS, docker_daemon
 from tests.support.ecs_endpoint import TASKS, local_aws
 from tests.support.escapes import NAMES, canaries, judge_all

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loopline.adapters.execution.cgroup import parents
-from loopline.adapters.execution.process import BubblewrapSandbox
 from loopline.sandbox import Execution, ExecutionLimits, Sandbox, ServedCall, Session
+from loopline.sandbox.cgroup import parents
+from loopline.sandbox.process import BubblewrapSandbox
 
 BARE_WITHOUT_SITE = ["-I", "-S", "-B"]
 """How the executor's Python is started; bare bubblewrap starts it as a user would."""
@@ -55,7 +55,7 @@ KILLS = 40
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from loopline.adapters.execution.process import BubblewrapSandbox
+from loopline.sandbox.process import BubblewrapSandbox
 from tests.bench.executions import execution, session, sleeping
 
 async def main():

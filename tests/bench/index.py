@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from tests.bench.rounds import Row, tell
 
 FILES, MEGABYTES, GOAL_SECONDS = 3_300, 40, 3

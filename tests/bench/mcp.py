@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from loopline import Bundle, Harness
-from loopline.adapters.mcp.connection import McpConnection
 from loopline.bundle import read_mcp_file
 from loopline.clock import SystemClock
+from loopline.mcp.connection import McpConnection
 from loopline.models import Json, ToolCall
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ToolResult

@@ -14,8 +14,8 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
-from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import TextDelta, Timeouts
+from loopline.providers.http_model import HttpModel
 from tests.providers.local_model import PROMPT, model_at
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer

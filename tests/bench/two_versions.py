@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Literal
 
 from loopline import Harness, LooplineError
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
 from loopline.models import Prompt
+from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (

@@ -16,7 +16,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openrouter import OpenRouterProvider
 
-from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.models import Prompt
 from tests.providers.flat_request import KEY
 from tests.support.peers.http_server import Peer

@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai import ModelSettings
 from pydantic_ai.models.fallback import FallbackModel
 
-from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.errors import (
     ModelAccessError,
     ModelError,

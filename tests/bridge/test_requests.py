@@ -25,8 +25,6 @@ from pydantic_ai import (
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
 from loopline import Attachment
-from loopline.adapters.providers.json_fields import as_list, as_object
-from loopline.adapters.providers.request_bytes import openai_schema
 from loopline.models import (
     AssistantMessage,
     Attached,
@@ -36,7 +34,9 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
+from loopline.models.json_fields import as_list, as_object
 from loopline.models.json_schema import json_form
+from loopline.providers.request_bytes import openai_schema
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.bridge.bridged_model import CLASSES, Listener, bridged_at

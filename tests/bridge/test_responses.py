@@ -10,7 +10,7 @@ import pytest
 from pydantic_ai import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
-from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.models import Usage
 from tests.bridge.bridged_model import CLASSES, bridged_at
 from tests.providers.local_model import PROMPT, asked

@@ -42,8 +42,8 @@ from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.zai import ZaiProvider
 
-from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
-from loopline.adapters.pydantic_ai.reasoning_replay import parts_of, replay_of
+from loopline.bridge.bridged_model import BridgedModel
+from loopline.bridge.reasoning_replay import parts_of, replay_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock

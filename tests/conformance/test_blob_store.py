@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.blobs import FileBlobs
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import StoreError
-from loopline.timeline.blob_store import BlobStore, MemoryBlobs
+from loopline.store.blob_store import BlobStore, MemoryBlobs
+from loopline.store.blobs import FileBlobs
 
 DAY = timedelta(days=1)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError
+from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,

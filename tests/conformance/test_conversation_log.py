@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError, LeaseLost, StoreError
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import (
     NEW_TURN,
     Block,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.conversations.interrupts import InterruptQueue
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.models import Json
+from loopline.store import SqlLog
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,

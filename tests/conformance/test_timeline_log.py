@@ -12,9 +12,9 @@ from typing import Literal, cast
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.models import JsonObject
+from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     Block,

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.vectors import vector_rows
 from loopline.memory import (
     IndexedConversation,
     MemoryTurnIndex,
@@ -24,7 +22,9 @@ from loopline.memory import (
     TurnQuery,
     TurnText,
 )
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import CosineFunction, Vector, VectorState, loaded_vectors
+from loopline.search.vector_files import vector_rows
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [

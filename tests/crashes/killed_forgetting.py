@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import AdaptedConnection
 
 from loopline import Bundle, Harness, Store
-from loopline.adapters.sql.sqlite import on_connect
+from loopline.store.sqlite import on_connect
 from loopline.testing import ScriptedModel
 from tests.crashes.processes import TOUCHING, say, url
 

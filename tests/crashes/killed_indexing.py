@@ -18,8 +18,8 @@ from random import Random
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import AdaptedConnection
 
-from loopline.adapters.memory_files import MemoryFile
 from loopline.memory import ConversationMemory
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog

@@ -11,11 +11,11 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.sqlite import on_connect
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.harness import Harness
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
+from loopline.store.sqlite import on_connect
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import Block, ConversationKey, Entry, ToolStarted, encode
 from tests.crashes.processes import (

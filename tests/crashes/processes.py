@@ -17,10 +17,10 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.sqlite import on_connect
 from loopline.errors import LeaseLost, StoreError, StoreFull
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
+from loopline.store.sqlite import on_connect
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,

@@ -10,8 +10,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy, StoreError
+from loopline.store import SqlLog
 from loopline.timeline import TimelineLog
 from tests.crashes.processes import HERE, notes, prompt, say, url
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
-from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost
+from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Block
 from tests.crashes.processes import HERE, say, url

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError
+from loopline.store import SqlLog
 from loopline.timeline import Block
 from tests.crashes.processes import HERE, append_a_story, finish, kill, start, url
 

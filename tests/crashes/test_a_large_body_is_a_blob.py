@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
 from loopline.errors import StoreError
+from loopline.store import SqlLog
+from loopline.store.blob_store import LARGE_BYTES
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, ToolResult, UserPrompt
-from loopline.timeline.blob_store import LARGE_BYTES
 from tests.crashes.processes import HERE, THERE, prompt, url
 
 LARGE = prompt("é" * 30_000)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
+from loopline.store import SqlLog
 from loopline.timeline import ConversationKey
 from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, prompt, start, url

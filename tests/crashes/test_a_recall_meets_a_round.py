@@ -9,8 +9,8 @@ from random import Random
 from typing import TypeVar
 
 from loopline import Store
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Receipt
+from loopline.store import SqlLog
 from loopline.timeline import Entry, RoundStart, Timeline, UserRecalled
 from tests.crashes.processes import HERE, prompt, url
 

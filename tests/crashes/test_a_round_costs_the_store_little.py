@@ -13,9 +13,9 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.conversation_states import LITTLE, LITTLE_BYTES
 from loopline.models import Prompt, Reply, TextDelta
+from loopline.store import SqlLog
+from loopline.store.conversation_states import LITTLE, LITTLE_BYTES
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,

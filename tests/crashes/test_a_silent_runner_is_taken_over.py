@@ -14,16 +14,16 @@ from typing import TypeVar
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.group_commit import GroupCommit
-from loopline.adapters.sql.leases import Heartbeat, Leases, since_boot
-from loopline.adapters.sql.rows import StoreReader
-from loopline.adapters.sql.sqlite import Connection, ConnectionPool, file_id
-from loopline.adapters.sql.store_file import open_to_write
-from loopline.adapters.sql.store_threads import LogSync, ReaderThreads, WriterThread
-from loopline.adapters.sql.store_writer import StoreWriter
 from loopline.clock import SystemClock
 from loopline.errors import ConflictError, LeaseLost
+from loopline.store import SqlLog
+from loopline.store.group_commit import GroupCommit
+from loopline.store.leases import Heartbeat, Leases, since_boot
+from loopline.store.rows import StoreReader
+from loopline.store.sqlite import Connection, ConnectionPool, file_id
+from loopline.store.store_file import open_to_write
+from loopline.store.store_threads import LogSync, ReaderThreads, WriterThread
+from loopline.store.store_writer import StoreWriter
 from loopline.timeline import Notes
 from tests.crashes.processes import HERE, kill, notes, start, url
 from tests.crashes.processes import block as hang

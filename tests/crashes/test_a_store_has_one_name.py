@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness, Store
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.rows import AppendRequest
 from loopline.errors import ConflictError, LeaseLost, StoreError
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
+from loopline.store.rows import AppendRequest
 from loopline.testing import ScriptedModel
 from loopline.timeline import Body, Entry, body_types, check_append
 from tests.crashes.processes import HERE, prompt, url

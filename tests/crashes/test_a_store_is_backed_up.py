@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from loopline import Store
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import Block, ConversationKey
 from tests.crashes.processes import HERE, THERE, prompt, url
 

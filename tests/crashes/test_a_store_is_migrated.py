@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import ConversationKey
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 

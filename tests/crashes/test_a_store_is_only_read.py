@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from loopline import Store, StoreError
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.sqlite import Connection
-from loopline.adapters.sql.store_file import idle_stamp
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
+from loopline.store.sqlite import Connection
+from loopline.store.store_file import idle_stamp
 from tests.crashes.processes import HERE, kill, prompt, start, url
 from tests.support.sqlite_connections import each_connection
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, ConversationLimits, Harness, Store
-from loopline.adapters.sql import SqlLog
 from loopline.errors import LooplineError, StoreError, StoreVersion
+from loopline.store import SqlLog
 from loopline.testing import ScriptedModel
 from loopline.timeline import MemoryLog
 from loopline.timeline.chain import Link

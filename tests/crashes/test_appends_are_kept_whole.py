@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.conversation_states import CACHED_CONVERSATIONS
 from loopline.errors import ConflictError, StoreBusy, StoreError, StoreFull
+from loopline.store import SqlLog
+from loopline.store.conversation_states import CACHED_CONVERSATIONS
 from loopline.timeline import ConversationKey, Entry, Notes
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 from tests.support.sqlite_connections import each_connection

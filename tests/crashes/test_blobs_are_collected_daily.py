@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline import Store
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import ConversationKey
 from tests.crashes.processes import HERE, prompt, url
 from tests.crashes.test_a_large_body_is_a_blob import LARGE, LaterClock, files

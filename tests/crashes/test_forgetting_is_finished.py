@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loopline import Harness, Store
-from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.sql import SqlLog
 from loopline.harness.past_turns import memory_file
 from loopline.memory import ConversationMemory, Owner
+from loopline.memory.turn_file import MemoryFile
+from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.store import SqlLog
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog
-from loopline.timeline.forwarding_log import ForwardingLog
 from tests.crashes.killed_forgetting import GUIDE, SECRETS, TASKS, USER, forget, remember, traces
 from tests.crashes.processes import finish, prompt, start, url
 

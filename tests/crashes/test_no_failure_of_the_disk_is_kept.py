@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy, StoreError, StoreFailed
+from loopline.store import SqlLog
 from tests.crashes.processes import HERE, THERE, finish, notes, prompt, start, url
 from tests.crashes.scarce_resources import TASKS
 from tests.support.failing_disks import unopened, unsynced

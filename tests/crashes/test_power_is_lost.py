@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.sqlite import LogFile, on_sync
 from loopline.errors import StoreFailed
+from loopline.store import SqlLog
+from loopline.store.sqlite import LogFile, on_sync
 from loopline.timeline import (
     NEW_TURN,
     Block,

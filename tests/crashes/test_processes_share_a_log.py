@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
+from loopline.store import SqlLog
 from loopline.timeline import Block, UserPrompt
 from tests.crashes.processes import HERE, PRODUCERS, THERE, finish, prompt, start, url
 

@@ -8,7 +8,7 @@ from sqlite3 import Connection
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
+from loopline.store import SqlLog
 from loopline.timeline import NEW_TURN, Block, Entry, Notes, UserPrompt
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection

@@ -11,8 +11,8 @@ from threading import Event, get_ident
 
 from msgspec import structs
 
-from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.store_threads import LOG_PAGES, LOG_ROWS
+from loopline.store import SqlLog
+from loopline.store.store_threads import LOG_PAGES, LOG_ROWS
 from loopline.timeline import NEW_TURN, Entry, Notes, UserPrompt
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection

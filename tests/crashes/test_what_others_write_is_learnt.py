@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost, StoreError
+from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from mcp.shared.auth import OAuthToken
 
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.git import GitRepository
-from loopline.adapters.mcp.oauth import TokenFile
-from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.sql import SqlLog
 from loopline.clock import boot_id
 from loopline.errors import LooplineError
+from loopline.knowledge.git import GitRepository
+from loopline.mcp.oauth import TokenFile
 from loopline.memory import Owner
+from loopline.memory.turn_file import MemoryFile
 from loopline.server import ApiKeys, Principal, add_key
+from loopline.store import SqlLog
+from loopline.store.blob_store import LARGE_BYTES
+from loopline.store.blobs import FileBlobs
 from loopline.testing import FakeClock
-from loopline.timeline.blob_store import LARGE_BYTES
 from tests.crashes.processes import HERE, THERE, prompt, say, url
 from tests.crashes.scarce_resources import no_free_descriptor
 from tests.support.git_repositories import commit

@@ -8,7 +8,7 @@ from loopline import BaseWorkflow, Bundle, Harness, Output, TurnPayload, TurnRes
 from loopline.cli.timeline_reports import verification_summary, verified_answers
 from loopline.clock import SystemClock
 from loopline.models import ToolCall
-from loopline.models.redaction import Redactor
+from loopline.redaction.redaction import Redactor
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (
     Block,

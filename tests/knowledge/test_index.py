@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loopline.adapters.fts import FtsIndexes
 from loopline.errors import KnowledgeError
 from loopline.knowledge import IndexedFile, IndexKey, IndexStore
+from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.indexes import stored_index
 

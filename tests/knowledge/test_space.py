@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge import (
     IndexStore,
@@ -22,6 +20,8 @@ from loopline.knowledge import (
     Passage,
     SearchFilter,
 )
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from loopline.knowledge.repository import RepositoryFile
 from loopline.knowledge.tree import Root, Tree, configured_roots, repository_path
 from loopline.refs import KnowledgeRef, Lines, parse

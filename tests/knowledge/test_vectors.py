@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopline.adapters.vectors import VectorFiles
 from loopline.search import (
     Chunk,
     EmbeddingError,
@@ -25,6 +24,7 @@ from loopline.search import (
     VectorStore,
     WordEmbedder,
 )
+from loopline.search.vector_files import VectorFiles
 
 Open = Callable[[Path], VectorStore]
 limits = st.integers(1, 9)
@@ -221,7 +221,7 @@ def test_builders_of_the_same_vectors_wait_for_each_other(tmp_path: Path) -> Non
 KILLED = """
 import os, sys
 from pathlib import Path
-from loopline.adapters.vectors import VectorFiles
+from loopline.search.vector_files import VectorFiles
 from loopline.search import MemoryIndex, WordEmbedder
 from tests.knowledge.test_vectors import chunks
 

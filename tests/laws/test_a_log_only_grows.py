@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost
+from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     Block,

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, ToolContext, ToolError, tool
+from loopline.harness.cassette import Cassette
 from loopline.models import JsonObject, ToolCall, dumps
 from loopline.react import Allow, GuardedCall, Verdict
-from loopline.testing import Call, Cassette, Say, ScriptedModel
+from loopline.testing import Call, Say, ScriptedModel
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.call_replies import Call as Asked
 from tests.support.peers.openai_like import openai_like

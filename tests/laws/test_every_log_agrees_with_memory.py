@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
+from loopline.store import SqlLog
 from loopline.timeline import (
     Block,
     ConversationKey,

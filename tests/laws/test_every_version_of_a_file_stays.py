@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline.errors import ToolError
-from loopline.files import FileChange, WorkspaceLimits, WorkspacePath, file_bodies, parse_path
+from loopline.files import FileChange, WorkspaceLimits, file_bodies
 from loopline.reader import ConversationView, Reader, read_document, timeline_document
 from loopline.timeline import (
     Block,
@@ -25,8 +25,10 @@ from loopline.timeline import (
     Timeline,
     TurnHeader,
     UserPrompt,
+    WorkspacePath,
     checkpoint,
     open_timeline,
+    parse_path,
 )
 
 HERE, FORK = ConversationKey(name="c"), ConversationKey(name="fork")

@@ -13,11 +13,11 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from loopline import AttachmentError, LooplineError, StoreBusy
-from loopline.adapters.clamd import ClamdScanner
-from loopline.adapters.execution.docker_daemon import DaemonError, DockerDaemon
+from loopline.files.clamd import ClamdScanner
 from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
 from loopline.knowledge.vector_build import RETRY_SECONDS
 from loopline.memory import ConversationMemory, MemoryTurnIndex
+from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
 from loopline.search import (
     Embedder,
     EmbeddingError,
@@ -26,9 +26,9 @@ from loopline.search import (
     WordEmbedder,
 )
 from loopline.server import ServerSettings, app
+from loopline.tasks import ThreadCache
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, ConversationSummary, MemoryLog, Notice
-from loopline.timeline.tasks import ThreadCache
 from tests.crashes.processes import finish, prompt, start
 from tests.crashes.without_files import PARTS, TASKS
 from tests.mcp.served import Served, plain

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.memory_files import MemoryFile
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Scope, TurnHit, TurnIndex
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
-from loopline.adapters.providers.failures import Credentials, parse_chunk
 from loopline.errors import ModelStreamBroken
 from loopline.models import BrokenJson, Json, parse_object
 from loopline.prompt import truncation
+from loopline.providers.failures import Credentials, parse_chunk
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import citations
 from tests.bench.stalls import stall_ms

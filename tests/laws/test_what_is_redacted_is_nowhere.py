@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, tool
-from loopline.adapters.redaction import KINDS, LibraryRedactor
 from loopline.errors import ConflictError, PropertyError
 from loopline.events import Delta, Event
 from loopline.models import (
@@ -26,7 +25,9 @@ from loopline.models import (
     Reply,
     TextDelta,
 )
-from loopline.models.redaction import (
+from loopline.redaction.detectors import KINDS, LibraryRedactor
+from loopline.redaction.redacted_log import RedactedLog, redact_body
+from loopline.redaction.redaction import (
     KEY_CHARACTERS,
     RedactedStream,
     RedactingModel,
@@ -48,7 +49,6 @@ from loopline.timeline import (
     ToolResult,
     UserPrompt,
 )
-from loopline.timeline.redacted_log import RedactedLog, redact_body
 from loopline.timeline.sources import SourceSpan
 from tests.support.attachment_corpus import docx
 from tests.support.echo_model import EchoModel

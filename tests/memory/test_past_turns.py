@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from loopline import LooplineError
-from loopline.adapters.memory_files import MemoryFile
 from loopline.harness.past_turns import open_memory
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Target
+from loopline.memory.turn_file import MemoryFile
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,

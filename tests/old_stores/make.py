@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Store, TurnPayload, TurnResult
+from loopline.harness.cassette import Cassette
 from loopline.react.guards import ask_before
 from loopline.reader.chain_heads import heads_text
-from loopline.testing import Call, Cassette, FakeClock, Say, ScriptedModel
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support import playground
 from tests.support.peers import openai_replies as oai

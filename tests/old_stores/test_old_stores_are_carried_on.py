@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, Store
-from loopline.adapters.providers.cassettes import CassettePlayer
-from loopline.adapters.providers.cassettes.cassette_file import RecordedRequest, read_cassette
+from loopline.providers.cassettes import CassettePlayer
+from loopline.providers.cassettes.cassette_file import RecordedRequest, read_cassette
 from loopline.reader.chain_heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from loopline.adapters.providers.anthropic_messages import AnthropicMessages
-from loopline.adapters.providers.failures import Credentials
-from loopline.adapters.providers.http import HttpTransport
-from loopline.adapters.providers.http_model import HttpModel
-from loopline.adapters.providers.json_fields import as_list, as_object
-from loopline.adapters.providers.openai_chat import OpenAiChat
-from loopline.adapters.providers.openai_responses import OpenAiResponses
 from loopline.models import Capabilities, Json, JsonObject, ModelFacts, Prompt
+from loopline.models.json_fields import as_list, as_object
+from loopline.providers.anthropic_messages import AnthropicMessages
+from loopline.providers.failures import Credentials
+from loopline.providers.http import HttpTransport
+from loopline.providers.http_model import HttpModel
+from loopline.providers.openai_chat import OpenAiChat
+from loopline.providers.openai_responses import OpenAiResponses
 
 KEY = "sk-secret-of-mine"
 WIRES: Mapping[str, Callable[..., HttpModel]] = {

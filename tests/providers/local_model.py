@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from loopline.adapters.providers.http import ClientFactory, HttpTransport
-from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import (
     Capabilities,
     Model,
@@ -18,6 +16,8 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from loopline.providers.http import ClientFactory, HttpTransport
+from loopline.providers.http_model import HttpModel
 from tests.providers.flat_request import WIRES, account_of
 from tests.support.peers.http_server import Peer, Step, serving
 

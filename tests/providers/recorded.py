@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx2
 
-from loopline.adapters.providers.http import HttpTransport
 from loopline.errors import (
     ModelError,
     ModelOverflow,
@@ -23,6 +22,7 @@ from loopline.errors import (
     ModelStreamBroken,
 )
 from loopline.models import Json, JsonObject, dumps
+from loopline.providers.http import HttpTransport
 from tests.support.peers.streams import PLAIN, Event, event
 
 HERE = Path(__file__).parent / "recordings"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.sql import SqlLog
 from loopline.models import JsonObject
+from loopline.store import SqlLog
 from loopline.timeline import Body, ConversationKey, ModelOverflowed, RangeSummary
 from tests.support.peers.behaviors import Status
 from tests.support.peers.window_server import WindowServer, say, say_elsewhere

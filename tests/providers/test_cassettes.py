@@ -17,19 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline.adapters.providers.cassettes import CassettePlayer, CassetteRecorder
-from loopline.adapters.providers.cassettes.cassette_file import (
+from loopline.clock import SystemClock
+from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
+from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
+from loopline.providers.cassettes import CassettePlayer, CassetteRecorder
+from loopline.providers.cassettes.cassette_file import (
     CassetteHeader,
     RecordedRequest,
     RecordedResponse,
     encode_line,
     read_cassette,
 )
-from loopline.adapters.providers.http import pooled
-from loopline.adapters.providers.http_model import HttpModel
-from loopline.clock import SystemClock
-from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
-from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
+from loopline.providers.http import pooled
+from loopline.providers.http_model import HttpModel
 from tests.providers.flat_request import KEY, WIRES
 from tests.providers.local_model import PATIENT, PROMPT, asked, model_at
 from tests.providers.test_faults import peer_of, waited

@@ -14,9 +14,9 @@ from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 
-from loopline.adapters.providers.http_model import HttpModel
-from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, find_model_facts
+from loopline.providers.http_model import HttpModel
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at
 from tests.providers.flat_request import KEY, wired

@@ -10,15 +10,10 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import (
-    Credentials,
-    parse_chunk,
-    response_error,
-    stream_error,
-)
 from loopline.errors import ModelError
 from loopline.models import dumps
 from loopline.models.safe_text import secrets_in, without_secrets
+from loopline.providers.failures import Credentials, parse_chunk, response_error, stream_error
 from tests.providers.flat_request import KEY
 from tests.providers.local_model import asked, model_at
 from tests.support.peers import openai_replies as oai

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.adapters.providers.http import ERROR_BYTES
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -13,6 +12,7 @@ from loopline.errors import (
     ModelRequestError,
 )
 from loopline.models import JsonObject, Timeouts
+from loopline.providers.http import ERROR_BYTES
 from tests.providers.flat_request import KEY
 from tests.providers.local_model import PATIENT, asked, model_at, saying
 from tests.support.peers.behaviors import Status

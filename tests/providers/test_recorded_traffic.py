@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline.adapters.providers.http import HttpTransport
-from loopline.adapters.providers.http_model import HttpModel
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import AssistantMessage, Capabilities, Json, Reply, dumps
+from loopline.providers.http import HttpTransport
+from loopline.providers.http_model import HttpModel
 from tests.providers.flat_request import WIRES, account_of
 from tests.providers.local_model import PROMPT
 from tests.providers.recorded import FORMS, HERE, Form, Recorded, recorded, replaying

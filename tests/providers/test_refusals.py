@@ -6,12 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopline.adapters.providers.failures import (
-    AnsweredError,
-    Credentials,
-    response_error,
-    stream_error,
-)
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -32,6 +26,7 @@ from loopline.models import (
     dumps,
     find_documented_error,
 )
+from loopline.providers.failures import AnsweredError, Credentials, response_error, stream_error
 
 MEANT: dict[ErrorMeaning, type[ModelError]] = {
     "request": ModelRequestError,

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import Credentials, response_error
-from loopline.adapters.providers.openai_chunks import ThinkTagParser
-from loopline.adapters.providers.reply_parser import CallPiece, ToolCallParser
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -21,6 +18,9 @@ from loopline.errors import (
     ModelTimedOut,
 )
 from loopline.models import Json
+from loopline.providers.failures import Credentials, response_error
+from loopline.providers.openai_chunks import ThinkTagParser
+from loopline.providers.reply_parser import CallPiece, ToolCallParser
 
 Piece = tuple[int | None, str, str, Json]
 WANTED = [("look", {"name": "tea"}), ("look", {"name": "pie"})]

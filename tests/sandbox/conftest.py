@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import DockerDaemon
-from loopline.adapters.execution.fargate import FargateSandbox
-from loopline.adapters.execution.local import LocalSandbox
-from loopline.adapters.execution.process import BubblewrapSandbox
 from loopline.sandbox import Sandbox
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import DockerDaemon
+from loopline.sandbox.fargate import FargateSandbox
+from loopline.sandbox.local import LocalSandbox
+from loopline.sandbox.process import BubblewrapSandbox
 from tests.support.docker_daemons import SETTINGS, DaemonUnavailableError, docker_daemon
 from tests.support.ecs_endpoint import TASKS, Services, keys, local_aws
 

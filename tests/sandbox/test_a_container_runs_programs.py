@@ -13,11 +13,11 @@ from typing import Protocol, cast
 import pytest
 
 from loopline import Bundle, Harness, PropertyError
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import LABEL, DockerDaemon
-from loopline.adapters.execution.docker_settings import DockerSettings
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ProgramEnd, Session
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import LABEL, DockerDaemon
+from loopline.sandbox.docker_settings import DockerSettings
 from loopline.testing import FakeClock, ScriptedModel
 from tests.bench.executions import execution, session
 from tests.support.docker_daemons import IMAGE, SETTINGS

@@ -63,8 +63,8 @@ async def until_no_container(host: str) -> Sequence[str]:
 UNSTARTED = """
 import asyncio, sys
 from pathlib import Path
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import DockerDaemon
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import DockerDaemon
 from tests.bench.executions import PROGRAM, execution, session
 from tests.support.docker_daemons import SETTINGS
 

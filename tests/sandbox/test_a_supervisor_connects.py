@@ -7,9 +7,9 @@ import socket
 import time
 from pathlib import Path
 
-from loopline.adapters.execution.docker_container import start_container
-from loopline.adapters.execution.docker_daemon import DockerDaemon
 from loopline.models import JsonObject
+from loopline.sandbox.docker_container import start_container
+from loopline.sandbox.docker_daemon import DockerDaemon
 from tests.support.docker_daemons import SETTINGS
 
 HELLO = b'{"groups": false, "landlock": true, "path": ["/usr/lib"]}'

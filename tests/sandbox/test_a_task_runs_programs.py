@@ -18,12 +18,12 @@ from textwrap import dedent
 import pytest
 
 from loopline import Bundle, Harness, PropertyError
-from loopline.adapters.execution.aws import Aws, AwsError, Bucket
-from loopline.adapters.execution.fargate import FargateSandbox
-from loopline.adapters.execution.snapshot import SnapshotError, restore_outputs
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ExecutionLimits, ServedCall, Session, parse_contract
-from loopline.sandbox.frames import CALLS, OUTPUT, frame, frames
+from loopline.sandbox.aws import Aws, AwsError, Bucket
+from loopline.sandbox.fargate import FargateSandbox
+from loopline.sandbox.snapshot import SnapshotError, restore_outputs
+from loopline.sandbox.supervisor.frames import CALLS, OUTPUT, frame, frames
 from loopline.testing import ScriptedModel
 from tests.bench.executions import execution, session
 from tests.support.ecs_endpoint import CREDENTIALS, TASKS, Services, clear, keys
@@ -255,7 +255,7 @@ ORPHAN = """
 import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
-from loopline.adapters.execution.fargate import FargateSandbox
+from loopline.sandbox.fargate import FargateSandbox
 from tests.bench.executions import execution, session
 from tests.support.ecs_endpoint import TASKS
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loopline import Bundle, Harness, LooplineError, PropertyError
-from loopline.adapters.execution.process import BubblewrapSandbox
 from loopline.harness import execution_features
 from loopline.models import Json
 from loopline.sandbox import Execution, ServedCall, Session
+from loopline.sandbox.process import BubblewrapSandbox
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.authoring.bundle_files import guide
 from tests.support.programs import needs_bubblewrap, python

@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from loopline import Harness, TurnResult
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
+from loopline.store import SqlLog
 from loopline.timeline import MemoryLog, TimelineLog
 from tests.support.pairs.play import until
 from tests.support.pairs.scene import TALK, Gate, GatedModel, Scene

@@ -15,9 +15,9 @@ from typing import cast
 import pytest
 
 from loopline import Store
-from loopline.adapters.sql import SqlLog
 from loopline.models import Json, JsonObject, dumps
 from loopline.reader import DocumentError, read_document
+from loopline.store import SqlLog
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Attachment, AttachmentError, Bundle, Harness
-from loopline.adapters.clamd import ClamdScanner
+from loopline.files.clamd import ClamdScanner
 from loopline.testing import Say, ScriptedModel
 from tests.scenarios.test_virus_scanner import EICAR
 from tests.support.attachment_corpus import archive, docx, pdf_with

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from loopline import LooplineError, Store
-from loopline.adapters.sql import SqlLog
 from loopline.models import dumps
 from loopline.reader import ConversationReader, Reader, view_conversation
+from loopline.store import SqlLog
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (

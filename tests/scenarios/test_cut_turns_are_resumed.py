@@ -252,7 +252,7 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     store: str, tmp_path: Path
 ) -> None:
     """A fork and an import had no runner of their own: nobody left them behind."""
-    from loopline.adapters.sql import SqlLog
+    from loopline.store import SqlLog
 
     log: TimelineLog = MemoryLog()
     if store == "sqlite":
@@ -285,7 +285,7 @@ async def test_a_first_message_that_no_runner_took_is_answered_where_that_is_ask
 async def test_a_fork_of_a_first_message_is_answered_only_if_its_user_has_said_more(
     store: str, tmp_path: Path
 ) -> None:
-    from loopline.adapters.sql import SqlLog
+    from loopline.store import SqlLog
 
     log: TimelineLog = MemoryLog(FakeClock())
     if store == "sqlite":

@@ -17,6 +17,7 @@ from loopline.react import Hold, ReactStateV2, RoundHookResult, Stop
 from loopline.react.interrupter import POLL_SECONDS, InterruptCause, Interrupted, Interrupter
 from loopline.react.loop_options import LoopOptions
 from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
+from loopline.tasks import run_together
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
@@ -30,7 +31,6 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
-from loopline.timeline.tasks import run_together
 
 KEY = ConversationKey(name="c")
 

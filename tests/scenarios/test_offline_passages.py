@@ -11,8 +11,6 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopline.adapters.offline import OfflineModel
-from loopline.adapters.offline.search_results import parse_passages
 from loopline.models import (
     AssistantMessage,
     Options,
@@ -23,7 +21,10 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
-from loopline.search.quotes import code_sentences, sentences, stem
+from loopline.offline import OfflineModel
+from loopline.offline.english import stem
+from loopline.offline.search_results import parse_passages
+from loopline.offline.sentences import code_sentences, sentences
 
 SEARCH = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
 PIECES = st.sampled_from(
@@ -206,7 +207,7 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 
 TIES = """
-from loopline.adapters.offline.queries import further_queries
+from loopline.offline.queries import further_queries
 from loopline.search.quotes import CitablePassage, Evidence, ScoredSentence, Sentence, parse_question
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 
-from loopline.adapters.offline import OfflineModel
 from loopline.models import (
     AssistantMessage,
     Message,
@@ -19,6 +18,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from loopline.offline import OfflineModel
 from loopline.tools import NO_ANSWER
 
 PLAN, SEARCH, READ = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from loopline.adapters.offline import OfflineModel
 from loopline.models import Json, JsonObject, Prompt, Reply, ToolSpec, UserMessage, extract_json
+from loopline.offline import OfflineModel
 
 FIND = ToolSpec(
     name="shop.find",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loopline.adapters.offline import OfflineModel
 from loopline.models import Price, Usage
+from loopline.offline import OfflineModel
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.timeline import Completion, CostSummary, RangeSummary, ToolsSelected, request_cost
 from tests.support.workbench import THIRTEEN, at_work, bodies, workbench

@@ -15,13 +15,13 @@ from msgspec import structs
 from loopline import Bundle, Harness
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
+from loopline.redaction.forwarding_log import ForwardingLog
 from loopline.server import app
 from loopline.server.approvals import waiting_approvals
 from loopline.server.run_streams import paused_calls, waiting_calls
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion
-from loopline.timeline.forwarding_log import ForwardingLog
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
 from tests.server.test_sockets import Page

@@ -13,8 +13,8 @@ from textwrap import wrap
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.elements import ClauseElement
 
-from loopline.adapters.sql import definitions, statements
-from loopline.adapters.sql.read_statements import ReadStatements
+from loopline.store import definitions, statements
+from loopline.store.read_statements import ReadStatements
 
 Texts = str | tuple[str, ...] | dict[str, tuple[str, ...]] | ReadStatements
 Definition = ClauseElement | tuple[ClauseElement, ...]
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loopline.adapters.sql.read_statements import ReadStatements
+from loopline.store.read_statements import ReadStatements
 '''
 WIDTH = 90
 DIALECT = sqlite.dialect(paramstyle="named")

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from loopline import Harness, LooplineError
-from loopline.adapters.sql import SqlLog
+from loopline.store import SqlLog
 from loopline.testing import Call
 from tests.support.child_runs import Cast, Line, bundle
 from tests.support.crashing_turns import CrashPoint, KillingLog

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from loopline import Agent, Bundle, Harness, LooplineError, Store
-from loopline.adapters.sql import SqlLog
 from loopline.crew import Quality, Refine
+from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import AgentSwitched, Completion, Exit, FileAdded, RunChild
 from tests.support.crashing_turns import CrashPoint, KillingLog

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from loopline import Bundle, Harness, LooplineError, Store, ToolContext, tool
-from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
+from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import CrewGraph, Decision, Exit, RunChild, ToolResult
 from tests.support.child_runs import Line

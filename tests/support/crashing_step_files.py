@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 from loopline import Bundle, Harness, LooplineError, Store
-from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
 from loopline.models import ToolCall
+from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import FileAdded
 from tests.support.crashing_turns import CrashPoint, KillingLog

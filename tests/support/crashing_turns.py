@@ -24,11 +24,12 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, Ask, GuardedCall, Verdict
+from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import (
     Block,
     ConversationKey,
@@ -37,7 +38,6 @@ from loopline.timeline import (
     TimelineLog,
     ToolPending,
 )
-from loopline.timeline.forwarding_log import ForwardingLog
 
 FILE = Attachment("go.bin", bytes(range(256)) * 200)
 Length = Literal["short", "long"]

@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from loopline.adapters.execution.docker_daemon import LABEL
-from loopline.adapters.execution.docker_settings import DockerSettings
+from loopline.sandbox.docker_daemon import LABEL
+from loopline.sandbox.docker_settings import DockerSettings
 
 IMAGE = "skeleton:1"
 SETTINGS = DockerSettings(

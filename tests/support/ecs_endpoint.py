@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Protocol, cast
 
-from loopline.adapters.execution.fargate_task import FargateSettings
 from loopline.models import Json, JsonObject
+from loopline.sandbox.fargate_task import FargateSettings
 from tests.support.docker_daemons import IMAGE
 
 BUCKET = "snapshots"

@@ -27,12 +27,12 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import ModelTimedOut
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.react import Allow, Ask, GuardedCall, Limits, PresetName, Verdict
+from loopline.store import SqlLog
 from loopline.testing import FakeClock
 from loopline.timeline import (
     Block,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from loopline.events import Caller, ObservedTurn, genai
-from loopline.events.spans import FinishedSpan, TurnSpans, spans_of
+from loopline.events import Caller, ObservedTurn
+from loopline.telemetry import genai
+from loopline.telemetry.spans import FinishedSpan, TurnSpans, spans_of
 from loopline.timeline import Block, ConversationKey, RunChild, TimelineLog
 
 

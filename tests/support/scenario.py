@@ -17,7 +17,6 @@ from loopline import (
     LooplineError,
     ModelError,
 )
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
 from loopline.errors import ModelTimedOut
 from loopline.events import Event, Observer
@@ -52,6 +51,7 @@ from loopline.refs import (
     SummaryRef,
     parse,
 )
+from loopline.store import SqlLog
 from loopline.testing import FakeClock
 from loopline.timeline import (
     Block,

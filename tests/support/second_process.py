@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loopline import Harness
-from loopline.adapters.sql import SqlLog
 from loopline.conversations import Receipt
 from loopline.models import Json, dumps
+from loopline.store import SqlLog
 from tests.support.interruption_scenario import (
     Interruption,
     OwnClock,

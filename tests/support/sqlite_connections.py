@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from loopline.adapters.sql.sqlite import Connection, on_connect
+from loopline.store.sqlite import Connection, on_connect
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, LooplineError, ModelError
-from loopline.events import ObservedTurn, genai
+from loopline.events import ObservedTurn
 from loopline.models import Prompt, Reply, TextDelta
+from loopline.telemetry import genai
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.support.child_runs import Cast, Line, bundle
@@ -284,7 +285,7 @@ try:
     asyncio.run(main())
 except LooplineError as error:
     print(error)
-names = ("opentelemetry", "loopline.events.spans", "loopline.adapters.otel", "google.protobuf")
+names = ("opentelemetry", "loopline.telemetry.spans", "loopline.telemetry.otel", "google.protobuf")
 print(len([name for name in sys.modules if name.startswith(names)]))
 """
 

@@ -9,9 +9,10 @@ from typing import get_args
 import pytest
 from msgspec import structs
 
-from loopline.events import Caller, ObservedTurn, genai
-from loopline.events.spans import FAILED, FinishedSpan, spans_of, trace_id
+from loopline.events import Caller, ObservedTurn
 from loopline.models import JsonObject, Usage
+from loopline.telemetry import genai
+from loopline.telemetry.spans import FAILED, FinishedSpan, spans_of, trace_id
 from loopline.timeline import (
     Block,
     Body,

@@ -10,14 +10,14 @@ from ipaddress import ip_network
 import pytest
 
 from loopline import Bundle, Harness, LooplineError, ToolError
-from loopline.adapters.web.address_guard import GuardedTransport
-from loopline.adapters.web.bounded_client import BoundedClient
-from loopline.adapters.web.page_fetch import PageFetch
 from loopline.bundle import merged
 from loopline.clock import SystemClock
 from loopline.harness.web_ports import open_web
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.tools import WebHit
+from loopline.web.address_guard import GuardedTransport
+from loopline.web.guarded_client import BoundedClient
+from loopline.web.page_fetch import PageFetch
 from tests.web.loopback_site import PRIVATE, PUBLIC, Answer, as_json, site
 
 ARTICLE = """<!doctype html><html><head><title>Green tea</title>

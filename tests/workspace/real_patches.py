@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loopline.errors import ToolError
-from loopline.files import WorkspacePath, apply_patch
+from loopline.files import apply_patch
+from loopline.timeline import WorkspacePath
 
 Tree = Mapping[str, bytes]
 """Files by their path below `files/`."""

@@ -15,12 +15,12 @@ import pytest
 
 from loopline import Harness
 from loopline.errors import LooplineError, ToolError
-from loopline.files import Folder, Workspace, apply_patch, parse_path
+from loopline.files import Folder, Workspace, apply_patch
 from loopline.files.folder import has_openat2
 from loopline.reader import DocumentError
 from loopline.testing import Call
 from loopline.testing.scripted import Entry
-from loopline.timeline import Timeline
+from loopline.timeline import Timeline, parse_path
 from tests.support.scripted_conversation import talking
 from tests.workspace.test_files_of_a_turn import bundle
 

@@ -14,7 +14,8 @@ from loopline.bundle.descriptors import (
     load_tools,
 )
 from loopline.bundle.hosting_service import ApplicationHostingService, HostFile
-from loopline.bundle.load import Available, LoadedBundle, available, blame, load
+from loopline.bundle.importer import blame
+from loopline.bundle.load import Available, LoadedBundle, available, load
 from loopline.bundle.mcp_config import (
     MCP_FILE,
     McpConnectionSettings,
@@ -53,15 +54,6 @@ from loopline.bundle.restrictions import (
     check_restrictions,
     tool_settings,
     unknown_skills,
-)
-from loopline.bundle.served import (
-    BundleService,
-    HttpAddress,
-    ServedCaller,
-    ServedFile,
-    ServedQuestion,
-    ServedResource,
-    ServedResult,
 )
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow

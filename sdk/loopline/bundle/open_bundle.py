@@ -10,15 +10,16 @@ from typing import Any, cast, get_args, get_origin
 
 from msgspec import structs
 
-from loopline.bundle.load import LoadedBundle, blame, raised_inside
+from loopline.bundle.importer import blame, raised_inside
+from loopline.bundle.load import LoadedBundle
 from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commits_of
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, KnowledgeError, LooplineError
 from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
-from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload, TurnResult
+from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload
 from loopline.reader import ConversationLookup, ConversationView
-from loopline.timeline import Completion, Notice, Recorder, TurnHeader
+from loopline.timeline import Completion, Notice, Recorder, TurnHeader, TurnResult
 from loopline.tools import deps_problem
 
 _loaded: set[type] = set()

@@ -24,7 +24,6 @@ from loopline.react import (
     Limits,
     LoopOptions,
     TurnPayload,
-    TurnResult,
     choose_protocol,
 )
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
@@ -37,6 +36,7 @@ from loopline.timeline import (
     Sender,
     Timeline,
     TurnHeader,
+    TurnResult,
 )
 from loopline.tools import (
     DELEGATE,

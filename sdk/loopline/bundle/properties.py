@@ -19,10 +19,9 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.errors import LooplineError, PropertyError
 from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
-from loopline.models import Json, JsonObject
+from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.sandbox import ExecutionLimits
-from loopline.skills import YamlDocument, YamlError, read_yaml
 from loopline.tools import ToolPattern
 
 FILE = "loopline.yaml"

@@ -54,10 +54,11 @@ from loopline.clock import SystemClock
 from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.harness import open_executions, skill_places
-from loopline.knowledge import KnowledgeState, VectorState
+from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
+from loopline.search import VectorState
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Timeline
 from loopline.tools import (

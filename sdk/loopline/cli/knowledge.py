@@ -16,15 +16,9 @@ from loopline.cli.process import ANSWERED, FAILED, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
-from loopline.knowledge import (
-    KnowledgeSpace,
-    KnowledgeState,
-    Passage,
-    SearchFilter,
-    VectorState,
-)
+from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage, SearchFilter
 from loopline.models import Json
-from loopline.search import Explanation
+from loopline.search import Explanation, VectorState
 
 DIGITS = 3
 

@@ -32,8 +32,8 @@ from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject
-from loopline.react import Limits, PendingCall, TurnResult, result
-from loopline.timeline import Block, Source, Timeline, Turn, citations
+from loopline.react import Limits, result
+from loopline.timeline import Block, PendingCall, Source, Timeline, Turn, TurnResult, citations
 
 STDIN = "-"
 PICTURE = "--svg"

@@ -39,8 +39,8 @@ from loopline.cli.turn_display import Transcript
 from loopline.conversations import Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Delta, Event
-from loopline.react import PendingCall, result
-from loopline.timeline import Block, Timeline, ToolResult, UserPrompt
+from loopline.react import result
+from loopline.timeline import Block, PendingCall, Timeline, ToolResult, UserPrompt
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02

@@ -11,9 +11,9 @@ from typing import TypeVar
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
+from loopline.client.server_sessions import ServerExchange, ServerSession
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.harness import ServerExchange, ServerSession
 from loopline.models import one_line
 
 RETRY_SECONDS = 60.0

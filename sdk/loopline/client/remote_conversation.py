@@ -31,9 +31,16 @@ from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import Delta, Event
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
-from loopline.react import Limits, TurnResult
+from loopline.react import Limits
 from loopline.reader import Reading, block_at
-from loopline.timeline import Block, ConversationKey, Reaction, Satisfaction, turn_number
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    Reaction,
+    Satisfaction,
+    TurnResult,
+    turn_number,
+)
 
 Out = TypeVar("Out")
 Attachments = AttachmentInput | Sequence[AttachmentInput]

@@ -8,9 +8,9 @@ from typing import Self
 from loopline.client.answers import ListDocument, ListedDocument, PrincipalDocument
 from loopline.client.connection import RETRY_SECONDS, ServerConnection, ServerRequest
 from loopline.client.remote_conversation import RemoteConversation
+from loopline.client.server_sessions import server_session
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
-from loopline.harness import server_session
 from loopline.reader import check_name
 from loopline.timeline import ConversationKey
 

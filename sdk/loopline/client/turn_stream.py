@@ -25,8 +25,7 @@ from loopline.client.stream_records import (
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.react import TurnResult
-from loopline.timeline import Block, BodyUnion, Exit, UserRecalled, turn_number
+from loopline.timeline import Block, BodyUnion, Exit, TurnResult, UserRecalled, turn_number
 
 _ENDS = BodyUnion[Exit | UserRecalled](Exit | UserRecalled)
 _RESULT = [field.name for field in fields(TurnResult)]

@@ -34,13 +34,9 @@ from loopline.models import (
     well_formed,
     well_formed_json,
 )
-from loopline.react import (
-    Limits,
-    TurnResult,
-    check_limits,
-    stored_limits,
-)
+from loopline.react import Limits, check_limits, stored_limits
 from loopline.reader import ConversationReader, Reader, check_name
+from loopline.tasks import finish
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -51,6 +47,7 @@ from loopline.timeline import (
     Reaction,
     Timeline,
     TimelineLog,
+    TurnResult,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -60,7 +57,6 @@ from loopline.timeline import (
     turn_number,
 )
 from loopline.timeline.log import check_not_forgotten
-from loopline.timeline.tasks import finish
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")

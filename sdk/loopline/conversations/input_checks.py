@@ -14,7 +14,7 @@ from loopline.files import (
     check_text,
     read_attachments,
 )
-from loopline.models.redaction import Redactor, redact_text
+from loopline.redaction.redaction import Redactor, redact_text
 from loopline.timeline import UserAttachment
 from loopline.timeline.attachments import content
 

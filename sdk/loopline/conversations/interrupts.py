@@ -33,7 +33,7 @@ from loopline.timeline import (
     UserSteer,
     encode_checked,
     input_seq_of,
-    open_questions,
+    open_calls,
     open_timeline,
     parent_name,
     turn_id,
@@ -284,7 +284,7 @@ class InterruptQueue:
 def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
     """Return what open calls ask without an answer so far, with the blocks; calls of a turn that has ended ask nothing."""
     turns = {turn.number for turn in timeline.open_turns}
-    questions = open_questions.unanswered(block for block in timeline if block.turn in turns)
+    questions = open_calls.unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
 
 
@@ -359,6 +359,6 @@ def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
     if question is None or not isinstance(question.body, ToolPending):
         return None
     call_id = question.body.call_id
-    if open_questions.first_answer(timeline.after(question.seq), call_id) is not None:
+    if open_calls.first_answer(timeline.after(question.seq), call_id) is not None:
         return None
     return UserAnswer(call_id=call_id, value=well_formed_json(answer.value))

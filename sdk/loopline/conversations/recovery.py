@@ -11,7 +11,7 @@ from typing import Any, Literal
 from loopline.conversations.turn_order import bundle_of
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
-from loopline.react import TurnResult, result
+from loopline.react import result
 from loopline.timeline import (
     ConversationKey,
     ConversationSummary,
@@ -19,6 +19,7 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     Turn,
+    TurnResult,
     open_timeline,
     turn_id,
 )

@@ -14,8 +14,8 @@ from loopline.conversations.turn_checks import turn_to_resume
 from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.models import Json, OutputType
-from loopline.react import Limits, TurnResult, pending_calls
-from loopline.timeline import Timeline, UserAttachment, turn_id
+from loopline.react import Limits, pending_calls
+from loopline.timeline import Timeline, TurnResult, UserAttachment, turn_id
 
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 QUEUED = "~queued"

@@ -14,7 +14,7 @@ from loopline.clock import Clock
 from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
 from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
-from loopline.models.redaction import Redactor, redact_json, redact_text
+from loopline.redaction.redaction import Redactor, redact_json, redact_text
 from loopline.timeline import (
     Block,
     BodyUnion,

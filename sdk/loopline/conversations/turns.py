@@ -45,17 +45,10 @@ from loopline.errors import (
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
-from loopline.models.redaction import Redactor
-from loopline.react import (
-    Child,
-    Limits,
-    TurnPayload,
-    TurnResult,
-    late_input,
-    restore_limits,
-    result,
-)
+from loopline.react import Child, Limits, TurnPayload, late_input, restore_limits, result
 from loopline.reader import ConversationView, conversation_lookup
+from loopline.redaction.redaction import Redactor
+from loopline.tasks import wait_until_done
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -70,13 +63,13 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     Turn,
+    TurnResult,
     UserPrompt,
     open_timeline,
     reaching,
     trimmed,
     turn_id,
 )
-from loopline.timeline.tasks import wait_until_done
 
 Choose = Callable[[Timeline], Awaitable[int]]
 """Chooses the turn to run, once the conversation is leased."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject, YamlDocument, YamlError, dumps, read_yaml
 from loopline.names import caller_location, checks_keywords
 from loopline.react import Limits, check_limits
 from loopline.react.loop_options import Effort
-from loopline.skills import YamlDocument, YamlError, read_yaml
 from loopline.timeline import LimitValue
 
 if TYPE_CHECKING:

@@ -26,5 +26,3 @@ from loopline.files.workspace import change_of as change_of
 from loopline.files.workspace import describe_data as describe_data
 from loopline.files.workspace import file_bodies as file_bodies
 from loopline.files.workspace import sort_changes as sort_changes
-from loopline.timeline.workspace_paths import WorkspacePath as WorkspacePath
-from loopline.timeline.workspace_paths import parse_path as parse_path

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
         model_or_call,
         serve_mcp,
     )
-    from loopline.harness.server_sessions import ServerExchange, ServerSession, server_session
     from loopline.harness.skill_search import skill_places
     from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
     from loopline.harness.store import Store
     from loopline.harness.sync import run_sync
-    from loopline.harness.token_issuers import token_checker
     from loopline.harness.user_data import forget_inactive
     from loopline.harness.webhook_senders import WebhookSender, webhook_sender
 

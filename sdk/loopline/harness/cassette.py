@@ -17,7 +17,7 @@ from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.safe_text import without_secrets
 
 if TYPE_CHECKING:
-    from loopline.adapters.providers.cassettes import CassettePlayer, CassetteRecorder
+    from loopline.providers.cassettes import CassettePlayer, CassetteRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ async def open_cassette(
 
 
 def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
-    from loopline.adapters.providers.cassettes import CassetteRecorder
-    from loopline.adapters.providers.http import pooled
+    from loopline.providers.cassettes import CassetteRecorder
+    from loopline.providers.http import pooled
 
     named = model_names(model)
     tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
@@ -74,7 +74,7 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
 
 
 def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
-    from loopline.adapters.providers.cassettes import CassettePlayer
+    from loopline.providers.cassettes import CassettePlayer
 
     tape = CassettePlayer(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}

@@ -91,14 +91,14 @@ def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, s
     """
     provider, _, model = name.partition(":")
     if provider == "local":
-        from loopline.adapters.embedding.local_folder import LocalEmbedder
+        from loopline.search.local_embedder import LocalEmbedder
 
         return LocalEmbedder(model_folder(model.strip(), folder))
     if provider == "openai":
-        from loopline.adapters.embedding.http_embeddings import HttpEmbedder
+        from loopline.search.http_embedder import HttpEmbedder
 
         return HttpEmbedder(model.strip(), environment)
-    from loopline.adapters.embedding.torch_model import TorchEmbedder
+    from loopline.search.torch_embedder import TorchEmbedder
 
     path = (folder or Path()) / model.strip()
     return TorchEmbedder(str(path) if path.is_dir() else model.strip())

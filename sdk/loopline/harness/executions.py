@@ -25,8 +25,8 @@ from loopline.errors import PropertyError
 from loopline.harness.sandboxes import open_sandbox, runtime_of
 from loopline.models import Json
 from loopline.sandbox import ExecutionLimits, Language, Sandbox
+from loopline.tasks import ThreadCache
 from loopline.timeline import Effect, TimelineLog
-from loopline.timeline.tasks import ThreadCache
 from loopline.tools import Background, ExecutionSettings, ExecutionTool, NoBackground, Tool
 
 
@@ -86,7 +86,7 @@ class ProgramTools:
             self._stack.push_async_callback(sandbox.close)
             folder = self._properties.at("execution.log_folder")
             if folder:
-                from loopline.adapters.execution.logged import LoggedSandbox
+                from loopline.sandbox import LoggedSandbox
 
                 sandbox = LoggedSandbox(sandbox, Path(str(folder)))
             self._sandboxes[mode] = sandbox

@@ -51,6 +51,7 @@ from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.embedders import Embedders
 from loopline.harness.executions import open_background, open_executions
 from loopline.harness.hosted_files import HostedFolder
+from loopline.harness.inspections import chosen_redactor, redacted_models
 from loopline.harness.lessons import open_lessons
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.metered_models import Metering, metered_models
@@ -62,7 +63,6 @@ from loopline.harness.model_choice import (
 )
 from loopline.harness.past_knowledge import past_repositories_beside
 from loopline.harness.past_turns import finish_cut_off_forgetting, open_memory
-from loopline.harness.redaction import chosen_redactor, redacted_models
 from loopline.harness.scanners import chosen_scanner
 from loopline.harness.skill_search import skill_finder
 from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
@@ -72,9 +72,11 @@ from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
-from loopline.models.redaction import Redactor
 from loopline.reader import Reader, conversation_lookup, view_conversation
+from loopline.redaction.redacted_log import RedactedLog
+from loopline.redaction.redaction import Redactor
 from loopline.skills import Skill, Skills
+from loopline.tasks import ThreadCache
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
@@ -83,8 +85,6 @@ from loopline.timeline import (
     warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
-from loopline.timeline.redacted_log import RedactedLog
-from loopline.timeline.tasks import ThreadCache
 from loopline.tools import Tool
 
 if TYPE_CHECKING:

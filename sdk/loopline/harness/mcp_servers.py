@@ -27,12 +27,12 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject
-from loopline.timeline.tasks import ThreadCache
+from loopline.tasks import ThreadCache
 from loopline.tools import AskPerson, McpResult, McpTool, is_tool_name
 
 if TYPE_CHECKING:
-    from loopline.adapters.mcp.connection import McpConnection
-    from loopline.adapters.mcp.kept_tools import KeptTools
+    from loopline.mcp.connection import McpConnection
+    from loopline.mcp.kept_tools import KeptTools
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -274,7 +274,7 @@ class _SharedServer:
         await asyncio.gather(*self._writes)
 
     def _read(self) -> KeptTools | None:
-        from loopline.adapters.mcp.kept_tools import read_kept_tools
+        from loopline.mcp.kept_tools import read_kept_tools
 
         return read_kept_tools(self._setup.folder, self._digest)
 
@@ -286,8 +286,8 @@ class _SharedServer:
 
     def _connect(self, show: Callable[[str], None] | None = None) -> McpConnection:
         """Import the SDK, which takes a while: not on the event loop."""
-        from loopline.adapters.mcp.connection import McpConnection
-        from loopline.adapters.mcp.oauth import SIGN_IN_SECONDS, authorization
+        from loopline.mcp.connection import McpConnection
+        from loopline.mcp.oauth import SIGN_IN_SECONDS, authorization
 
         name, setup = self._entry.name, self._setup
         path = None if setup.folder is None else setup.folder / f"{self._digest}.oauth"
@@ -341,7 +341,7 @@ class _SharedServer:
 
 
 def _keep(folder: Path | None, digest: str, tools: KeptTools) -> None:
-    from loopline.adapters.mcp.kept_tools import write_kept_tools
+    from loopline.mcp.kept_tools import write_kept_tools
 
     write_kept_tools(folder, digest, tools)
 

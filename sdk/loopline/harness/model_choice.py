@@ -289,7 +289,7 @@ class _ModelCache:
         if not model or provider in VENDORS:
             return self._provider_models.model(name)
         try:
-            from loopline.adapters.pydantic_ai.bridged_model import bridged_model
+            from loopline.bridge.bridged_model import bridged_model
         except ImportError as error:
             providers = ", ".join(f"{vendor}:" for vendor in VENDORS)
             raise ModelError(
@@ -300,7 +300,7 @@ class _ModelCache:
 
     def _bridge(self, foreign: ForeignModel) -> Model:
         """Return a model that asks this one of pydantic-ai; the same one for the same model."""
-        from loopline.adapters.pydantic_ai.bridged_model import bridge_model
+        from loopline.bridge.bridged_model import bridge_model
 
         for wrapped, model in self._bridged:
             if wrapped is foreign:

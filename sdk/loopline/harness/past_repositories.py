@@ -49,7 +49,7 @@ class PastRepositories:
 
     def _at(self, location: str, commit: str, *, moves: bool) -> tuple[Repository, str]:
         """Return the repository and the full id of a commit; one that is pinned needs no network if it is there."""
-        from loopline.adapters.git import GitRepository
+        from loopline.knowledge.git import GitRepository
 
         if location not in self._fetched and not moves:
             try:

@@ -52,11 +52,11 @@ def open_memory(
     def open_index() -> TurnIndex:
         if store_file is None:
             return MemoryTurnIndex()
-        from loopline.adapters.memory_files import MemoryFile
+        from loopline.memory.turn_file import MemoryFile
 
         load = loaded_vectors
         if embedder is not None:
-            from loopline.adapters.vectors import vector_rows
+            from loopline.search.vector_files import vector_rows
 
             load = vector_rows
         return MemoryFile(memory_file(store_file.resolve()), load)

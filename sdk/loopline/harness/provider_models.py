@@ -23,7 +23,7 @@ from loopline.models.model_catalog import FAMILIES
 from loopline.models.safe_text import is_address, secrets_in
 
 if TYPE_CHECKING:
-    from loopline.adapters.providers.http import ClientFactory, HttpTransport
+    from loopline.providers.http import ClientFactory, HttpTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class ProviderModels:
         # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
         is_own = vendor.name == vendor.api_vendor
         attachments = ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"]
-        from loopline.adapters.providers import HTTP_MODELS, Credentials, HttpTransport
+        from loopline.providers import HTTP_MODELS, Credentials, HttpTransport
 
         self._http = self._http or HttpTransport(self._make_client)
         return HTTP_MODELS[facts.api](
@@ -167,7 +167,7 @@ def _offline(arguments: ModelArguments) -> Model:
         raise ModelError(
             "offline sends no requests: it takes no base_url, api_key, facts, timeouts or limits"
         )
-    from loopline.adapters.offline import OfflineModel
+    from loopline.offline import OfflineModel
 
     return OfflineModel()
 

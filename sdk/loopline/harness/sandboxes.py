@@ -13,8 +13,8 @@ from loopline.names import nearest_hint
 from loopline.sandbox import Feature, Sandbox
 
 if TYPE_CHECKING:
-    from loopline.adapters.execution.docker import DockerSandbox
-    from loopline.adapters.execution.docker_settings import DockerSettings
+    from loopline.sandbox.docker import DockerSandbox
+    from loopline.sandbox.docker_settings import DockerSettings
 
 _DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
 _CHOICE = ("default_profile", "profiles")
@@ -22,7 +22,7 @@ _CHOICE = ("default_profile", "profiles")
 
 async def execution_features() -> Mapping[str, Sequence[Feature]]:
     """Return for each backend what its isolation needs, and whether this machine has it."""
-    from loopline.adapters.execution.process import BubblewrapSandbox
+    from loopline.sandbox.process import BubblewrapSandbox
 
     docker = _docker(_docker_settings(_DEFAULT_RUNTIME, ""))
     try:
@@ -84,8 +84,8 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
     Raises:
         PropertyError: a property has a value that it does not take, or programs would run without isolation.
     """
-    from loopline.adapters.execution.local import LocalSandbox
-    from loopline.adapters.execution.process import SYSTEM_PYTHON, BubblewrapSandbox
+    from loopline.sandbox.local import LocalSandbox
+    from loopline.sandbox.process import SYSTEM_PYTHON, BubblewrapSandbox
 
     mode, python = str(runtime["mode"]), str(properties.at("execution.python") or "")
     if mode not in ("", *BACKENDS):
@@ -111,8 +111,8 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
 
 def _docker(settings: DockerSettings) -> DockerSandbox:
     """Return the backend of the daemon that DOCKER_HOST names, or that of the machine."""
-    from loopline.adapters.execution.docker import DockerSandbox
-    from loopline.adapters.execution.docker_daemon import DockerDaemon
+    from loopline.sandbox.docker import DockerSandbox
+    from loopline.sandbox.docker_daemon import DockerDaemon
 
     return DockerSandbox(settings, DockerDaemon(os.environ.get("DOCKER_HOST", "")))
 
@@ -123,7 +123,7 @@ def _docker_settings(runtime: Mapping[str, Json], python: str) -> DockerSettings
     Raises:
         PropertyError: a value is malformed, or an argument is not permitted.
     """
-    from loopline.adapters.execution.docker_settings import DockerSettings
+    from loopline.sandbox.docker_settings import DockerSettings
 
     settings = DockerSettings(
         image=str(runtime["image"]),
@@ -143,8 +143,8 @@ def _fargate(runtime: Mapping[str, Json], python: str) -> Sandbox:
     Raises:
         PropertyError: what a task needs is not named.
     """
-    from loopline.adapters.execution.fargate import FargateSandbox
-    from loopline.adapters.execution.fargate_task import FargateSettings
+    from loopline.sandbox.fargate import FargateSandbox
+    from loopline.sandbox.fargate_task import FargateSettings
 
     for name in ("cluster", "task_definition"):
         if not runtime[name]:

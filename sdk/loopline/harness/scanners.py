@@ -32,7 +32,7 @@ def chosen_scanner(environment: Mapping[str, str]) -> AttachmentScanner | None:
         raise AttachmentError(f"{ADDRESS} is {address!r}: write unix:/path or host:port")
     if setting == "0":
         return None
-    from loopline.adapters.clamd import ClamdScanner
+    from loopline.files.clamd import ClamdScanner
 
     return ClamdScanner(address, float(seconds))
 

@@ -11,7 +11,12 @@ from importlib.util import find_spec
 from secrets import token_hex
 
 import loopline
-from loopline.bundle import (
+from loopline.conversations import Conversation
+from loopline.errors import LooplineError
+from loopline.harness.harness import Harness
+from loopline.harness.model_choice import ModelChoice, ModelMaker, Models
+from loopline.harness.served_turns import ServedTurn
+from loopline.mcp.served import (
     HttpAddress,
     ServedCaller,
     ServedFile,
@@ -19,11 +24,6 @@ from loopline.bundle import (
     ServedResource,
     ServedResult,
 )
-from loopline.conversations import Conversation
-from loopline.errors import LooplineError
-from loopline.harness.harness import Harness
-from loopline.harness.model_choice import ModelChoice, ModelMaker, Models
-from loopline.harness.served_turns import ServedTurn
 from loopline.models import (
     OFFLINE,
     Capabilities,
@@ -310,7 +310,7 @@ async def serve_mcp(served: ServedBundle, address: HttpAddress | None = None) ->
     """
     if find_spec("mcp") is None:
         raise LooplineError("an MCP server needs the extra: pip install 'loopline[mcp]'")
-    from loopline.adapters.mcp.server import BundleServer
+    from loopline.mcp.server import BundleServer
 
     server = BundleServer(served, loopline.__version__)
     await (server.serve_stdio() if address is None else server.serve_http(address))

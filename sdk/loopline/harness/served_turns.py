@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
-from loopline.bundle import ServedCaller, ServedQuestion
 from loopline.conversations import Conversation
 from loopline.events import Delta
+from loopline.mcp.served import ServedCaller, ServedQuestion
 from loopline.models import Json
+from loopline.tasks import finish
 from loopline.timeline import Exit, ToolCalled, ToolQuestion, TurnResult
-from loopline.timeline.tasks import finish
 
 DRAIN_SECONDS = 1.0
 """How long the events of a turn that has ended are waited for; they are there already."""

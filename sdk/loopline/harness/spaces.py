@@ -102,7 +102,7 @@ def open_space(
     Raises:
         KnowledgeError: there is no such repository; the message names the setting to change.
     """
-    from loopline.adapters.fts import FtsIndexes
+    from loopline.knowledge.fts import FtsIndexes
 
     mirrors = mirrors_beside(store_file)
     repositories = {
@@ -115,7 +115,7 @@ def open_space(
     if not config.embedder:
         return KnowledgeSpace(repositories, indexes, config, clock=clock)
     embedder = embedders.named(config.embedder, setting="knowledge.embedder")
-    from loopline.adapters.vectors import VectorFiles
+    from loopline.search.vector_files import VectorFiles
 
     return KnowledgeSpace(
         repositories,
@@ -130,7 +130,7 @@ def open_space(
 def _open_repository(
     config: KnowledgeConfig, setting: str, folder: Path | None, mirrors: Path
 ) -> Repository:
-    from loopline.adapters.git import GitRepository
+    from loopline.knowledge.git import GitRepository
 
     try:
         return GitRepository.open(

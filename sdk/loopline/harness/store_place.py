@@ -14,8 +14,8 @@ from loopline.timeline import ConversationLimits, MemoryLog, TimelineLog
 from loopline.timeline.log import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from loopline.adapters.blobs import FileBlobs
-    from loopline.adapters.sql import SqlLog
+    from loopline.store import SqlLog
+    from loopline.store.blobs import FileBlobs
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
@@ -90,8 +90,8 @@ async def open_log(
 
 def disk_adapters() -> tuple[type[SqlLog], type[FileBlobs]]:
     """Return the adapters, whose import takes a while: not on the event loop."""
-    from loopline.adapters.blobs import FileBlobs
-    from loopline.adapters.sql import SqlLog
+    from loopline.store import SqlLog
+    from loopline.store.blobs import FileBlobs
 
     return SqlLog, FileBlobs
 

@@ -14,8 +14,8 @@ from loopline.conversations import Attachments
 from loopline.errors import LooplineError
 from loopline.harness.harness import B, Harness
 from loopline.harness.model_choice import ModelChoice
-from loopline.react import Limits, TurnResult
-from loopline.timeline import TimelineLog
+from loopline.react import Limits
+from loopline.timeline import TimelineLog, TurnResult
 
 Out = TypeVar("Out")
 

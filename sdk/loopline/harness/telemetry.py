@@ -10,7 +10,7 @@ from loopline.errors import LooplineError
 from loopline.events import Observer
 
 if TYPE_CHECKING:
-    from loopline.adapters.otel import Otlp
+    from loopline.telemetry.otel import Otlp
 
 Telemetry = Literal["otlp"] | Observer | None
 _VARIABLE = "LOOPLINE_TELEMETRY"
@@ -52,7 +52,7 @@ async def open_observer(telemetry: Telemetry) -> Observer | None:
 def _otlp() -> Otlp:
     """Import and open the adapter, which takes a while: not on the event loop."""
     try:
-        from loopline.adapters.otel import Otlp
+        from loopline.telemetry.otel import Otlp
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise

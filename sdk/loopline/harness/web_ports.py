@@ -47,10 +47,10 @@ async def open_web(
     missing = [name for name in ("protego", "trafilatura") if fetches and find_spec(name) is None]
     if missing:
         raise PropertyError(f"web.fetch needs {', '.join(missing)}: pip install 'loopline[web]'")
-    from loopline.adapters.web.address_guard import GuardedTransport
-    from loopline.adapters.web.bounded_client import BoundedClient
-    from loopline.adapters.web.page_fetch import PageFetch
-    from loopline.adapters.web.search_engines import EngineSearch, SearchEngine
+    from loopline.web.address_guard import GuardedTransport
+    from loopline.web.guarded_client import BoundedClient
+    from loopline.web.page_fetch import PageFetch
+    from loopline.web.search_engines import EngineSearch, SearchEngine
 
     search, fetch = None, None
     if chosen:

@@ -36,6 +36,6 @@ def webhook_sender(networks: Sequence[str]) -> WebhookSender:
         allowed = [ip_network(network) for network in networks]
     except ValueError as error:
         raise LooplineError(f"{error}: write networks such as 10.1.0.0/16") from error
-    from loopline.adapters.web.webhook_client import WebhookClient
+    from loopline.web.webhook_client import WebhookClient
 
     return WebhookClient(allowed)

@@ -16,6 +16,15 @@ from loopline.models.json import (
     well_formed_json,
     well_formed_object,
 )
+from loopline.models.json_fields import (
+    as_count,
+    as_list,
+    as_object,
+    count_in,
+    object_in,
+    objects_in,
+    text_in,
+)
 from loopline.models.json_schema import SchemaMismatch
 from loopline.models.model import (
     FAST,
@@ -46,6 +55,7 @@ from loopline.models.prompt import (
     AnswerWay,
     AssistantMessage,
     Attached,
+    Channel,
     JsonForm,
     Message,
     Options,
@@ -96,6 +106,7 @@ from loopline.models.vendors import (
     find_vendor,
     public_url,
 )
+from loopline.models.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [
     "ADDRESS_CHARACTERS",
@@ -120,6 +131,7 @@ __all__ = [
     "BrokenJson",
     "Capabilities",
     "Chain",
+    "Channel",
     "ClockedModel",
     "ClosingModel",
     "DocumentedError",
@@ -163,7 +175,13 @@ __all__ = [
     "Usage",
     "UserMessage",
     "Vendor",
+    "YamlDocument",
+    "YamlError",
+    "as_count",
+    "as_list",
+    "as_object",
     "complete_reply",
+    "count_in",
     "dumps",
     "extract_json",
     "find_documented_error",
@@ -174,13 +192,17 @@ __all__ = [
     "has_many_values",
     "is_loopback",
     "json_objects",
+    "object_in",
+    "objects_in",
     "one_line",
     "output_type_of",
     "parse_object",
     "parse_object_at",
     "public_url",
+    "read_yaml",
     "scan_json",
     "structured_llm_call",
+    "text_in",
     "wait_seconds",
     "well_formed",
     "well_formed_json",

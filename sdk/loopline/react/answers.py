@@ -30,6 +30,7 @@ from loopline.react.replies import (
 from loopline.react.router import NEW_INPUT
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.refs import CallRef
+from loopline.tasks import LONG_TEXT, compute, finish
 from loopline.timeline import (
     AnswerFlag,
     Body,
@@ -50,7 +51,6 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import LONG_TEXT, compute, finish
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:

@@ -59,6 +59,7 @@ from loopline.react.quota import Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.request_limits import RequestLimits, learn_overflow, request_limits
 from loopline.react.tool_runtime import ToolRuntime
+from loopline.tasks import compute
 from loopline.timeline import (
     Body,
     BodyUnion,
@@ -68,7 +69,6 @@ from loopline.timeline import (
     checkpoint,
     checkpoint_seq,
 )
-from loopline.timeline.tasks import compute
 from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100

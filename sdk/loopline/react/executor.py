@@ -38,6 +38,7 @@ from loopline.react.result_text import (
 from loopline.react.thread_claims import claim_for_thread, wait_for_threads
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
+from loopline.tasks import run_together
 from loopline.timeline import (
     Block,
     Body,
@@ -52,7 +53,6 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.timeline.tasks import run_together
 from loopline.tools import (
     AskUser,
     BackgroundCall,

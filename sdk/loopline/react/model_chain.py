@@ -24,8 +24,8 @@ from loopline.react.replies import (
 )
 from loopline.react.state import decision_limit
 from loopline.react.tool_runtime import ToolRuntime
+from loopline.tasks import LONG_TEXT, compute
 from loopline.timeline import ModelSwitched, SwitchCause
-from loopline.timeline.tasks import LONG_TEXT, compute
 
 MAX_REFUSALS = 3
 """How often a request that is too long is sent again: with a shorter reply, and at last with less content, once."""

@@ -27,7 +27,7 @@ from loopline.errors import (
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, Usage
 from loopline.models.tokens import cost_of_prompt, estimate
 from loopline.react.quota import Amount, OutOfBudget, RequestEstimate
-from loopline.timeline.tasks import LONG_TEXT, text_parts
+from loopline.tasks import LONG_TEXT, text_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0

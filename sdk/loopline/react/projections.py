@@ -42,6 +42,7 @@ from loopline.react.offered_tools import ToolOffering
 from loopline.react.quota import OutOfBudget
 from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
+from loopline.tasks import compute
 from loopline.timeline import (
     Body,
     PlanHistory,
@@ -52,7 +53,6 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import compute
 
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""

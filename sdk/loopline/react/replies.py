@@ -38,6 +38,7 @@ from loopline.prompt import (
     Piece,
     Splitter,
 )
+from loopline.tasks import compute
 from loopline.timeline import (
     Block,
     Body,
@@ -51,7 +52,6 @@ from loopline.timeline import (
     citations,
     plan,
 )
-from loopline.timeline.tasks import compute
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""

@@ -24,6 +24,7 @@ from loopline.react.quota import Quota
 from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse
+from loopline.tasks import compute, finish
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -41,7 +42,6 @@ from loopline.timeline import (
     child_name,
     citations,
 )
-from loopline.timeline.tasks import compute, finish
 from loopline.tools import AskUser, Background, ChildTask, Emission, NoBackground
 
 T = TypeVar("T")

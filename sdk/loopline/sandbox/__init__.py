@@ -14,6 +14,7 @@ from loopline.sandbox.execution import Serve as Serve
 from loopline.sandbox.execution import ServedCall as ServedCall
 from loopline.sandbox.execution import Session as Session
 from loopline.sandbox.execution import StopProgram as StopProgram
+from loopline.sandbox.logged import LoggedSandbox as LoggedSandbox
 from loopline.sandbox.messages import CallMessage as CallMessage
 from loopline.sandbox.messages import EmitMessage as EmitMessage
 from loopline.sandbox.messages import Hello as Hello

@@ -11,8 +11,8 @@ from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, J
 from pydantic_core import to_jsonable_python
 
 from loopline.conversations import WhenBusy
-from loopline.react import Limits, TurnResult, result
-from loopline.timeline import Reaction, Timeline
+from loopline.react import Limits, result
+from loopline.timeline import Reaction, Timeline, TurnResult
 
 NAME = 200
 TEXT = 512 * 1024

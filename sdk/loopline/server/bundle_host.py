@@ -23,7 +23,6 @@ from loopline.conversations import Conversation, HandedOver, Recovery, Submissio
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
-from loopline.react import TurnResult
 from loopline.server.approvals import ApprovalSigner, waiting_approvals
 from loopline.server.bodies import turn_of
 from loopline.server.broadcasts import Broadcasts
@@ -45,6 +44,7 @@ from loopline.timeline import (
     MemoryLog,
     TimelineLog,
     TurnHeader,
+    TurnResult,
     open_timeline,
     reaching,
 )

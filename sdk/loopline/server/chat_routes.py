@@ -17,7 +17,6 @@ from loopline.errors import BundleError
 from loopline.events import DialectName
 from loopline.files import Attachment
 from loopline.models import well_formed
-from loopline.react import TurnResult
 from loopline.server.access import HostDep, OwnKeyDep, ReadKeyDep
 from loopline.server.approvals import waiting_approvals
 from loopline.server.bodies import (
@@ -44,6 +43,7 @@ from loopline.server.problems import not_found
 from loopline.server.uploads import FORM, read_form
 from loopline.timeline import (
     ConversationKey,
+    TurnResult,
     open_timeline,
     reaching,
     turn_number,

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from loopline.conversations import Conversation, HandedOver
 from loopline.errors import LooplineError
 from loopline.events import Record, dialect
-from loopline.events.sse import position
+from loopline.events.dialects.encoder import position
 from loopline.models import Json, JsonObject
 from loopline.server.access import key_of
 from loopline.server.bundle_host import BundleHost

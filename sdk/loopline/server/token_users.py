@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
-from loopline.harness import token_checker
 from loopline.models import Json, JsonObject
 from loopline.reader import check_name
 from loopline.server.principals import Principal, Unauthenticated
+from loopline.server.token_issuers import token_checker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from loopline.skills.skill import DEFAULT_NAMESPACE, DIGEST, Skill, read_skill
 from loopline.skills.skill import FILE as SKILL_FILE
 from loopline.skills.skills import Skills
 from loopline.skills.validation import SkillProblem, check_skill, skill_folders
-from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [
     "COMPACT_FILE",

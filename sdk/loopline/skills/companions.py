@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from loopline.errors import BundleError
-from loopline.models import Json, JsonObject
-from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
+from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
 from loopline.timeline import Source
 
 SOURCES_FILE, TOOLS_FILE, COMPACT_FILE = "sources.yaml", "tools.yaml", "compact.md"

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from loopline.errors import BundleError
-from loopline.models import Json
+from loopline.models import Json, YamlDocument, YamlError, read_yaml
 from loopline.refs import SkillRef
 from loopline.skills.companions import (
     COMPACT_FILE,
@@ -26,7 +26,6 @@ from loopline.skills.companions import (
 )
 from loopline.skills.folder_files import LISTED, FolderFiles, SkillFile, folder_files
 from loopline.skills.selection import REACT, REACT_SHORT
-from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 from loopline.timeline import Source, citations, unbound_citations
 
 FILE = "SKILL.md"

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopline.errors import BundleError
-from loopline.models import Json
+from loopline.models import Json, YamlDocument, YamlError, read_yaml
 from loopline.skills.companions import SOURCES_FILE, TOOLS_FILE, read_sources, read_tools
 from loopline.skills.skill import (
     COMPATIBILITY_CHARACTERS,
     DESCRIPTION_CHARACTERS,
     NAME_CHARACTERS,
 )
-from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 FILES = ("SKILL.md", "skill.md")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from loopline.models import Json
-from loopline.timeline.blocks import BackgroundResult, Block, BodyUnion, CustomEvent
-from loopline.timeline.call_events import BACKGROUND_STARTED
+from loopline.timeline.blocks import Block, BodyUnion
+from loopline.timeline.bodies import BACKGROUND_STARTED, BackgroundResult, CustomEvent
 
 BackgroundBody = CustomEvent | BackgroundResult
 _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)

@@ -8,17 +8,11 @@ from dataclasses import dataclass
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.background_work import BackgroundWork
 from loopline.timeline.blocks import (
-    BackgroundResult,
     Block,
     BodyUnion,
-    CustomEvent,
     Decision,
     Exit,
     Feedback,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    FilesPulled,
     Imported,
     InputBody,
     TextKept,
@@ -31,6 +25,7 @@ from loopline.timeline.blocks import (
     UserSteer,
     input_seq_of,
 )
+from loopline.timeline.bodies import BackgroundResult, CustomEvent
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.plan import Plan, Plans
@@ -38,7 +33,7 @@ from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundSt
 from loopline.timeline.sources import SourceAdded
 from loopline.timeline.timeline import TakenBody, Timeline, started_plans, take_file, turn_number
 from loopline.timeline.turn_state import OverflowLessons
-from loopline.timeline.workspace import FileTree
+from loopline.timeline.workspace import FileAdded, FileBody, FileRemoved, FilesPulled, FileTree
 
 Learned = Mapping[str, tuple[float, ...]]
 

@@ -24,7 +24,8 @@ from typing_extensions import TypeIs
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline.blocks import Block, Body, RoundStart, Unknown, UserPrompt, stored_type
+from loopline.timeline.blocks import Block, Body, Unknown, UserPrompt, stored_type
+from loopline.timeline.prompt_blocks import RoundStart
 from loopline.timeline.short_starts import ShortStart
 
 VERSION = 1

@@ -12,22 +12,22 @@ from msgspec import structs
 from loopline.clock import Clock, in_ms
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import Json, OutputType
+from loopline.tasks import wait_until_done
 from loopline.timeline.blocks import (
     Block,
     Body,
     Entry,
     Feedback,
-    ToolQuestion,
     TurnHeader,
     UserAnswer,
     UserSteer,
     UserStop,
 )
+from loopline.timeline.bodies import ToolQuestion
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
-from loopline.timeline.open_questions import OpenQuestions, first_answer
+from loopline.timeline.open_calls import OpenQuestions, first_answer
 from loopline.timeline.prompt_blocks import turn_id
-from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 

@@ -18,16 +18,11 @@ from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref,
 from loopline.timeline.attachments import UserAttachment
 from loopline.timeline.blocks import (
     ArtifactKept,
-    BackgroundResult,
     Block,
     BodyUnion,
     Decision,
     Exit,
     Feedback,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    FilesPulled,
     Fold,
     Imported,
     InboxBody,
@@ -46,12 +41,20 @@ from loopline.timeline.blocks import (
     UserSteer,
     input_seq_of,
 )
+from loopline.timeline.bodies import BackgroundResult
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
 from loopline.timeline.sources import SourceAdded, SourcePool
 from loopline.timeline.turn_state import OverflowLessons, Turn
-from loopline.timeline.workspace import FileTree, begins_empty
+from loopline.timeline.workspace import (
+    FileAdded,
+    FileBody,
+    FileRemoved,
+    FilesPulled,
+    FileTree,
+    begins_empty,
+)
 
 F = TypeVar("F")
 

@@ -32,7 +32,6 @@ from loopline.timeline.blocks import (
     ResultStatus,
     RunChild,
     ToolCalled,
-    ToolPending,
     ToolResult,
     ToolsSelected,
     ToolStarted,
@@ -41,6 +40,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserStop,
 )
+from loopline.timeline.bodies import ToolPending
 from loopline.timeline.crew_bodies import SearchExpanded
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import Source

@@ -10,17 +10,10 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from loopline.timeline import citations
-from loopline.timeline.blocks import (
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    ProxiedResult,
-    SourceAdded,
-    TextKept,
-    ToolResult,
-)
+from loopline.timeline.blocks import Block, BodyUnion, ProxiedResult, TextKept, ToolResult
+from loopline.timeline.bodies import BackgroundResult
 from loopline.timeline.citations import Citation
-from loopline.timeline.sources import Source
+from loopline.timeline.sources import Source, SourceAdded
 
 Support = Literal["supported", "weak", "unsupported", "no text kept"]
 

@@ -11,7 +11,7 @@ from loopline.tools.builtin.knowledge_search import (
     SearchTool,
     takes_filters,
 )
-from loopline.tools.builtin.memory_search import MemorySearchTool
+from loopline.tools.builtin.memory import MemorySearchTool
 from loopline.tools.builtin.user_memory import MemoryTool
 from loopline.tools.builtin.web import (
     MemoryWeb,

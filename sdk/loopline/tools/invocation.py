@@ -27,6 +27,7 @@ from loopline.files import FileChange, Workspace
 from loopline.models import Json, JsonObject, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
+from loopline.tasks import finish
 from loopline.timeline import (
     Body,
     CustomEvent,
@@ -37,7 +38,6 @@ from loopline.timeline import (
     Timeline,
     TurnResult,
 )
-from loopline.timeline.tasks import finish
 from loopline.tools.outcome import Outcome, as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)

@@ -12,11 +12,11 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from loopline.errors import ToolError
-from loopline.files import FileChange, WorkspacePath, describe_data
+from loopline.files import FileChange, describe_data
 from loopline.models import Json, JsonObject, ToolSpec
 from loopline.models.json_schema import SchemaMismatch, validator_of_checked
 from loopline.refs import FileRef
-from loopline.timeline import Effect, ShownImage, turn_number
+from loopline.timeline import Effect, ShownImage, WorkspacePath, turn_number
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.read_images import images_within_limits, is_image

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from loopline.errors import ToolError
-from loopline.files import PatchedFile, Workspace, apply_patch, parse_path
+from loopline.files import PatchedFile, Workspace, apply_patch
 from loopline.models import JsonObject, ToolSpec
-from loopline.timeline import Effect, Visibility
+from loopline.timeline import Effect, Visibility, parse_path
 from loopline.tools.arguments import check_names, object_schema, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome

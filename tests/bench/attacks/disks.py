@@ -15,9 +15,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from loopline import Harness, Store
-from loopline.adapters.blobs import FileBlobs
-from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import Block, ConversationKey

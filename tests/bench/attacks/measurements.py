@@ -12,11 +12,11 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 from loopline import Harness, LooplineError, Store
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.errors import AttachmentError
 from loopline.files.formats import parse_pdf
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from loopline.models import Json
 from loopline.reader import DocumentError, read_document
 from loopline.testing import Call, Say, ScriptedModel

@@ -23,11 +23,11 @@ from statistics import fmean, quantiles
 from rich.console import Console
 from rich.table import Table
 
-from loopline.adapters.memory_files import MemoryFile
-from loopline.adapters.vectors import vector_rows
 from loopline.harness.embedders import load_embedder
 from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
+from loopline.memory.turn_file import MemoryFile
 from loopline.search import Embedder, SharedEmbedder, Vector
+from loopline.search.vector_files import vector_rows
 from loopline.testing import FakeClock
 from tests.bench.memory.generated import Generated, PlantedFact, generate
 from tests.support.past_turns import NOW, OWNERS

@@ -26,9 +26,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.vectors import VectorFiles
 from loopline.harness.embedders import load_embedder
+from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.index_build import LARGEST_FILE_BYTES, decode_text
 from loopline.search import (
     KINDS,
@@ -41,6 +40,7 @@ from loopline.search import (
     kind_of,
     search,
 )
+from loopline.search.vector_files import VectorFiles
 from tests.bench.ten_questions import download, unpack
 from tests.support.indexes import index_of_chunks
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.git import GitRepository
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from loopline.knowledge.fts import FtsIndexes
+from loopline.knowledge.git import GitRepository
 from tests.bench.ten_questions import source_repository
 
 COMMITS, CHANGED_FILES = 8, 20

@@ -20,10 +20,10 @@ import numpy as np
 import yaml
 from pydantic import TypeAdapter
 
-from loopline.adapters.fts import FtsIndexes
-from loopline.adapters.vectors import VectorMatrix
 from loopline.harness.embedders import load_embedder
+from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
+from loopline.search.vector_files import VectorMatrix
 from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
 from tests.bench.ten_questions import source_repository
 from tests.support.indexes import index_of_chunks

@@ -18,12 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loopline import Bundle, Harness
-from loopline.adapters.sql import SqlLog
 from loopline.crew import GraphOptions
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
+from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock
 from loopline.timeline import Block, ConversationKey, Entry, TimelineLog
-from loopline.timeline.forwarding_log import ForwardingLog
 from tests.support.forked_processes import forked
 
 FOLDER = Path(__file__).parent

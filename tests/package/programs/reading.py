@@ -9,7 +9,7 @@ from importlib import import_module
 import loopline
 from loopline import Store
 
-LAZY = ("loopline.cli.terminal_chat", "loopline.adapters.providers.http")
+LAZY = ("loopline.cli.terminal_chat", "loopline.providers.http")
 """What is imported only at a terminal, or for a model over the wire."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from loopline.adapters.execution.docker import DockerSandbox
-from loopline.adapters.execution.docker_daemon import DockerDaemon
-from loopline.adapters.execution.docker_settings import DockerSettings
 from loopline.sandbox import Execution, ServedCall, Session
+from loopline.sandbox.docker import DockerSandbox
+from loopline.sandbox.docker_daemon import DockerDaemon
+from loopline.sandbox.docker_settings import DockerSettings
 
 
 async def main() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from loopline.adapters.execution.fargate import FargateSandbox
-from loopline.adapters.execution.fargate_task import FargateSettings
 from loopline.sandbox import Execution, ServedCall, Session
+from loopline.sandbox.fargate import FargateSandbox
+from loopline.sandbox.fargate_task import FargateSettings
 
 
 async def main() -> None:

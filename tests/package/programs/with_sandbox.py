@@ -6,7 +6,7 @@ import asyncio
 import shutil
 
 from loopline import Bundle, Harness
-from loopline.adapters.execution.seccomp_filter import filter_program
+from loopline.sandbox.seccomp_filter import filter_program
 from loopline.testing import Call, Say, ScriptedModel
 
 PROGRAM = 'open("outputs/tea.txt", "w").write("three minutes")'

@@ -11,9 +11,9 @@ import time
 from array import array
 from pathlib import Path
 
-from loopline.adapters.vectors import VectorFiles
 from loopline.harness.embedders import check_embedder, load_embedder, model_folder
 from loopline.search import MemoryIndex, chunk, search
+from loopline.search.vector_files import VectorFiles
 
 NEAR = 0.999
 """The cosine of two vectors of one text, of which one was computed in 16-bit floats."""

@@ -9,9 +9,9 @@ import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from loopline.adapters.vectors import VectorFiles
 from loopline.harness.embedders import check_embedder, load_embedder
 from loopline.search import MemoryIndex, chunk, search
+from loopline.search.vector_files import VectorFiles
 
 WIDTH, INNER, WORDS = 16, 32, ("[UNK]", "green", "tea", "old", "leaves", "are", "bitter")
 folder = Path("model")

@@ -13,10 +13,10 @@ from pathlib import Path
 from socket import create_server
 from typing import Literal
 
-from loopline.adapters.sql import SqlLog
 from loopline.client import connect
 from loopline.models import Json
 from loopline.server import ServerSettings, app, make_server
+from loopline.store import SqlLog
 from loopline.timeline import (
     Block,
     BodyUnion,

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import cast
 
 from loopline.errors import LooplineError, ToolError
-from loopline.files import FileChange, Workspace, parse_path, sort_changes
+from loopline.files import FileChange, Workspace, sort_changes
 from loopline.models import (
     Json,
     JsonObject,
@@ -33,7 +33,7 @@ from loopline.sandbox import (
     result_of,
     shown_name,
 )
-from loopline.timeline import Effect, Timeline, Visibility, turn_number
+from loopline.timeline import Effect, Timeline, Visibility, parse_path, turn_number
 from loopline.timeline.workspace_paths import is_beside
 from loopline.tools.arguments import check_names, object_schema, text_argument
 from loopline.tools.builtin.execution_sessions import LOST, ProgramSessions

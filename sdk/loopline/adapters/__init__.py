@@ -1,1 +1,0 @@
-"""Adapters: one file is one technology behind one port; only `harness` picks them."""

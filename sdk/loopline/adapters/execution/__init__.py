@@ -1,1 +1,0 @@
-"""Backends that run programs: on this machine without isolation, in bubblewrap, and in docker."""

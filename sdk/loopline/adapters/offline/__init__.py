@@ -1,5 +1,0 @@
-"""The embedded default model: a deterministic reader that quotes what it finds, or declines."""
-
-from loopline.adapters.offline.offline_model import OfflineModel
-
-__all__ = ["OfflineModel"]

@@ -1,0 +1,199 @@
+"""Models that are asked by way of pydantic-ai, by their strings or as its model classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeGuard, get_args
+
+from pydantic_ai import ModelSettings
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model, known_model_names
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.settings import merge_model_settings
+
+from loopline.bridge.capabilities import (
+    cache_marks_of,
+    cache_settings_of,
+    capabilities_of,
+    facts_of,
+    output_limit_of,
+    stores_by_default,
+    thinking_fields_of,
+)
+from loopline.bridge.reasoning_replay import FAMILY
+from loopline.bridge.request import CacheMarks, messages_of, names_in, parameters_of, settings_of
+from loopline.bridge.response import (
+    LIBRARY_ERRORS,
+    BridgedReplyParser,
+    ErrorContext,
+    call_problem,
+    model_error,
+)
+from loopline.errors import ModelError
+from loopline.models import (
+    BRIDGED,
+    VENDORS,
+    Capabilities,
+    ModelFacts,
+    Prompt,
+    Reply,
+    TextDelta,
+    Timeouts,
+    public_url,
+)
+from loopline.tools import ProviderNames
+
+TIMEOUTS = Timeouts()
+"""How long to wait for a piece of a reply, and for a whole one."""
+
+
+class DefaultSettings(ModelSettings, total=False):
+    """Settings that neither the model nor the request has set."""
+
+    openai_store: bool
+
+
+class BridgedModel:
+    """A model that pydantic-ai asks, once a request: the loop decides about retries."""
+
+    def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
+        """`name` is the model string; no error shows the secrets."""
+        self.name = name
+        self.facts: ModelFacts = facts_of(model)
+        self.capabilities: Capabilities = capabilities_of(model, self.facts)
+        self._model = model
+        self._marks: CacheMarks = cache_marks_of(model)
+        self._cache_settings = cache_settings_of(model)
+        vendor = VENDORS.get(model.system)
+        self._error_context = ErrorContext(
+            name,
+            vendor.key_variable if vendor else f"the key of {model.system}",
+            (*secrets, *_keys(model)),
+            public_url(model.base_url or ""),
+        )
+        self._thinking_fields = thinking_fields_of(model)
+        self._family = f"{FAMILY}:{model.system}"
+        self._entered = False
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Yield text while the model writes, then the reply.
+
+        Raises:
+            ModelError: the model cannot be reached, or the reply breaks off.
+        """
+        names = names_in(prompt)
+        parser = BridgedReplyParser(self.name, names, self._thinking_fields, self._family)
+        try:
+            if not self._entered:
+                self._entered = True
+                await self._model.__aenter__()
+            async with model_request_stream(
+                self._model,
+                messages_of(prompt, names, self._marks, self._family),
+                model_settings=self._settings(prompt, names),
+                model_request_parameters=parameters_of(prompt, names),
+            ) as response:
+                async for event in response:
+                    for delta in parser.feed(event):
+                        yield delta
+                reply = parser.reply(response.get())
+        except LIBRARY_ERRORS as error:  # the cause may show a key
+            problem = call_problem(error, self._error_context)
+            if not problem:
+                raise model_error(error, self._error_context) from None
+            reply = parser.reply_ended_by(problem)
+        yield reply
+
+    async def close(self, *, failed: bool) -> None:
+        """Close the client that pydantic-ai has created, when the harness closes."""
+        del failed
+        if self._entered:
+            self._entered = False
+            await self._model.__aexit__(None, None, None)
+
+    def _settings(self, prompt: Prompt, names: ProviderNames) -> ModelSettings | None:
+        """Return the settings: the request's before the model's, and the model's before the defaults."""
+        settings = merge_model_settings(self._defaults(), self._model.settings)
+        if prompt.cache_points:
+            settings = merge_model_settings(settings, self._cache_settings)
+        requested = settings_of(
+            prompt,
+            names,
+            self._family,
+            by_budget=self.facts.thinking_by == "budget",
+            output_limit=prompt.options.output_limit or output_limit_of(self._model),
+        )
+        return merge_model_settings(settings, requested)
+
+    def _defaults(self) -> DefaultSettings:
+        """Return settings for one request that ends in time and is not stored."""
+        unsupported = self._model.unsupported_settings
+        defaults = DefaultSettings(request_timeout=TIMEOUTS.total)
+        if stores_by_default(self._model):
+            defaults["openai_store"] = False
+        if "max_retries" not in unsupported:
+            defaults["max_retries"] = 0
+        if "timeout" not in unsupported:
+            defaults["timeout"] = TIMEOUTS.read
+        return defaults
+
+
+def _keys(model: Model) -> Iterator[str]:
+    """Yield the keys of a model, as far as its client shows them."""
+    if isinstance(model, FallbackModel):
+        for member in model.models:
+            yield from _keys(member)
+    client: object = getattr(model.provider, "client", None)
+    for name in ("api_key", "auth_token"):
+        key: object = getattr(client, name, None)
+        if isinstance(key, str):
+            yield key
+
+
+_UNKNOWN = "Unknown model"
+
+
+def bridged_model(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
+    """Return the model of a pydantic-ai string; `name` is its model string here.
+
+    Raises:
+        ModelError: there is no such model, or its package, its key or a setting is missing.
+    """
+    try:
+        model = infer_model(string)
+    except Exception as error:  # each provider's own library raises in its own way
+        if str(error).startswith(_UNKNOWN):
+            raise ModelError(_unknown_model(name, str(error))) from None
+        raise model_error(error, ErrorContext(name, "the key", secrets)) from error
+    return BridgedModel(name, model, secrets)
+
+
+def _unknown_model(name: str, message: str) -> str:
+    listed = {model.partition(":")[0] for model in known_model_names() if ":" in model}
+    compatible: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
+    providers = {provider for provider in (*listed, *compatible) if "/" not in provider}
+    ours = ", ".join(f"{vendor}:" for vendor in VENDORS)
+    theirs = ", ".join(f"{provider}:" for provider in sorted(providers - set(VENDORS)))
+    hint = message.partition(". ")[2]
+    return (
+        f"no model {name!r}: write offline, or begin it with {ours}; or, by way of pydantic-ai, with "
+        f"{theirs}" + (f". {hint}" if hint else "")
+    )
+
+
+def bridge_model(model: object, secrets: tuple[str, ...]) -> BridgedModel:
+    """Return the model that asks an existing model of pydantic-ai.
+
+    Raises:
+        ModelError: it is no model of pydantic-ai.
+    """
+    if not _is_model(model):
+        raise ModelError(f"{type(model).__name__} is no model: give one of Loopline or pydantic-ai")
+    return BridgedModel(f"{BRIDGED}{model.model_id}", model, secrets)
+
+
+def _is_model(model: object) -> TypeGuard[Model]:
+    return isinstance(model, Model)

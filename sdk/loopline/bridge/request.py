@@ -1,0 +1,274 @@
+"""Requests to pydantic-ai: the messages, tools and settings of a prompt."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from pydantic_ai import (
+    BinaryContent,
+    CachePoint,
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    ModelSettings,
+    TextPart,
+    ToolCallPart,
+    ToolDefinition,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP as BUDGETS
+from pydantic_ai.settings import ThinkingLevel
+
+from loopline.bridge.reasoning_replay import parts_of
+from loopline.models import (
+    AssistantMessage,
+    JsonForm,
+    Prompt,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from loopline.models.prompt import breaks_off, echo_for, sent_id
+from loopline.tools import ProviderNames, provider_names
+
+CacheMarks = Literal["none", "with words", "anywhere"]
+"""Where a cache point may stand: nowhere, only within a user message, or behind any message."""
+
+_THINKING: Mapping[str, ThinkingLevel] = {
+    "none": False,
+    "minimal": "minimal",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
+
+
+def names_in(prompt: Prompt) -> ProviderNames:
+    """Return the provider names of a prompt's tools, also of those that only its messages name."""
+    names = [tool.name for tool in prompt.tools]
+    for message in prompt.messages:
+        match message:
+            case AssistantMessage(calls=calls):
+                names += [call.name for call in calls]
+            case ToolMessage(name=name):
+                names.append(name)
+            case UserMessage():
+                pass
+    return provider_names(names)
+
+
+def _user_content(message: UserMessage) -> list[UserContent]:
+    """Return the text of a message, unless it is blank, and its files, images in full detail."""
+    return [*([message.text] if message.text.strip() else []), *_file_content(message)]
+
+
+def _file_content(message: UserMessage | ToolMessage) -> list[UserContent]:
+    content = list[UserContent]()
+    for attached in message.attachments:
+        content.append(attached.text)
+        if attached.data:
+            data, detail = b64decode(attached.data), {"detail": "high"}
+            content.append(BinaryContent(data, media_type=attached.mime, vendor_metadata=detail))
+    return content
+
+
+def _assistant_parts(
+    message: AssistantMessage, names: ProviderNames, family: str
+) -> list[ModelResponsePart]:
+    echo = echo_for(message, family)
+    parts = [] if echo is None else parts_of(echo, message, names)
+    if parts:
+        return parts
+    texts: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
+    calls = [
+        ToolCallPart(names.provider_name(call.name), call.arguments, sent_id(call, family))
+        for call in message.calls
+    ]
+    return [*texts, *calls]
+
+
+class RequestBuilder:
+    """Builds the messages for pydantic-ai: neighbouring user messages and tool results are one request.
+
+    A cache point stands within a user message. Behind anything else it opens the next user message, and
+    without one it stands alone, if that is allowed.
+    """
+
+    def __init__(self, names: ProviderNames, marks: CacheMarks, family: str) -> None:
+        self.messages: list[ModelMessage] = []
+        self._names = names
+        self._family = family
+        self._marks = marks
+        self._owes_point = False
+        self._images: list[UserContent] = []
+
+    def add(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
+        """Add a message, with a cache point behind it if `point` is set."""
+        match message:
+            case UserMessage():
+                self._place_images()
+                self.add_user_content(_user_content(message), point=point)
+            case ToolMessage():
+                name, call_id = (
+                    self._names.provider_name(message.name),
+                    sent_id(message, self._family),
+                )
+                outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
+                part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
+                self._request().append(part)
+                self._images += _file_content(message)
+                self._owes_point |= point
+            case AssistantMessage():
+                self._place_images()
+                self._place_point()
+                parts = _assistant_parts(message, self._names, self._family)
+                if parts:
+                    self.messages.append(ModelResponse(parts))
+                self._owes_point = point
+
+    def add_user_content(self, content: list[UserContent], *, point: bool = False) -> None:
+        """Add the content of a user message."""
+        if not content:
+            self._owes_point |= point
+            return
+        before = [CachePoint()] if self._owes_point and self.messages else []
+        after = [CachePoint()] if point else []
+        self._owes_point = False
+        self._request().append(self._part([*before, *content, *after]))
+
+    def add_tail(self, tail: str) -> None:
+        """Add the last message, if there is one."""
+        self._place_images()
+        self.add_user_content([tail] if tail else [])
+
+    def _place_images(self) -> None:
+        """Add the images of the results so far: not every provider takes them in a result."""
+        images, self._images = self._images, []
+        self.add_user_content(images)
+
+    def _part(self, content: list[UserContent]) -> UserPromptPart:
+        """Return a user part: a plain text only if no cache point can join it later, which would change it."""
+        match content:
+            case [str(text)] if self._marks == "none":
+                return UserPromptPart(text)
+            case _:
+                return UserPromptPart(content)
+
+    def _place_point(self) -> None:
+        match self.messages:
+            case [*_, ModelRequest()] if self._owes_point and self._marks == "anywhere":
+                self._request().append(UserPromptPart([CachePoint()]))
+            case _:
+                pass
+        self._owes_point = False
+
+    def _request(self) -> list[ModelRequestPart]:
+        """Return the parts of the open request, after opening one if need be."""
+        match self.messages:
+            case [*_, ModelRequest(parts=list() as parts)]:
+                return parts
+            case _:
+                parts = list[ModelRequestPart]()
+                self.messages.append(ModelRequest(parts))
+                return parts
+
+
+def messages_of(
+    prompt: Prompt, names: ProviderNames, marks: CacheMarks, family: str
+) -> list[ModelMessage]:
+    """Return the messages of a prompt, the tail as the last of them.
+
+    Replies of the `family` go back as they came.
+    """
+    points = set[int]() if marks == "none" else set(prompt.cache_points)
+    builder = RequestBuilder(names, marks, family)
+    for number, message in enumerate(prompt.messages, start=1):
+        builder.add(message, point=number in points)
+    builder.add_tail(prompt.tail)
+    return builder.messages
+
+
+def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
+    """Return the system text, the tools, and the JSON form that the reply must have."""
+    parameters = ModelRequestParameters(
+        function_tools=[_tool(tool, names) for tool in prompt.tools],
+        instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
+    )
+    match prompt.options.json_form:
+        case JsonForm(name=name, schema=schema, strict=True):
+            return replace(
+                parameters,
+                output_mode="native",
+                output_object=OutputObjectDefinition(schema, name=name, strict=True),
+            )
+        case None if not prompt.options.json_object:
+            return parameters
+        case _:  # providers treat a schema that leaves something open differently
+            return replace(
+                parameters,
+                output_mode="prompted",
+                output_object=OutputObjectDefinition({"type": "object"}),
+                prompted_output_template=False,  # the prompt itself describes the object
+            )
+
+
+def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
+    return ToolDefinition(
+        name=names.provider_name(tool.name),
+        description=tool.description,
+        parameters_json_schema=tool.parameters,
+        strict=False,  # the schema is sent as it is
+    )
+
+
+def settings_of(
+    prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, output_limit: int | None
+) -> ModelSettings:
+    """Return the settings of a request; what it leaves open is the model's to decide.
+
+    `by_budget` means that the model thinks with a number of tokens, and only on request. `output_limit`
+    is None if the library decides.
+    """
+    options, settings = prompt.options, ModelSettings()
+    if options.output_limit is not None:
+        settings["max_tokens"] = options.output_limit
+    if options.stop:
+        settings["stop_sequences"] = list(options.stop)
+    if prompt.tools and options.force_tool:
+        settings["tool_choice"] = [names.provider_name(options.force_tool)]
+    elif prompt.tools and not options.allow_calls:
+        settings["tool_choice"] = "none"
+    level = _THINKING.get(options.reasoning_effort)
+    if by_budget:
+        settings["thinking"] = _within_budget(prompt, level, family, output_limit)
+    elif level is not None:
+        settings["thinking"] = level
+    return settings
+
+
+def _within_budget(
+    prompt: Prompt, level: ThinkingLevel | None, family: str, output_limit: int | None
+) -> ThinkingLevel:
+    """Return the hardest thinking up to a level that leaves room for the reply.
+
+    There is none with a forced call, nor behind calls whose thinking is lost.
+    """
+    if not level or prompt.options.force_tool or breaks_off(prompt, family):
+        return False
+    room = output_limit or BUDGETS["max"] + 1
+    levels: list[ThinkingLevel] = [
+        name for name, budget in BUDGETS.items() if budget <= BUDGETS[level] and budget < room
+    ]
+    return max(levels, key=lambda name: BUDGETS[name], default=False)

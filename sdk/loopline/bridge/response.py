@@ -1,0 +1,344 @@
+"""Replies and errors of pydantic-ai, as those of Loopline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pydantic_ai import (
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+)
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestTimeout,
+    ModelServerError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    UserError,
+)
+from pydantic_ai.usage import RequestUsage
+
+from loopline.bridge.reasoning_replay import replay_of
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelReplyTooLarge,
+    ModelRequestError,
+    ModelStreamBroken,
+    ModelTimedOut,
+    ModelUnreachable,
+)
+from loopline.models import (
+    BrokenJson,
+    JsonObject,
+    Overflow,
+    Reply,
+    ReplyLimits,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    Usage,
+    find_overflow,
+    find_token_rate,
+    parse_object,
+    wait_seconds,
+)
+from loopline.tools import ProviderNames
+
+LIMITS = ReplyLimits()
+"""How much of a reply from pydantic-ai is read."""
+
+
+class BridgedReplyParser:
+    """A reply that is still arriving; its text is that of the deltas it returned."""
+
+    def __init__(
+        self, model: str, names: ProviderNames, thinking_fields: frozenset[str], family: str
+    ) -> None:
+        self._model = model
+        self._names = names
+        self._thinking_fields = thinking_fields
+        self._family = family
+        self._calls_begun = self._size = 0
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+
+    def feed(self, event: ModelResponseStreamEvent) -> Sequence[TextDelta]:
+        """Return the text that an event adds.
+
+        Raises:
+            ModelReplyTooLarge: the reply holds more than is read of one.
+        """
+        deltas: list[TextDelta] = []
+        match event:
+            case PartStartEvent(part=ToolCallPart(args=args)):  # read when the reply is over
+                self._calls_begun += 1
+                self._size += len(str(args or ""))
+            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
+                self._size += len(str(args or ""))
+            case (
+                PartStartEvent(part=TextPart(content=str(text)))
+                | PartDeltaEvent(delta=TextPartDelta(content_delta=str(text)))
+            ) if text:
+                self._text.append(text)
+                deltas.append(TextDelta(text=text))
+            case (
+                PartStartEvent(part=ThinkingPart(content=str(text)))
+                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text)))
+            ) if text:
+                self._thinking.append(text)
+                deltas.append(TextDelta(text=text, channel="thinking"))
+            case _:
+                pass
+        self._size += sum(len(delta.text) for delta in deltas)
+        if self._calls_begun > LIMITS.calls or self._size > LIMITS.bytes:
+            maximum = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
+            raise ModelReplyTooLarge(f"{self._model}: at most {maximum} of a reply are read")
+        return deltas
+
+    def reply(self, response: ModelResponse) -> Reply:
+        """Return the complete reply; a call that the output limit cut in half is no problem.
+
+        Raises:
+            ModelStreamBroken: the library never said that the reply is over.
+            ModelOverloaded: it ended for a fault of the server.
+        """
+        if response.state in ("incomplete", "interrupted"):
+            raise ModelStreamBroken(f"{self._model}: the reply ended without a reason")
+        if response.finish_reason == "error":
+            raise ModelOverloaded(f"{self._model}: the server gave the reply up")
+        calls, problem = self._calls(response)
+        stop = _stop(response, is_calling=bool(calls or problem))
+        return Reply(
+            text="".join(self._text) or _refusal(response),
+            calls=calls,
+            thinking="".join(self._thinking),
+            echo=replay_of(response, self._thinking_fields, self._family),
+            problem="" if stop == "length" else problem,
+            stop_reason=stop,
+            usage=_usage(response.usage),
+        )
+
+    def reply_ended_by(self, problem: str) -> Reply:
+        """Return the reply that a problem ended; none of its calls counts."""
+        return Reply(
+            text="".join(self._text),
+            thinking="".join(self._thinking),
+            problem=problem,
+            stop_reason="stop",
+            usage=Usage(unreported=1),
+        )
+
+    def _calls(self, response: ModelResponse) -> tuple[tuple[ToolCall, ...], str]:
+        """Return the calls, and what is wrong with the first one that cannot be read."""
+        calls, problem = list[ToolCall](), ""
+        for part in response.parts:
+            if not isinstance(part, ToolCallPart):
+                continue
+            name = self._names.name(part.tool_name)
+            arguments = _arguments(part)
+            if isinstance(arguments, BrokenJson):
+                problem = problem or f"The call of {name} cannot be read: {arguments.problem}"
+            else:
+                call = ToolCall(name=name, arguments=arguments, provider_id=part.tool_call_id)
+                calls.append(call)
+        return tuple(calls), problem
+
+
+def _arguments(part: ToolCallPart) -> JsonObject | BrokenJson:
+    match part.args:
+        case dict() as arguments:
+            return arguments
+        case str(written):
+            return parse_object(written)
+        case None:
+            return {}
+
+
+def _stop(response: ModelResponse, *, is_calling: bool) -> StopReason:
+    match response.finish_reason:
+        case "content_filter":
+            return "refusal"
+        case "length":
+            return "length"
+        case _:
+            return "tool_use" if is_calling else "stop"
+
+
+def _refusal(response: ModelResponse) -> str:
+    """Return the text of a refusal that comes beside the reply's text."""
+    match response.provider_details:
+        case {"refusal": str(refusal)}:
+            return refusal
+        case _:
+            return ""
+
+
+def _usage(usage: RequestUsage) -> Usage:
+    """Return the tokens; both libraries count those of a cache as input."""
+    if not usage.has_values():
+        return Usage(unreported=1)
+    details = {"reasoning_tokens": 0, **usage.details}
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=details["reasoning_tokens"],
+    )
+
+
+LIBRARY_ERRORS = (AgentRunError, UserError, ImportError, FallbackExceptionGroup)
+"""The errors of pydantic-ai when a request fails."""
+
+_EXCERPT_CHARACTERS = 600
+_MIN_SECRET_CHARACTERS = 8
+_MISSING_VARIABLE = "environment variable"
+_CONNECTION_PHASES = ("connect", "pool")
+_TIMEOUT_STATUSES = (408, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContext:
+    """What error texts say of a model: its name, the name of its key, and its server; never its secrets.
+
+    `url` is without what may be secret, and empty if the library does not say it.
+    """
+
+    model: str
+    key: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    url: str = ""
+
+    def message(self, words: str) -> str:
+        """Return the text of an error, without secrets."""
+        text = f"{self.model}: {words}"
+        for secret in self.secrets:
+            if len(secret) >= _MIN_SECRET_CHARACTERS:
+                text = text.replace(secret, "…")
+        return text
+
+
+def model_error(error: BaseException, context: ErrorContext) -> ModelError:
+    """Return Loopline's error for an error of pydantic-ai."""
+    match error:
+        case FallbackExceptionGroup(exceptions=[*_, last]):
+            return model_error(last, context)
+        case ModelAPIError():
+            return _api_error(error, context)
+        case AgentRunError():
+            return ModelStreamBroken(context.message(str(error)[:_EXCERPT_CHARACTERS]))
+        case _ if _MISSING_VARIABLE in str(error):
+            return ModelAccessError(context.message(str(error).partition(". To try ")[0]))
+        case UserError():
+            return ModelRequestError(context.message(str(error)))
+        case _:  # a package or a setting of the provider's library is missing
+            return ModelError(context.message(f"{error}"))
+
+
+def call_problem(error: BaseException, context: ErrorContext) -> str:
+    """Return the server's report of a call that it could not read, or "" for any other error."""
+    match error:
+        case FallbackExceptionGroup(exceptions=[*_, last]):
+            return call_problem(last, context)
+        case ModelAPIError(
+            body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
+        ):
+            return f"The call cannot be read: {context.message(f'{_words(error)}{_failed_generation(error.body)}')}"
+        case _:
+            return ""
+
+
+def _failed_generation(body: object) -> str:
+    """Return what the model wrote for a call, if the error quotes it."""
+    match body:
+        case {"failed_generation": str(text)} | {"error": {"failed_generation": str(text)}}:
+            return f": {text[:_EXCERPT_CHARACTERS]}"
+        case _:
+            return ""
+
+
+def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
+    """Return the error for a failed request; subclasses are matched before their bases."""
+    words = context.message(_words(error))
+    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    text = f"{error.body or error}"
+    overflow, rate = find_overflow(status, text), find_token_rate(text)
+    if rate and not isinstance(error, ModelAuthenticationError | ModelQuotaExceededError):
+        wait = _wait(error)
+        seconds = rate.wait if wait is None else wait
+        return ModelRateLimited(words, retry_after=seconds, excess=rate.excess)
+    if overflow or status == 413 or isinstance(error, ModelContextWindowExceededError):
+        numbers, in_bytes = overflow or Overflow(), overflow is None and status == 413
+        return ModelOverflow(
+            words, window=numbers.window, prompt_tokens=numbers.prompt, in_bytes=in_bytes
+        )
+    match error:
+        case ModelAuthenticationError():
+            return ModelAccessError(f"{words}: check {context.key}")
+        case ModelQuotaExceededError():
+            return ModelAccessError(f"{words}: the account has nothing left to spend")
+        case ModelConnectionError() if error.phase in _CONNECTION_PHASES:
+            return ModelUnreachable(
+                f"{words}: no connection to {context.url}" if context.url else words
+            )
+        case ModelTimeoutError() | ModelRequestTimeout():
+            return ModelTimedOut(words)
+        case ModelRateLimitError():
+            return ModelRateLimited(words, retry_after=_wait(error))
+        case ModelUnavailableError() | ModelServerError() if status not in _TIMEOUT_STATUSES:
+            return ModelOverloaded(words, retry_after=_wait(error))
+        case _:
+            return _by_status(status, words, _wait(error))
+
+
+def _by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
+    """Return the error for a status, if the class of the error does not decide."""
+    match status:
+        case None:
+            return ModelStreamBroken(words)
+        case 408 | 504:
+            return ModelTimedOut(words, retry_after=seconds)
+        case _ if status >= 500:
+            return ModelOverloaded(words, retry_after=seconds)
+        case _:
+            return ModelRequestError(words)
+
+
+def _wait(error: ModelAPIError) -> float | None:
+    """Return how long the server asks to wait, in seconds."""
+    if isinstance(error, ModelHTTPError) and error.headers:
+        seconds = wait_seconds(error.headers, datetime.now(UTC))
+        return error.retry_after if seconds is None else seconds
+    return error.retry_after
+
+
+def _words(error: ModelAPIError) -> str:
+    match error.body:
+        case {"message": str(words)} | {"error": {"message": str(words)}} | {"error": str(words)}:
+            pass
+        case _:
+            words = " ".join(str(error).split())
+    excerpt = words[:_EXCERPT_CHARACTERS] or type(error).__name__
+    return f"{excerpt} ({error.status_code})" if isinstance(error, ModelHTTPError) else excerpt

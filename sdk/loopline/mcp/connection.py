@@ -1,0 +1,458 @@
+"""A server and the one task that owns its session; all turns of a harness share it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.auth import OAuthFlowError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    Implementation,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from loopline.bundle import McpConnectionSettings
+from loopline.clock import Clock
+from loopline.errors import LooplineError, ToolError
+from loopline.mcp.http import HttpEndpoint
+from loopline.mcp.kept_tools import KeptTools
+from loopline.mcp.questions import ServerQuestions
+from loopline.mcp.resources import MAX_PAGES, AddedTool, added_tools
+from loopline.mcp.results import call_result
+from loopline.mcp.tool_lists import MAX_TOOLS, ToolLists
+from loopline.mcp.transports import ServerProcess
+from loopline.models import Json, JsonObject, one_line
+from loopline.models.json_schema import SchemaMismatch, validator_of_checked
+from loopline.models.safe_text import MIN_SECRET_CHARACTERS
+from loopline.tasks import wait_until_done
+from loopline.tools import AskPerson, McpFile, McpResult
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+LONGEST_PAUSE = 60.0
+"""Seconds that pass at most between two attempts to start a server."""
+VERSION = "1"
+PROGRESS_SECONDS = 0.1
+"""Progress of a call is shown at most this often."""
+RELIST_SECONDS = 1.0
+TEXT_CHARACTERS = 2_000
+_HIDDEN = "[secret]"
+_WRONG_HEADERS = "its x-mcp-header annotations are wrong"
+_LIST_CHANGES = (
+    ToolListChangedNotification,
+    ResourceListChangedNotification,
+    PromptListChangedNotification,
+)
+_FAILURES = (
+    MCPError,
+    OAuthFlowError,
+    ValueError,
+    OSError,
+    RuntimeError,
+    httpx2.HTTPError,
+    ExceptionGroup,
+)
+"""What a server that cannot be reached, or breaks the protocol, makes the SDK raise."""
+
+
+Authorize = Callable[
+    [McpConnectionSettings, Callable[[str], None]], AbstractAsyncContextManager[httpx2.Auth]
+]
+"""Signs in to a server over HTTP, and tells of every secret that no text may show."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A session that is open: the client, and what knows why the connection ended."""
+
+    client: Client
+    link: ServerProcess | HttpEndpoint
+    over: asyncio.Event
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.is_set() or self.link.ended.is_set()
+
+
+class McpConnection:
+    """A server that is started when it is first needed, and again after it ended.
+
+    `settings` fills in the variables; `on_tools` hears of every list of its tools. After a failed start the next one
+    waits, longer each time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Callable[[], McpConnectionSettings],
+        *,
+        clock: Clock,
+        start_seconds: float,
+        on_tools: Callable[[KeptTools], None],
+        authorize: Authorize | None = None,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._start_seconds = start_seconds
+        self._on_tools = on_tools
+        self._authorize = authorize
+        self._lists = ToolLists()
+        self._outputs: dict[str, JsonObject] = {}
+        self._added: dict[str, AddedTool] = {}
+        self._secrets: tuple[str, ...] = ()
+        self._session: _Session | None = None
+        self._owner: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[_Session] | None = None
+        self._stop = asyncio.Event()
+        self._tools_changed = asyncio.Event()
+        self._questions = ServerQuestions(name, self._without_secrets)
+        self._failures = 0
+        self._not_before = 0.0
+        self._failure = ""
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start the server unless it runs; `on_tools` has heard of its tools then.
+
+        Raises:
+            ToolError: it cannot be started; the message says why, without any secret.
+        """
+        await self._open_session()
+
+    async def call(
+        self,
+        tool: str,
+        arguments: JsonObject,
+        on_progress: Callable[[str], None],
+        on_question: AskPerson,
+    ) -> McpResult:
+        """Call a tool, and let the server ask the user meanwhile; cancelling this cancels the call on the server.
+
+        Raises:
+            ToolError: the server could not be started, ended, or broke the protocol.
+        """
+        session = await self._open_session()
+        last = -PROGRESS_SECONDS
+
+        async def show(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal last
+            now = self._clock.elapsed()
+            if now - last >= PROGRESS_SECONDS or progress == total:
+                last = now
+                of = f" of {total:g}" if total is not None else ""
+                words = f": {message[:TEXT_CHARACTERS]}" if message else ""
+                on_progress(self._without_secrets(f"{progress:g}{of}{words}"))
+
+        try:
+            with self._questions.of_call(on_question):
+                added = self._added.get(tool)
+                if added is not None:
+                    shown = await added.run(session.client, arguments)
+                else:
+                    result = await session.client.call_tool(tool, arguments, progress_callback=show)
+                    await self._check_output(tool, result)
+                    shown = call_result(result)
+        except MCPError as error:
+            if session.is_over or _is_closed(error):
+                raise ToolError(await self._ending(session)) from None
+            raise ToolError(self._shown(error.message)) from None
+        except ValidationError:
+            raise ToolError(f"{self._name} answered with what is no result of a tool") from None
+        except (SchemaMismatch, RuntimeError) as error:
+            raise ToolError(self._shown(str(error))) from None
+        except (OSError, httpx2.HTTPError) as error:
+            raise ToolError(self._shown(f"{self._name}: {_reason(error)}")) from None
+        return replace(
+            shown,
+            text=self._without_secrets(shown.text),
+            files=tuple(map(self._file_without_secrets, shown.files)),
+            structured=_mapped(shown.structured, self._without_secrets),
+        )
+
+    async def close(self) -> None:
+        """Stop the server; calls that are open get an error."""
+        self._closed = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await wait_until_done(self._starting)
+        self._stop.set()
+        if self._owner is not None:
+            await wait_until_done(self._owner)
+
+    async def _open_session(self) -> _Session:
+        session = self._session
+        if session is not None and not session.is_over:
+            return session
+        if self._closed:
+            raise ToolError(f"the MCP server {self._name!r} is closed with its harness")
+        if self._starting is None or self._starting.done():
+            self._check_pause()
+            self._starting = asyncio.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    def _check_pause(self) -> None:
+        remaining = self._not_before - self._clock.elapsed()
+        if remaining > 0:
+            raise ToolError(f"{self._failure}; it can be tried again in {remaining:.0f} s")
+
+    async def _start(self) -> _Session:
+        """Start the owner, and wait until its session is open.
+
+        Raises:
+            ToolError: it did not come to that.
+        """
+        if self._owner is not None:
+            self._stop.set()
+            await wait_until_done(self._owner)
+        self._stop = asyncio.Event()
+        opened: asyncio.Future[_Session] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(opened, self._stop))
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                session = await asyncio.shield(opened)
+        except TimeoutError:
+            self._fail(f"it was not ready after {self._start_seconds:g} s")
+        except ToolError as error:
+            self._fail(str(error))
+        except asyncio.CancelledError:
+            await self._cancel_owner()
+            raise
+        else:
+            self._failures, self._session = 0, session
+            return session
+        await self._cancel_owner()
+        raise ToolError(self._failure)
+
+    def _fail(self, reason: str) -> None:
+        self._failures += 1
+        pause = min(2.0 ** (self._failures - 1), LONGEST_PAUSE)
+        self._not_before = self._clock.elapsed() + pause
+        self._failure = f"the MCP server {self._name!r} cannot be started: {reason}"
+
+    async def _cancel_owner(self) -> None:
+        if self._owner is not None:
+            self._owner.cancel()
+            await wait_until_done(self._owner)
+
+    async def _own(self, opened: asyncio.Future[_Session], stop: asyncio.Event) -> None:
+        """Enter and leave the session in this one task, as its cancel scopes demand."""
+        link: ServerProcess | HttpEndpoint | None = None
+        over = asyncio.Event()
+        try:
+            settings = self._settings()
+            self._secrets = settings.secrets
+            async with AsyncExitStack() as stack:
+                link = await self._link(settings, stack)
+                client = await stack.enter_async_context(self._client(link))
+                await self._list_tools(client)
+                if not opened.done():
+                    opened.set_result(_Session(client, link, over))
+                await self._serve(client, link, stop)
+        except ToolError as error:
+            _refuse(opened, ToolError(self._shown(str(error))))
+        except _FAILURES as error:
+            words = f" ({link.last_words})" if link is not None and link.last_words else ""
+            _refuse(opened, ToolError(self._shown(f"{_reason(error)}{words}")))
+        finally:
+            over.set()
+            _refuse(opened, ToolError("it was stopped"))
+
+    async def _link(
+        self, settings: McpConnectionSettings, stack: AsyncExitStack
+    ) -> ServerProcess | HttpEndpoint:
+        """Return what connects to the server, signed in where it is to be."""
+        if not settings.url:
+            return ServerProcess(settings)
+        if self._authorize is None or not settings.signs_in:
+            return HttpEndpoint(settings)
+        auth = await stack.enter_async_context(self._authorize(settings, self._hide))
+        return HttpEndpoint(settings, auth)
+
+    def _hide(self, secret: str) -> None:
+        if len(secret) >= MIN_SECRET_CHARACTERS and secret not in self._secrets:
+            self._secrets = (secret, *self._secrets)
+
+    def _client(self, link: ServerProcess | HttpEndpoint) -> Client:
+        async def on_message(message: object) -> None:
+            if isinstance(message, _LIST_CHANGES):
+                self._tools_changed.set()
+
+        return Client(
+            self._lists.read_from(link.open()),
+            client_info=Implementation(name="loopline", version=VERSION),
+            message_handler=on_message,
+            elicitation_callback=self._questions.ask,
+            cache=None,
+        )
+
+    async def _serve(
+        self, client: Client, link: ServerProcess | HttpEndpoint, stop: asyncio.Event
+    ) -> None:
+        """Wait until the session is to end or has ended; list the tools again when they have changed."""
+        async with _cancelled_in_the_end(
+            stop.wait(), link.ended.wait(), self._relist(client), self._listen(client)
+        ) as (stopped, ended, *_):
+            await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _relist(self, client: Client) -> None:
+        """List the tools whenever they have changed; a list that fails is asked for again, later each time."""
+        pause = RELIST_SECONDS
+        while True:
+            await self._tools_changed.wait()
+            self._tools_changed.clear()
+            try:
+                await self._list_tools(client)
+            except (MCPError, ValidationError) as error:
+                logger.warning("%s: %s", self._name, self._shown(_reason(error)))
+                self._tools_changed.set()
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                pause = RELIST_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changed tools from a server of the newer protocol, which sends that only where asked."""
+        has = client.server_capabilities
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        try:
+            async with client.listen(
+                tools_list_changed=has.tools is not None,
+                prompts_list_changed=has.prompts is not None,
+                resources_list_changed=has.resources is not None,
+            ) as changes:
+                async for _ in changes:
+                    self._tools_changed.set()
+        except (MCPError, RuntimeError, TimeoutError):
+            return  # it tells of no changes
+
+    async def _list_tools(self, client: Client) -> None:
+        names, cursor = set[str](), None
+        self._lists.clear()
+        self._lists.version = client.protocol_version
+        has_tools = client.server_capabilities.tools is not None
+        for _ in range(MAX_PAGES if has_tools else 0):
+            page = await client.list_tools(cursor=cursor)
+            names |= {tool.name for tool in page.tools}
+            cursor = page.next_cursor
+            if cursor is None or len(names) >= MAX_TOOLS:
+                break
+        listed = self._lists.usable
+        specs = [spec for name, spec in listed.items() if name in names]
+        ignored = {name: _WRONG_HEADERS for name in listed if name not in names}
+        self._outputs = {spec.name: spec.output_schema for spec in specs if spec.output_schema}
+        self._added = await added_tools(client, {spec.name for spec in specs})
+        info = client.server_info
+        kept = KeptTools(
+            server=one_line(info.name) if info else "",
+            version=one_line(info.version) if info else "",
+            tools=(*specs, *(tool.spec for tool in self._added.values())),
+            left_out=self._lists.unusable | ignored,
+        )
+        self._on_tools(kept)
+
+    async def _check_output(self, tool: str, result: CallToolResult) -> None:
+        """Check a structured result against the output schema of its tool.
+
+        Raises:
+            SchemaMismatch: it does not fit, or there is none.
+        """
+        schema = self._outputs.get(tool)
+        if schema is None or result.is_error:
+            return
+        if result.structured_content is None:
+            raise SchemaMismatch(f"{tool} has an output schema, but gave no structured result")
+        try:
+            validate = await asyncio.to_thread(validator_of_checked, schema)
+            await asyncio.to_thread(validate, result.structured_content)
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"the result of {tool} does not fit its schema: {error}"
+            ) from error
+
+    async def _ending(self, session: _Session) -> str:
+        """Return why a call got no result because its server is gone."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await session.link.ended.wait()
+        link = session.link
+        words = f": {link.last_words}" if link.last_words else ""
+        why = link.ending or "its connection closed"
+        return self._shown(
+            f"the MCP server {self._name!r} gave no result, because {why}{words}; "
+            "whether the call took effect is unknown"
+        )
+
+    def _shown(self, text: str) -> str:
+        return one_line(self._without_secrets(text), TEXT_CHARACTERS)
+
+    def _file_without_secrets(self, file: McpFile) -> McpFile:
+        data = file.data
+        for secret in self._secrets:
+            data = data.replace(secret.encode(), _HIDDEN.encode())
+        return replace(file, data=data, name=self._without_secrets(file.name))
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+@asynccontextmanager
+async def _cancelled_in_the_end(
+    *works: Coroutine[None, None, object],
+) -> AsyncGenerator[list[asyncio.Task[object]], None]:
+    """Run the works as tasks, which are cancelled when the block is left."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_closed(error: MCPError) -> bool:
+    """Return whether it is the SDK's own error; a server may send the same code."""
+    return error.code == CONNECTION_CLOSED and error.message == "Connection closed"
+
+
+def _refuse(opened: asyncio.Future[_Session], error: ToolError) -> None:
+    if not opened.done():
+        opened.set_exception(error)
+        opened.exception()  # nobody may wait for it any more
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong, of an error or of the first in a group."""
+    match error:
+        case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
+            return _reason(first)
+        case LooplineError():
+            return str(error)
+        case _:
+            return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _mapped(value: Json, change: Callable[[str], str]) -> Json:
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_mapped(item, change) for item in value]
+        case dict():
+            return {change(key): _mapped(item, change) for key, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,371 @@
+"""A bundle as an MCP server: its tools, a question, its timelines and knowledge, its skills as prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from typing import Any
+
+import mcp_types as types
+import uvicorn
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.stdio import stdio_server
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.types import ASGIApp
+
+from loopline.errors import LooplineError
+from loopline.files import decoded_text
+from loopline.mcp.http_access import KeyCheck, known_addresses
+from loopline.mcp.served import (
+    BundleService,
+    HttpAddress,
+    ServedCaller,
+    ServedFile,
+    ServedQuestion,
+    ServedResult,
+)
+from loopline.models import Json, JsonObject
+from loopline.timeline import Effect
+from loopline.tools import Tool
+
+Context = ServerRequestContext[Any, Any]
+COMPLETIONS = 100
+"""Values that a completion has at most, as the protocol says."""
+ANSWER_SCHEMA: types.ElicitRequestedSchema = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "title": "Answer"}},
+    "required": ["answer"],
+}
+NO_FIELDS: types.ElicitRequestedSchema = {"type": "object", "properties": {}}
+OPEN = "open."
+"""The beginning of the names of requests for the answers to calls that stay open."""
+ASK = "ask"
+ASK_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "The question or task."},
+        "conversation": {
+            "type": "string",
+            "description": "The conversation to go on with, as an earlier answer names it.",
+        },
+    },
+    "required": ["text"],
+    "additionalProperties": False,
+}
+
+
+class BundleServer:
+    """The requests of clients, answered from what is served."""
+
+    def __init__(self, served: BundleService, version: str) -> None:
+        self._served = served
+        self._server: Server[Any] = Server(
+            served.name,
+            version=version,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
+        )
+        boundary = RequestStateBoundary(
+            RequestStateSecurity.ephemeral(), default_audience=served.name
+        )
+        self._server.middleware.append(boundary)  # a client cannot make up what it waits for
+
+    async def serve_stdio(self) -> None:
+        """Serve one client over the standard input and output, until it closes them."""
+        async with stdio_server() as (received, sent):
+            await self._server.run(received, sent, self._server.create_initialization_options())
+
+    async def serve_http(self, address: HttpAddress) -> None:
+        """Serve any number of clients at `/mcp` of that address, until the process gets a signal."""
+        security = known_addresses(address.host, address.names)
+        app: ASGIApp = self._server.streamable_http_app(
+            host=address.host, transport_security=security
+        )
+        if address.key_sha256:
+            app = KeyCheck(app, address.key_sha256)
+        config = uvicorn.Config(app, host=address.host, port=address.port, log_level="warning")
+        await uvicorn.Server(config).serve()
+
+    async def _list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        del context, params
+        tools = [_listed(tool) for tool in await self._served.tools()]
+        question = types.Tool(
+            name=ASK,
+            description=f"Ask {self._served.name}; it works on the question and answers with sources.",
+            input_schema=ASK_SCHEMA,
+        )
+        return types.ListToolsResult(tools=[question, *tools])
+
+    async def _call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        progress = _ProgressReport(context)
+        caller = ServedCaller(on_progress=progress.show, can_ask=_can_answer(context))
+        try:
+            result = await self._begin(params, caller)
+            while result.questions and caller.can_ask:
+                if context.session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                    return _input_required(result)
+                answers = await _elicited(context, result.questions)
+                if answers is None:
+                    break
+                result = await self._served.answer(result.conversation, answers, caller)
+        except LooplineError as error:
+            return _texts(str(error), is_error=True)
+        finally:
+            await progress.close()
+        return _shown(result)
+
+    async def _begin(
+        self, params: types.CallToolRequestParams, caller: ServedCaller
+    ) -> ServedResult:
+        """Run the call, or go on with one whose questions the client has asked its user.
+
+        Raises:
+            LooplineError: the call cannot be made.
+        """
+        arguments: JsonObject = params.arguments or {}
+        if params.request_state is not None:
+            answers = {
+                name.removeprefix(OPEN): _answer(response, is_open=name.startswith(OPEN))
+                for name, response in (params.input_responses or {}).items()
+            }
+            return await self._served.answer(params.request_state, answers, caller)
+        if params.name == ASK:
+            text, conversation = _question(arguments)
+            return await self._served.ask(text, conversation, caller)
+        return await self._served.call(params.name, arguments, caller)
+
+    async def _complete(
+        self, context: Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
+        del context
+        values: list[str] = []
+        if isinstance(params.ref, types.ResourceTemplateReference):  # skills have no arguments
+            values += await self._served.complete(params.argument.name, params.argument.value)
+        return types.CompleteResult(completion=types.Completion(values=values[:COMPLETIONS]))
+
+    async def _list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        del context, params
+        listed = [
+            types.Resource(uri=item.uri, name=item.name, mime_type=item.mime)
+            for item in await self._served.resources()
+        ]
+        return types.ListResourcesResult(resources=listed)
+
+    async def _list_templates(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        del context, params
+        timeline = types.ResourceTemplate(
+            uri_template="timeline:{conversation}",
+            name="timeline",
+            description="All blocks of a conversation, as a document.",
+            mime_type="application/json",
+        )
+        knowledge = types.ResourceTemplate(
+            uri_template="ks:{+path}",
+            name="knowledge",
+            description="A file of the knowledge space, whole or by lines: ks:docs/a.md#L1-L20.",
+            mime_type="text/plain",
+        )
+        part = types.ResourceTemplate(
+            uri_template="cv:{conversation}/{+ref}",
+            name="part of a timeline",
+            description="What a ref in a conversation names, such as a file: cv:c1/fi:turn_1.outputs/a.png.",
+        )
+        templates = [timeline, part, *([knowledge] if self._served.has_knowledge else [])]
+        return types.ListResourceTemplatesResult(resource_templates=templates)
+
+    async def _read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        del context
+        uri = str(params.uri)
+        try:
+            file = await self._served.read(uri)
+        except LooplineError as error:
+            raise MCPError(
+                code=types.INVALID_PARAMS, message=str(error), data={"uri": uri}
+            ) from error
+        return types.ReadResourceResult(contents=[_contents(file)])
+
+    async def _list_prompts(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        del context, params
+        prompts = [
+            types.Prompt(name=skill.full_id, title=skill.name, description=skill.description)
+            for skill in await self._served.skills()
+        ]
+        return types.ListPromptsResult(prompts=prompts)
+
+    async def _get_prompt(
+        self, context: Context, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        del context
+        for skill in await self._served.skills():
+            if skill.full_id == params.name:
+                message = types.PromptMessage(
+                    role="user", content=types.TextContent(text=skill.body)
+                )
+                return types.GetPromptResult(description=skill.description, messages=[message])
+        raise MCPError(code=types.INVALID_PARAMS, message=f"there is no skill {params.name!r}")
+
+
+class _ProgressReport:
+    """Progress on its way to the client, in order; `show` does not wait."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._count = 0
+        self._last: asyncio.Task[None] | None = None
+
+    def show(self, text: str) -> None:
+        """Send the text as the next step."""
+        self._count += 1
+        self._last = asyncio.create_task(self._send(self._last, self._count, text))
+
+    async def close(self) -> None:
+        """Wait until all of it is sent."""
+        if self._last is not None:
+            await asyncio.gather(self._last, return_exceptions=True)
+
+    async def _send(self, before: asyncio.Task[None] | None, count: int, text: str) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await self._context.session.report_progress(count, None, text)
+
+
+def _question(arguments: JsonObject) -> tuple[str, str]:
+    """Return the text of a question and the conversation it goes on with.
+
+    Raises:
+        LooplineError: there is no text.
+    """
+    match {"conversation": "", **arguments}:
+        case {"text": str(text), "conversation": str(conversation)} if text.strip():
+            return text, conversation
+        case _:
+            raise LooplineError("ask: text must be a text that is not empty")
+
+
+def _listed(tool: Tool) -> types.Tool:
+    parameters: dict[str, Json] = dict(tool.spec.parameters)
+    return types.Tool(
+        name=tool.spec.name,
+        description=tool.spec.description,
+        input_schema=parameters,
+        annotations=_annotations(tool.effect),
+    )
+
+
+def _annotations(effect: Effect) -> types.ToolAnnotations:
+    return types.ToolAnnotations(
+        read_only_hint=effect == "read", destructive_hint=effect in ("write", "exclusive")
+    )
+
+
+def _can_answer(context: Context) -> bool:
+    """Return whether the client asks its user what a server wants to know."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.elicitation is not None
+
+
+def _form(question: ServedQuestion) -> types.ElicitRequestFormParams:
+    """Return the form of a question; an open one without fields is accepted or declined."""
+    schema = ANSWER_SCHEMA
+    if question.is_open:
+        schema = question.form if isinstance(question.form, dict) else NO_FIELDS
+    return types.ElicitRequestFormParams(message=question.text, requested_schema=schema)
+
+
+def _input_required(result: ServedResult) -> types.InputRequiredResult:
+    """Return what a client of the newer protocol is to ask before it makes its request again."""
+    requests: types.InputRequests = {
+        f"{OPEN if question.is_open else ''}{question.call_id}": types.ElicitRequest(
+            params=_form(question)
+        )
+        for question in result.questions
+    }
+    return types.InputRequiredResult(input_requests=requests, request_state=result.conversation)
+
+
+async def _elicited(
+    context: Context, questions: tuple[ServedQuestion, ...]
+) -> dict[str, Json] | None:
+    """Return the answers of a client of the older protocol; None if it declines one for which a turn is paused."""
+    answers: dict[str, Json] = {}
+    for question in questions:
+        form = _form(question)
+        result = await context.session.elicit_form(
+            form.message, form.requested_schema, context.request_id
+        )
+        if result.action != "accept" and not question.is_open:
+            return None
+        answers[question.call_id] = _answer(result, is_open=question.is_open)
+    return answers
+
+
+def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
+    """Return the answer in a form, or what the user did instead; None declines a question of an open call."""
+    match response:
+        case types.ElicitResult(action="accept", content=content) if is_open:
+            fields = (content or {}).items()
+            return {
+                name: list[Json](value) if isinstance(value, list) else value
+                for name, value in fields
+            } or True
+        case types.ElicitResult() if is_open:
+            return None
+        case types.ElicitResult(action="accept", content={"answer": str(answer)}):
+            return answer
+        case types.ElicitResult(action=action):
+            return f"The user gave no answer ({action})."
+        case _:
+            raise LooplineError("an elicitation is answered with a result of one")
+
+
+def _shown(result: ServedResult) -> types.CallToolResult:
+    """Return the text of a result, the files that it has, and where it goes on."""
+    texts = [result.text]
+    if result.conversation:
+        texts.append(f"conversation: {result.conversation}")
+    shown = _texts(*texts, is_error=not result.ok)
+    shown.content.extend(map(_content, result.files))
+    return shown
+
+
+def _content(file: ServedFile) -> types.ContentBlock:
+    kind = file.mime.partition("/")[0]
+    if kind == "image":
+        return types.ImageContent(data=b64encode(file.data).decode(), mime_type=file.mime)
+    if kind == "audio":
+        return types.AudioContent(data=b64encode(file.data).decode(), mime_type=file.mime)
+    return types.EmbeddedResource(resource=_contents(file))
+
+
+def _contents(file: ServedFile) -> types.TextResourceContents | types.BlobResourceContents:
+    text = decoded_text(file.data)
+    if text is None:
+        blob = b64encode(file.data).decode()
+        return types.BlobResourceContents(uri=file.uri, mime_type=file.mime, blob=blob)
+    return types.TextResourceContents(uri=file.uri, mime_type=file.mime, text=text)
+
+
+def _texts(*texts: str, is_error: bool) -> types.CallToolResult:
+    content: list[types.ContentBlock] = [types.TextContent(text=text) for text in texts]
+    return types.CallToolResult(content=content, is_error=is_error)

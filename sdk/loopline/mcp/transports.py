@@ -1,0 +1,190 @@
+"""A server as a child process: one JSON message a line, with bounds on what it may send.
+
+The transport of the SDK reads a line of any length. This one ends the connection when a message, or what
+arrives between two answers, is too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import PIPE, SubprocessStreamProtocol
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from shutil import which
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types.jsonrpc import jsonrpc_message_adapter
+
+from loopline.bundle import McpConnectionSettings
+from loopline.errors import ToolError
+from loopline.tasks import wait_until_done
+
+MESSAGE_BYTES = 8 * 2**20
+"""Bytes of one message."""
+UNANSWERED_BYTES = 32 * 2**20
+"""Bytes that may arrive between two answers."""
+STDERR_LINES, STDERR_LINE_CHARACTERS = 5, 200
+GRACE_SECONDS = 1.0
+"""How long a server may take to end after its input is closed, and again after SIGTERM."""
+POLLS = 200
+
+
+class ServerProcess:
+    """The process of a server. `ending` says why the connection ended, empty while it is open."""
+
+    def __init__(self, settings: McpConnectionSettings) -> None:
+        self._settings = settings
+        self._stderr = deque[str](maxlen=STDERR_LINES)
+        self.ending: str = ""
+        self.ended: asyncio.Event = asyncio.Event()
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that the server wrote to its error output."""
+        return " | ".join(self._stderr)
+
+    @asynccontextmanager
+    async def open(
+        self,
+    ) -> AsyncGenerator[
+        tuple[
+            MemoryObjectReceiveStream[SessionMessage | Exception],
+            MemoryObjectSendStream[SessionMessage],
+        ]
+    ]:
+        """Start the process, and stop it and its children in the end.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        loop = asyncio.get_running_loop()
+        self._check_command()
+        transport, process = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(MESSAGE_BYTES, loop),
+            *self._settings.command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=dict(self._settings.env),
+            cwd=self._settings.cwd,
+            start_new_session=True,
+        )
+        inward, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        to_send, outward = anyio.create_memory_object_stream[SessionMessage](0)
+        tasks = [
+            asyncio.create_task(self._read(process, inward)),
+            asyncio.create_task(self._write(process, outward, inward)),
+            asyncio.create_task(self._read_stderr(process)),
+        ]
+        try:
+            yield received, to_send
+        finally:
+            stopping = asyncio.ensure_future(_stop(transport, process))
+            await wait_until_done(stopping)
+            for task in tasks:
+                task.cancel()
+            await wait_until_done(asyncio.gather(*tasks, return_exceptions=True))
+            for stream in (inward, received, to_send, outward):
+                stream.close()
+
+    def _check_command(self) -> None:
+        """Refuse what cannot be started, in words that name it.
+
+        Raises:
+            ToolError: there is no such command or folder.
+        """
+        command, cwd = self._settings.command[0], self._settings.cwd
+        if cwd is not None and not cwd.is_dir():
+            raise ToolError(f"there is no folder {str(cwd)!r} to start it in")
+        if which(command, path=self._settings.env.get("PATH")) is None and not (
+            cwd is not None and (cwd / command).is_file()
+        ):
+            raise ToolError(f"there is no command {command!r}: install it, or correct its path")
+
+    async def _read(
+        self,
+        process: SubprocessStreamProtocol,
+        inward: MemoryObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        assert process.stdout is not None
+        unanswered = 0
+        ending = "it ended"
+        try:
+            async with inward:
+                while line := await process.stdout.readuntil(b"\n"):
+                    unanswered += len(line)
+                    try:
+                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    except ValueError:  # no message: what a server prints must not end its work
+                        message = None
+                    if isinstance(message, JSONRPCResponse | JSONRPCError):
+                        unanswered = 0
+                    if unanswered > UNANSWERED_BYTES:
+                        ending = f"it sent {unanswered:,} bytes without an answer"
+                        return
+                    if message is not None:
+                        await inward.send(SessionMessage(message))
+        except asyncio.LimitOverrunError:
+            ending = f"it sent a message of more than {MESSAGE_BYTES:,} bytes"
+        except (asyncio.IncompleteReadError, ConnectionError, anyio.BrokenResourceError):
+            pass
+        finally:
+            self.ending = self.ending or ending
+            self.ended.set()
+
+    async def _write(
+        self,
+        process: SubprocessStreamProtocol,
+        outward: MemoryObjectReceiveStream[SessionMessage],
+        inward: MemoryObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        assert process.stdin is not None
+        try:
+            async with outward:
+                async for sent in outward:
+                    text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    process.stdin.write(text.encode() + b"\n")
+                    await process.stdin.drain()
+        except (ConnectionError, anyio.BrokenResourceError):
+            inward.close()
+
+    async def _read_stderr(self, process: SubprocessStreamProtocol) -> None:
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(2**16):
+            for line in chunk.decode("utf-8", "replace").splitlines()[-STDERR_LINES:]:
+                if line.strip():
+                    self._stderr.append(line.strip()[:STDERR_LINE_CHARACTERS])
+
+
+async def _stop(transport: asyncio.SubprocessTransport, process: SubprocessStreamProtocol) -> None:
+    """Close the input of the process, and end it and its children if that is not enough."""
+    assert process.stdin is not None
+    process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if await _has_exited(transport):
+            break
+        _signal_group(transport.get_pid(), number)
+    await _has_exited(transport)
+    _signal_group(transport.get_pid(), signal.SIGKILL)  # what it left behind
+    transport.close()
+
+
+async def _has_exited(transport: asyncio.SubprocessTransport) -> bool:
+    """Wait for the end of the process, not for that of its pipes, which its children may hold open."""
+    for _ in range(POLLS):
+        if transport.get_returncode() is not None:
+            break
+        await asyncio.sleep(GRACE_SECONDS / POLLS)
+    return transport.get_returncode() is not None
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,152 @@
+"""YAML documents as JSON values, with the line of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from loopline.models.json import Json
+
+if TYPE_CHECKING:
+    from yaml import Node, SafeLoader, ScalarNode
+
+KeyPath = tuple[str, ...]
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class YamlError(ValueError):
+    """The text is not such a document; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    """A value, and the line of each key by its path; positions in a list are no part of a path to what is in an item."""
+
+    value: Json
+    lines: Mapping[KeyPath, int]
+
+    def line(self, *path: str) -> int:
+        """Return the line of that key, or of the nearest one around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDocument:
+    """Return the one document in the text; dates stay text, and no key occurs twice.
+
+    A `plain` document has texts alone, in mappings and lists that are written out: no flow style, anchors or tags.
+
+    Raises:
+        YamlError: it is no YAML, or no JSON value.
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:
+        raise YamlError(first_line, " ".join(str(error).split())) from error
+    walk = _Walk(loader, first_line, plain)
+    try:
+        if plain:
+            _check_plain(text, first_line)
+        node = loader.get_single_node()
+        value = None if node is None else walk.value(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = first_line + (mark.line if mark else 0)
+        raise YamlError(line, error.problem or str(error)) from error
+    except yaml.YAMLError as error:
+        raise YamlError(first_line, " ".join(str(error).split())) from error
+    finally:
+        loader.dispose()
+    return YamlDocument(value, walk.lines)
+
+
+def _check_plain(text: str, first_line: int) -> None:
+    import yaml
+
+    refused = {
+        yaml.AnchorToken: "an anchor",
+        yaml.AliasToken: "an alias",
+        yaml.TagToken: "a tag",
+        yaml.FlowMappingStartToken: "a mapping in braces",
+        yaml.FlowSequenceStartToken: "a list in brackets",
+    }
+    for token in yaml.scan(text, yaml.SafeLoader):
+        for kind, name in refused.items():
+            if isinstance(token, kind):
+                raise YamlError(first_line + token.start_mark.line, f"{name} is not allowed here")
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A conversion of nodes to values; `within` holds the nodes around the current one."""
+
+    loader: SafeLoader
+    first_line: int
+    plain: bool = False
+    lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
+    within: list[Node] = field(default_factory=list["Node"])
+
+    def value(self, node: Node, path: KeyPath) -> Json:
+        self.lines.setdefault(path, self._line(node))
+        if node in self.within:
+            raise YamlError(self._line(node), "a value holds itself")
+        self.within.append(node)
+        value = self._value(node, path)
+        self.within.pop()
+        return value
+
+    def _value(self, node: Node, path: KeyPath) -> Json:
+        kind = node.tag.removeprefix(_TAG)
+        if self.plain and kind not in ("map", "seq"):
+            return str(node.value)
+        match kind:
+            case "map":
+                return self._mapping(node, path)
+            case "seq":
+                for index, item in enumerate(node.value):
+                    self.lines[(*path, str(index))] = self._line(item)
+                return [self.value(item, path) for item in node.value]
+            case "null":
+                return None
+            case "bool" | "int" | "float":
+                return self._scalar(cast("ScalarNode", node), kind)
+            case "str" | "timestamp":
+                return str(node.value)
+            case _:
+                raise YamlError(self._line(node), f"{kind} is not a kind of value used here")
+
+    def _scalar(self, node: ScalarNode, kind: Literal["bool", "int", "float"]) -> Json:
+        try:
+            match kind:
+                case "bool":
+                    return self.loader.construct_yaml_bool(node)
+                case "int":
+                    return self.loader.construct_yaml_int(node)
+                case "float":
+                    return self.loader.construct_yaml_float(node)
+        except (KeyError, ValueError) as error:
+            raise YamlError(self._line(node), f"{node.value!r} is no {kind}") from error
+
+    def _mapping(self, node: Node, path: KeyPath) -> Json:
+        values: dict[str, Json] = {}
+        for key, item in node.value:
+            if key.tag != f"{_TAG}str" and not self.plain:
+                raise YamlError(self._line(key), f"the key {key.value!r} must be text: quote it")
+            if key.value in values:
+                raise YamlError(self._line(key), f"{key.value!r} is given twice")
+            self.lines[(*path, key.value)] = self._line(key)
+            values[key.value] = self.value(item, (*path, key.value))
+        return values
+
+    def _line(self, node: Node) -> int:
+        return self.first_line + node.start_mark.line

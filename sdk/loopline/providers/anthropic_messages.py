@@ -1,0 +1,469 @@
+"""Anthropic's Messages API: requests to `/v1/messages`, and the replies it streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import structs
+
+from loopline.errors import ModelRequestError
+from loopline.models import (
+    AssistantMessage,
+    Attached,
+    BrokenJson,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    ReasoningReplay,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    UserMessage,
+    as_count,
+    count_in,
+    object_in,
+    objects_in,
+    parse_object,
+    text_in,
+)
+from loopline.models.prompt import breaks_off, sent_id
+from loopline.providers.failures import Credentials, parse_chunk, stream_error
+from loopline.providers.http_model import HttpModel
+from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
+from loopline.providers.request_bytes import (
+    CallForm,
+    encoded,
+    is_image,
+    joined_fields,
+    message_bytes,
+    provider_name,
+)
+
+FAMILY = "anthropic"
+"""Replies of this family go back as they came."""
+VERSION = "2023-06-01"
+BETAS = "mid-conversation-system-clear-at-2026-08-21,thinking-binding-controls-2026-08-01"
+"""For models whose thinking is bound: tails that are cleared, and thinking that is dropped, not refused."""
+BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 4_096, "medium": 16_384, "high": 32_768}
+"""Tokens of thinking for an effort, for models that want a number; a higher effort counts as `high`."""
+MIN_BUDGET = 1_024
+MAX_MARKERS = 4
+"""The `cache_control` markers that a request may carry."""
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+"""Calls that the server makes itself; their results are blocks of the same reply."""
+_INPUT = " input"
+"""Where the pieces of such a call's input are collected; no field has this name."""
+_COUNTS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_input_tokens": "cache_read_tokens",
+    "cache_creation_input_tokens": "cache_write_tokens",
+    "thinking_tokens": "reasoning_tokens",
+}
+"""The fields of a `Usage`, by what the API calls them."""
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "tool_use": "tool_use",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+_ASSISTANT, _USER = b'"role":"assistant"', b'"role":"user"'
+_SYSTEM = b'"role":"system","clear_at":"next_user_message"'
+_DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
+_MARK = b',"cache_control":{"type":"ephemeral"}}'
+
+
+class AnthropicMessages(HttpModel):
+    """A model behind `/v1/messages`."""
+
+    path = "/v1/messages"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The key, and the version of the API."""
+        return {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "anthropic-version": VERSION,
+            "x-api-key": self.credentials.key,
+            **({"anthropic-beta": BETAS} if self._binds_thinking else {}),
+        }
+
+    @property
+    def _binds_thinking(self) -> bool:
+        """Whether thinking is bound to everything before it."""
+        return self.facts.tail == "cleared"
+
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
+        return AnthropicReplyParser(offered, self.credentials)
+
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
+        return encoded(
+            {
+                "name": provider_name(spec.name),
+                "description": spec.description,
+                "input_schema": spec.parameters,
+            }
+        )
+
+    def body(self, prompt: Prompt) -> bytes:
+        """Return the body of a request."""
+        limit = prompt.options.output_limit or self.capabilities.output_limit
+        fields = [
+            ("model", encoded(self.model)),
+            ("max_tokens", encoded(limit)),
+            ("stream", b"true"),
+        ]
+        if prompt.options.stop and self.facts.stop:
+            fields.append(("stop_sequences", encoded(list(prompt.options.stop))))
+        if prompt.system:
+            text: JsonObject = {"type": "text", "text": prompt.system}
+            marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
+            fields.append(
+                ("system", b"[%s]" % (_marked(encoded(text)) if marked else encoded(text)))
+            )
+        if prompt.tools:
+            fields.append(("tools", self.tools_json(prompt.tools)))
+            if prompt.options.force_tool:
+                name = provider_name(prompt.options.force_tool)
+                fields.append(("tool_choice", encoded({"type": "tool", "name": name})))
+            elif not prompt.options.allow_calls:
+                fields.append(("tool_choice", encoded({"type": "none"})))
+        fields += [(name, encoded(value)) for name, value in self._thinking(prompt, limit)]
+        if output := self._output(prompt):
+            fields.append(("output_config", encoded(output)))
+        fields.append(("messages", _messages(prompt)))
+        return joined_fields(fields)
+
+    def _thinking(self, prompt: Prompt, limit: int) -> Iterator[tuple[str, JsonObject]]:
+        """Yield whether and how hard to think; nothing if the model decides."""
+        facts, effort = self.facts, prompt.options.reasoning_effort
+        budget = self._budget(prompt, limit) if facts.thinking_by == "budget" else None
+        is_barred = facts.thinking_by == "adaptive" and bool(prompt.options.force_tool)
+        if facts.thinking_off and (effort == "none" or budget == 0 or is_barred):
+            yield "thinking", {"type": facts.thinking_off}
+        elif budget:
+            yield "thinking", {"type": "enabled", "budget_tokens": budget}
+        elif self._binds_thinking:
+            yield "thinking", {**self._adaptive, "block_binding": _DROPPED}
+        elif facts.thinking_by == "unasked" or (facts.thinking_by == "adaptive" and effort):
+            yield "thinking", self._adaptive
+
+    @property
+    def _adaptive(self) -> JsonObject:
+        """Thinking as hard as the model chooses, with its text if that must be requested."""
+        display = self.facts.thinking_display
+        return {"type": "adaptive", **({"display": display} if display else {})}
+
+    def _output(self, prompt: Prompt) -> JsonObject:
+        """Return how hard to work on the output, and the schema that it must fit."""
+        off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
+        effort, form = "" if off else self.effort(prompt), prompt.options.json_form
+        output: JsonObject = {"effort": effort} if effort else {}
+        if form is not None and form.strict:
+            output["format"] = {"type": "json_schema", "schema": form.schema}
+        return output
+
+    def _budget(self, prompt: Prompt, limit: int) -> int:
+        """Return the tokens to think with: 0 with a forced call, and behind calls whose thinking is lost."""
+        effort = prompt.options.reasoning_effort
+        if effort in ("", "none") or prompt.options.force_tool or breaks_off(prompt, FAMILY):
+            return 0
+        budget = min(BUDGETS.get(effort, BUDGETS["high"]), limit - MIN_BUDGET)
+        return budget if budget >= MIN_BUDGET else 0
+
+
+def _messages(prompt: Prompt) -> bytes:
+    """Return the messages: neighbours of one role are one message, and cache points mark their last block."""
+    points, current, pieces = set(prompt.cache_points), b"", list[bytes]()
+    tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
+    for number, message in enumerate((*prompt.messages, tail), start=1):
+        blocks = message_bytes(message, FAMILY, _content)
+        if not blocks:
+            continue
+        role = _role(message)
+        if role == _SYSTEM and current != _USER:
+            role = _USER  # a system message may stand only behind one of the user
+        opening = b'%s{%s,"content":[' % (b"]}," if current else b"", role)
+        pieces.append(b"," if role == current else opening)
+        current = role
+        pieces.append(_marked(blocks) if number in points else blocks)
+    return b"[%s%s]" % (b"".join(pieces), b"]}" if current else b"")
+
+
+def _role(message: Message) -> bytes:
+    """Return the role of a message; a passing one is the system's, and cleared by the next user message."""
+    match message:
+        case AssistantMessage():
+            return _ASSISTANT
+        case UserMessage(passing=True):
+            return _SYSTEM
+        case UserMessage() | ToolMessage():
+            return _USER
+
+
+def _marked(blocks: bytes) -> bytes:
+    """Return the blocks with a cache marker on the last one."""
+    return blocks[:-1] + _MARK
+
+
+def _content(message: Message) -> Iterator[JsonObject]:
+    """Yield the content blocks of a message; a blank text gives none."""
+    match message:
+        case ToolMessage(text=text, ok=ok, attachments=images):
+            parts = list[Json](part for image in images for part in _attached(image))
+            content: Json = [{"type": "text", "text": text}, *parts] if parts else text
+            call_id = sent_id(message, FAMILY)
+            result: JsonObject = {
+                "type": "tool_result",
+                "tool_use_id": call_id,
+                "content": content,
+            }
+            yield result if ok else {**result, "is_error": True}
+        case UserMessage(text=text, attachments=attachments):
+            if text.strip():
+                yield {"type": "text", "text": text}
+            for attached in attachments:
+                yield from _attached(attached)
+        case AssistantMessage() if blocks := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
+            yield from blocks
+        case AssistantMessage(text=text, calls=calls):
+            if text.strip():
+                yield {"type": "text", "text": text.rstrip()}
+            for call in calls:
+                yield _CALL.call(call, FAMILY)
+
+
+def _call_fields(call: ToolCall) -> JsonObject:
+    return {"name": provider_name(call.name), "input": call.arguments}
+
+
+_CALL = CallForm("tool_use", "id", _call_fields)
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file if the model is given it."""
+    yield {"type": "text", "text": attached.text}
+    if attached.data:
+        source: JsonObject = {
+            "type": "base64",
+            "media_type": attached.mime,
+            "data": attached.data,
+        }
+        yield {"type": "image" if is_image(attached) else "document", "source": source}
+
+
+def _counts(usage: JsonObject) -> Mapping[str, int] | None:
+    """Return the counts that a message reports, by their fields of a `Usage`; None if it says nothing."""
+    if not usage:
+        return None
+    fields = {**usage, **object_in(usage, "output_tokens_details")}
+    return {
+        _COUNTS[name]: as_count(value)
+        for name, value in fields.items()
+        if name in _COUNTS and value is not None
+    }
+
+
+class _BlockStart(NamedTuple):
+    """A content block begins; `block` is what goes back to the provider, a call without name and input."""
+
+    number: int
+    block: JsonObject
+    text: str = ""
+    thinking: str = ""
+    call: CallPiece | None = None
+
+
+class _TextPiece(NamedTuple):
+    """A piece of a block's text, thinking or signature."""
+
+    number: int
+    field: Literal["text", "thinking", "signature"]
+    text: str
+
+
+class _Status(NamedTuple):
+    """What the message as a whole reports: tokens, and why it ended."""
+
+    counts: Mapping[str, int] | None
+    stop_reason: str = ""
+
+
+class _End(NamedTuple):
+    """The message is over."""
+
+
+_Event: TypeAlias = _BlockStart | CallPiece | _TextPiece | _Status | _End
+
+
+def _decode(data: str, credentials: Credentials) -> _Event | None:
+    """Decode an event of the stream; None for a ping and for types that are newer than this.
+
+    Raises:
+        ModelError: it is no JSON object, or reports an error.
+    """
+    event = parse_chunk(data, credentials)
+    match text_in(event, "type"):
+        case "content_block_delta":
+            return _decode_delta(count_in(event, "index"), object_in(event, "delta"))
+        case "content_block_start":
+            return _decode_block(count_in(event, "index"), object_in(event, "content_block"))
+        case "message_start":
+            return _Status(_counts(object_in(object_in(event, "message"), "usage")))
+        case "message_delta":
+            stop_reason = text_in(object_in(event, "delta"), "stop_reason")
+            return _Status(_counts(object_in(event, "usage")), stop_reason)
+        case "message_stop":
+            return _End()
+        case "error":
+            raise stream_error(event, credentials)
+        case _:
+            return None
+
+
+def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
+    match text_in(delta, "type"):
+        case "text_delta":
+            return _TextPiece(index, "text", text_in(delta, "text"))
+        case "thinking_delta":
+            return _TextPiece(index, "thinking", text_in(delta, "thinking"))
+        case "signature_delta":
+            return _TextPiece(index, "signature", text_in(delta, "signature"))
+        case "input_json_delta":
+            return CallPiece(index, arguments=text_in(delta, "partial_json"))
+        case _:
+            return None
+
+
+def _decode_block(index: int, block: JsonObject) -> _BlockStart:
+    match text_in(block, "type"):
+        case "tool_use":
+            fields = {name: value for name, value in block.items() if name not in ("name", "input")}
+            provider_id, name = text_in(block, "id"), text_in(block, "name")
+            call = CallPiece(index, provider_id, name, object_in(block, "input") or None)
+            return _BlockStart(index, fields, call=call)
+        case "text":
+            return _BlockStart(index, block, text=text_in(block, "text"))
+        case "thinking":
+            return _BlockStart(index, block, thinking=text_in(block, "thinking"))
+        case _:
+            return _BlockStart(index, block)
+
+
+class AnthropicReplyParser(ReplyParser):
+    """A message that is still arriving."""
+
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
+        super().__init__(offered, credentials)
+        self._stop_reason = ""
+        self._fresh = Usage()  # the latest counts, whose input does not include the caches
+        self._blocks: dict[int, PartialObject] = {}
+
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode an event of the stream and return the text it adds."""
+        event = _decode(data, self.credentials)
+        match event:
+            case _TextPiece():
+                self._block(event.number).add(event.field, event.text)
+                if event.field == "text":
+                    return self.add(event.text)
+                if event.field == "thinking":
+                    return self.add(event.text, "thinking")
+                self.count(len(event.text))
+            case CallPiece():
+                self._take_input(event)
+            case _BlockStart():
+                return self._start(event)
+            case _Status():
+                self._update(event)
+            case _End():
+                self.end()
+            case None:
+                pass
+        return ()
+
+    def feed_document(self, data: str) -> Sequence[TextDelta]:
+        """Decode a message that came as one document."""
+        message = parse_chunk(data, self.credentials)
+        blocks = objects_in(message, "content")
+        if text_in(message, "type") != "message" or not blocks:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no message")
+        starts = (_decode_block(index, block) for index, block in enumerate(blocks))
+        deltas = [delta for start in starts for delta in self._start(start)]
+        counts = _counts(object_in(message, "usage"))
+        self._update(_Status(counts, text_in(message, "stop_reason")))
+        self.end()
+        return deltas
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the reply ended; None until the server says so."""
+        return _STOP_REASONS.get(self._stop_reason, "stop") if self._stop_reason else None
+
+    @property
+    def echo(self) -> ReasoningReplay | None:
+        """The blocks as they came, if complete thinking is among them."""
+        blocks = [_with_input(block.value) for block in self._blocks.values()]
+        blocks = [block for block in blocks if _is_complete(block)]
+        thinks = any(text_in(block, "type") in _THINKING_TYPES for block in blocks)
+        return ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
+
+    def _block(self, index: int) -> PartialObject:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = PartialObject()
+        return block
+
+    def _start(self, start: _BlockStart) -> Sequence[TextDelta]:
+        self._blocks[start.number] = PartialObject(start.block)
+        if start.call is not None:
+            self.calls.add(start.call)
+        return self.add(start.text) or self.add(start.thinking, "thinking")
+
+    def _take_input(self, piece: CallPiece) -> None:
+        block = self._block(piece.number or 0)
+        if text_in(block.fields, "type") not in _SERVER_CALLS:
+            self.calls.add(piece)
+            return
+        text = str(piece.arguments)
+        block.add(_INPUT, text)
+        self.count(len(text))
+
+    def _update(self, status: _Status) -> None:
+        self._stop_reason = status.stop_reason or self._stop_reason
+        if status.counts is not None:
+            fresh = self._fresh = structs.replace(self._fresh, **status.counts)
+            cached = fresh.cache_read_tokens + fresh.cache_write_tokens
+            self.report(structs.replace(fresh, input_tokens=fresh.input_tokens + cached))
+
+
+def _with_input(block: JsonObject) -> JsonObject:
+    """Return a server's call with the input whose pieces came, without it if they are no object."""
+    if _INPUT not in block:
+        return block
+    arguments = parse_object(text_in(block, _INPUT))
+    fields = {name: value for name, value in block.items() if name != _INPUT}
+    return fields if isinstance(arguments, BrokenJson) else {**fields, "input": arguments}
+
+
+def _is_complete(block: JsonObject) -> bool:
+    """Return whether a block can be sent again: thinking needs its signature, and text must not be blank."""
+    match block:
+        case {"type": "thinking"}:
+            return bool(text_in(block, "signature"))
+        case {"type": "text"}:
+            return bool(text_in(block, "text").strip())
+        case _:
+            return bool(text_in(block, "type"))

@@ -1,0 +1,245 @@
+"""HTTP requests to a provider: one pooled client, and replies as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import httpx2
+
+from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
+from loopline.models import Timeouts, public_url
+from loopline.providers.failures import Credentials, is_error_document, not_a_stream_error
+
+EVENTS = "text/event-stream"
+DOCUMENT = "document"
+"""The type of an event that holds a whole reply, from a server that does not stream."""
+EVENT_BYTES = 4 * 2**20
+"""The size up to which an event, or a reply in one document, is read."""
+ERROR_BYTES, ERROR_SECONDS = 2**16, 5.0
+"""How much of an error response is read, and for how many seconds."""
+
+ClientFactory: TypeAlias = Callable[[], httpx2.AsyncClient]
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class _RequestTrace:
+    """What the transport reports about a request.
+
+    The transport leaves a connection open when a request is cancelled during the TLS handshake, and with
+    HTTP/2 whenever it is cancelled: the server would go on writing.
+    """
+
+    def __init__(self) -> None:
+        self.is_over: bool = False
+        self._is_multiplexed: bool = False
+        self._streams: list[_Closable] = []
+
+    async def __call__(self, event: str, details: Mapping[str, object]) -> None:
+        """Take note of an event of the transport."""
+        match event, details:
+            case "connection.connect_tcp.complete", {"return_value": _Closable() as stream}:
+                self._streams.append(stream)
+            case "connection.start_tls.failed", _:
+                for stream in self._streams:
+                    await stream.aclose()
+            case "http2.send_request_headers.started", _:
+                self._is_multiplexed = True
+            case _:
+                pass
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the server goes on writing although nobody reads."""
+        return self._is_multiplexed and not self.is_over
+
+
+@dataclass(slots=True)
+class _Pool:
+    """A client, the number of replies that it is reading, and whether it is to be closed after them.
+
+    It `lingers` when a server goes on writing that nobody reads.
+    """
+
+    client: asyncio.Future[httpx2.AsyncClient]
+    replies: int = 0
+    lingers: bool = False
+    is_over: bool = False
+
+    async def close(self) -> None:
+        self.is_over = True
+        if not self.replies:
+            await (await self.client).aclose()
+
+
+class HttpTransport:
+    """One client for each event loop, created at its first request; any number of models share it.
+
+    It honours the usual variables for proxies and certificates, and speaks HTTP/2 if the server does.
+    """
+
+    def __init__(self, create_client: ClientFactory | None = None) -> None:
+        """`create_client` is called in a thread; it is `pooled` unless another is given."""
+        self._create_client = create_client or pooled
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
+
+    async def events(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        credentials: Credentials,
+        timeouts: Timeouts,
+    ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
+        """Yield the events of a reply. Leaving the iteration closes the connection.
+
+        Raises:
+            ModelError: there is no reply, or it breaks off.
+        """
+        trace = _RequestTrace()
+        async with self._client(credentials, trace) as client:
+            deadline = _now() + timeouts.total
+            request = client.build_request(
+                "POST",
+                url,
+                content=body,
+                headers=headers,
+                timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
+                extensions={"trace": trace},
+            )
+            with _translated(credentials, timeouts, url):
+                async with asyncio.timeout_at(deadline):
+                    response = await client.send(request, stream=True)
+            try:
+                content_type = _content_type(response)
+                if content_type != EVENTS:
+                    is_document = content_type == "application/json"
+                    text = await _beginning(response, deadline, is_document=is_document)
+                    trace.is_over = True
+                    if is_document and not is_error_document(text):
+                        yield httpx2.ServerSentEvent(event=DOCUMENT, data=text)
+                        return
+                    raise not_a_stream_error(
+                        url, response.status_code, response.headers, text, credentials
+                    )
+                events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
+                with _translated(credentials, timeouts, url):
+                    while (event := await _next(events, deadline)) is not None:
+                        if event.data:
+                            yield event
+                trace.is_over = True
+            finally:
+                await response.aclose()
+
+    async def close(self) -> None:
+        """Close the connections, those in use after their replies; a new request opens new ones."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+
+    @asynccontextmanager
+    async def _client(
+        self, credentials: Credentials, trace: _RequestTrace
+    ) -> AsyncGenerator[httpx2.AsyncClient, None]:
+        """Provide the client, which stays open as long as it is needed here.
+
+        One that lingers is closed, with its connections, as soon as it reads no reply.
+        """
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:  # created once, for reading certificates takes a while
+            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(self._create_client)))
+            self._pools[loop] = pool
+        pool.replies += 1
+        try:
+            yield await self._open(pool, credentials)
+        finally:
+            pool.replies -= 1
+            pool.lingers = pool.lingers or trace.lingers
+            if pool.lingers and not pool.replies and self._pools.get(loop) is pool:
+                await self.close()
+            elif pool.is_over:
+                await pool.close()
+
+    async def _open(self, pool: _Pool, credentials: Credentials) -> httpx2.AsyncClient:
+        try:
+            return await asyncio.shield(pool.client)
+        except OSError as error:  # such as an unreadable file of certificates
+            self._pools.pop(asyncio.get_running_loop(), None)
+            raise ModelUnreachable(
+                f"{credentials.model}: the HTTP client cannot be created: {error}"
+            ) from error
+
+
+def pooled() -> httpx2.AsyncClient:
+    """Return a client for any number of concurrent requests. Blocks while it reads certificates."""
+    logging.getLogger("hpack").setLevel(logging.INFO)  # DEBUG would log the key of each request
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _content_type(response: httpx2.Response) -> str:
+    """Return the type of what a response holds, events if it does not say; empty if it is no success."""
+    content_type = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
+    return content_type.strip().lower() if response.is_success else ""
+
+
+async def _next(
+    events: AsyncIterator[httpx2.ServerSentEvent], deadline: float
+) -> httpx2.ServerSentEvent | None:
+    async with asyncio.timeout_at(deadline):
+        return await anext(events, None)
+
+
+async def _beginning(response: httpx2.Response, deadline: float, *, is_document: bool) -> str:
+    """Return the text of a response, up to a size and a time; a document may take all of its time."""
+    limit, until = ERROR_BYTES, min(deadline, _now() + ERROR_SECONDS)
+    if is_document:
+        limit, until = EVENT_BYTES, deadline
+    content = bytearray()
+    with suppress(TimeoutError, httpx2.HTTPError, httpx2.StreamError):
+        async with asyncio.timeout_at(until):
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > limit:
+                    break
+    return content[:limit].decode("utf-8", "replace")
+
+
+@contextmanager
+def _translated(
+    credentials: Credentials, timeouts: Timeouts, url: str
+) -> Generator[None, None, None]:
+    """Raise what goes wrong on the way as an error of Loopline."""
+    server = f"{credentials.excerpt(public_url(url))}, which {credentials.url_variable} sets"
+    try:
+        yield
+    except TimeoutError as error:
+        seconds = f"{timeouts.total:g} s"
+        raise ModelTimedOut(f"{credentials.model}: no whole reply in {seconds}") from error
+    except (httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        raise ModelUnreachable(f"{credentials.model}: no connection in time to {server}") from error
+    except httpx2.TimeoutException as error:
+        raise ModelTimedOut(f"{credentials.model}: nothing came for too long") from error
+    except (httpx2.ConnectError, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
+        words = credentials.redact(str(error))
+        raise ModelUnreachable(
+            f"{credentials.model}: no connection to {server}: {words}"
+        ) from error
+    except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
+        words = credentials.redact(str(error)) or type(error).__name__
+        raise ModelStreamBroken(f"{credentials.model}: the reply broke off: {words}") from error

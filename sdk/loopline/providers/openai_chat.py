@@ -1,0 +1,220 @@
+"""OpenAI's Chat Completions API: requests to `/chat/completions`, as many servers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from loopline.models import (
+    AssistantMessage,
+    Attached,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    ReasoningReplay,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+    dumps,
+)
+from loopline.models.prompt import echo_for, sent_id
+from loopline.providers.http_model import HttpModel
+from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
+from loopline.providers.reply_parser import ReplyParser
+from loopline.providers.request_bytes import (
+    data_url,
+    encoded,
+    is_image,
+    joined,
+    joined_fields,
+    message_bytes,
+    openai_schema,
+    provider_name,
+)
+
+INSIDE_KEY = "openai.inside"
+IMAGES_KEY = "openai.images"
+
+
+class OpenAiChat(HttpModel):
+    """A model behind `/chat/completions`."""
+
+    path = "/chat/completions"
+
+    @cached_property
+    def family(self) -> str:
+        """The family whose sealed replies go back: its own, for only the model that sealed them reads them."""
+        return f"{FAMILY}:{self.name}"
+
+    @cached_property
+    def _bytes_key(self) -> str:
+        """The key of a message's bytes, which differ for another model or thinking field."""
+        return f"{self.family} {self.facts.thinking_field}"
+
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
+        return ChatReplyParser(offered, self.credentials, self.facts.thinking_field, self.family)
+
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
+        function: JsonObject = {
+            "name": provider_name(spec.name),
+            "description": spec.description,
+            "parameters": spec.parameters,
+        }
+        return encoded({"type": "function", "function": function})
+
+    def body(self, prompt: Prompt) -> bytes:
+        """Return the body of a request."""
+        if prompt.tail_kind == "inside":
+            messages = self._messages_with_tail_inside(prompt)
+        else:
+            messages = [*self._messages(prompt)]
+            if prompt.tail:
+                messages.append(encoded({"role": "user", "content": prompt.tail}))
+        if prompt.system:
+            messages.insert(0, encoded({"role": "system", "content": prompt.system}))
+        fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
+        if prompt.tools:
+            fields.append(("tools", self.tools_json(prompt.tools)))
+        fields += [(name, encoded(value)) for name, value in self._options(prompt)]
+        return joined_fields(fields)
+
+    def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
+        options = prompt.options
+        yield "stream", True
+        yield "stream_options", {"include_usage": True}
+        if prompt.tools and options.force_tool:
+            function: JsonObject = {"name": provider_name(options.force_tool)}
+            yield "tool_choice", {"type": "function", "function": function}
+        elif prompt.tools and not options.allow_calls:
+            yield "tool_choice", "none"
+        if options.json_form is not None:
+            yield (
+                "response_format",
+                {"type": "json_schema", "json_schema": openai_schema(options.json_form)},
+            )
+        elif options.json_object:
+            yield "response_format", {"type": "json_object"}
+        if options.output_limit is not None:
+            yield self.facts.output_parameter, options.output_limit
+        if options.stop and self.facts.stop:
+            yield "stop", list(options.stop)
+        if self.facts.cache_key and prompt.cache_key:
+            yield "prompt_cache_key", prompt.cache_key
+        if self.facts.thinking_off == "disabled" and options.reasoning_effort == "none":
+            yield "thinking", {"type": "disabled"}
+        elif effort := self.effort(prompt):
+            yield "reasoning_effort", effort
+
+    def _messages(self, prompt: Prompt) -> Iterator[bytes]:
+        """Yield the messages; the images of a round's results stand in a message of the user behind all of them."""
+        images: list[bytes] = []
+        for message in prompt.messages:
+            if images and not isinstance(message, ToolMessage):
+                yield _image_message(images)
+                images.clear()
+            yield self._message(message)
+            if isinstance(message, ToolMessage) and message.attachments:
+                images.append(message_bytes(message, IMAGES_KEY, _images))
+        if images:
+            yield _image_message(images)
+
+    def _message(self, message: Message) -> bytes:
+        return message_bytes(message, self._bytes_key, self._fields)
+
+    def _fields(self, message: Message) -> Iterator[JsonObject]:
+        match message:
+            case UserMessage(text=text, attachments=()):
+                yield {"role": "user", "content": text}
+            case UserMessage():
+                yield {"role": "user", "content": [*_content(message)]}
+            case ToolMessage(text=text):
+                call_id = sent_id(message, self.family)
+                yield {"role": "tool", "tool_call_id": call_id, "content": text}
+            case AssistantMessage():
+                yield self._assistant(message)
+
+    def _assistant(self, message: AssistantMessage) -> JsonObject:
+        """Return a message of the model; with calls its thinking field is always there, empty if need be."""
+        fields: JsonObject = {"role": "assistant", "content": message.text or None}
+        echo, field = echo_for(message, self.family), self.facts.thinking_field
+        replayed, extras = ({}, {}) if echo is None else _split(echo)
+        if field and message.calls and DETAILS not in replayed:
+            fields[field] = ""
+        fields.update((name, replayed[name]) for name in (DETAILS, field) if name in replayed)
+        if message.calls:
+            fields["tool_calls"] = [self._call(call, extras) for call in message.calls]
+        return fields
+
+    def _call(self, call: ToolCall, extras: Mapping[str, JsonObject]) -> JsonObject:
+        call_id = sent_id(call, self.family)
+        function: JsonObject = {
+            "name": provider_name(call.name),
+            "arguments": dumps(call.arguments),
+        }
+        extra = extras.get(call_id, {})
+        return {"id": call_id, "type": "function", "function": function, **extra}
+
+    def _messages_with_tail_inside(self, prompt: Prompt) -> list[bytes]:
+        """Return the messages for a server that refuses a user message behind a tool result.
+
+        The text of such a message goes into the message before it.
+        """
+        messages: list[tuple[bytes, list[bytes]]] = []
+        for message in prompt.messages:
+            match message:
+                case AssistantMessage():
+                    messages.append((self._message(message), []))
+                case ToolMessage():
+                    call_id = encoded(sent_id(message, self.family))
+                    head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
+                    messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
+                case UserMessage():
+                    _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
+        if prompt.tail:
+            _append_text(messages, joined(_content(UserMessage(text=prompt.tail))))
+        return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
+
+
+def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
+    """Return the replayed fields of a message, and those of its calls by their ids."""
+    fields, *calls = echo.parts
+    return fields, {
+        str(call["id"]): {name: value for name, value in call.items() if name != "id"}
+        for call in calls
+    }
+
+
+def _append_text(messages: list[tuple[bytes, list[bytes]]], text: bytes) -> None:
+    if not messages or not messages[-1][1]:
+        messages.append((b'{"role":"user","content":[', []))
+    messages[-1][1].append(text)
+
+
+def _content(message: Message) -> Iterator[JsonObject]:
+    yield {"type": "text", "text": message.text}
+    yield from _images(message)
+
+
+def _images(message: Message) -> Iterator[JsonObject]:
+    """Yield the files of a message; "Chat Completions" takes images from the user alone, and no result may hold one."""
+    for attached in () if isinstance(message, AssistantMessage) else message.attachments:
+        yield from _attached(attached)
+
+
+def _image_message(images: Sequence[bytes]) -> bytes:
+    return b'{"role":"user","content":[' + b",".join(images) + b"]}"
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file if the model is given it, as in "File inputs"."""
+    yield {"type": "text", "text": attached.text}
+    if attached.data and is_image(attached):
+        image: JsonObject = {"url": data_url(attached), "detail": "high"}
+        yield {"type": "image_url", "image_url": image}
+    elif attached.data:
+        file: JsonObject = {"filename": attached.name, "file_data": data_url(attached)}
+        yield {"type": "file", "file": file}

@@ -1,0 +1,345 @@
+"""Replies of OpenAI's Chat Completions API, as OpenAI and the many servers that imitate it stream them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from loopline.errors import ModelOverloaded, ModelRequestError
+from loopline.models import (
+    Json,
+    JsonObject,
+    ReasoningReplay,
+    Reply,
+    StopReason,
+    TextDelta,
+    Usage,
+    as_list,
+    as_object,
+    count_in,
+    object_in,
+    objects_in,
+    text_in,
+)
+from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
+from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
+
+FAMILY = "openai"
+"""Plain thinking goes back to any model of this family."""
+DETAILS = "reasoning_details"
+"""The field in which OpenRouter, and servers that follow it, send thinking that is sealed or signed."""
+EXTRA = "extra_content"
+"""The field in which Google sends the signature of a call."""
+_DETAIL_TEXTS: tuple[str, ...] = ("text", "summary")
+_DONE = "[DONE]"
+_OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
+
+
+class ThinkTagParser:
+    """Separates thinking from text: only a `<think>` that begins the reply opens it, and it ends once."""
+
+    def __init__(self) -> None:
+        self._pending = ""
+        self._state = "before"
+
+    def feed(self, text: str) -> list[TextDelta]:
+        """Return what the next piece adds to text and thinking; what may be half a tag is held back."""
+        if self._state == "answer":
+            return [TextDelta(text=text)] if text else []
+        self._pending += text
+        match self._state:
+            case "before":
+                return self._begin()
+            case "thinking":
+                return self._think()
+            case _:
+                return self._answer()
+
+    def close(self) -> list[TextDelta]:
+        """Return what was held back, when nothing more comes."""
+        return self._release(len(self._pending), is_thinking=self._state == "thinking")
+
+    def _begin(self) -> list[TextDelta]:
+        text = self._pending.lstrip()
+        if text.startswith(_OPENING_TAG):
+            self._pending, self._state = text[len(_OPENING_TAG) :], "thinking"
+            return self._think()
+        if _OPENING_TAG.startswith(text):
+            return []
+        self._state = "answer"
+        return self._release(len(self._pending))
+
+    def _think(self) -> list[TextDelta]:
+        end = self._pending.find(_CLOSING_TAG)
+        if end < 0:
+            sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
+            half = next(size for size in sizes if self._pending.endswith(_CLOSING_TAG[:size]))
+            return self._release(len(self._pending) - half, is_thinking=True)
+        thinking = self._release(end, is_thinking=True)
+        self._pending, self._state = self._pending[len(_CLOSING_TAG) :], "after"
+        return [*thinking, *self._answer()]
+
+    def _answer(self) -> list[TextDelta]:
+        """Return the text behind the thinking, without the line ends before it."""
+        self._pending = self._pending.lstrip("\n")
+        self._state = "answer" if self._pending else "after"
+        return self._release(len(self._pending))
+
+    def _release(self, length: int, *, is_thinking: bool = False) -> list[TextDelta]:
+        text, self._pending = self._pending[:length], self._pending[length:]
+        if not text:
+            return []
+        return [TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
+
+
+class _DetailPiece(NamedTuple):
+    """A piece of a reasoning detail: the texts it adds, and its other fields."""
+
+    kind: tuple[Json, Json]
+    texts: dict[str, str]
+    fields: JsonObject
+    is_encrypted: bool
+
+    @classmethod
+    def of(cls, piece: JsonObject) -> _DetailPiece:
+        """Decode a piece."""
+        texts = {name: text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
+        fields: JsonObject = {
+            name: value
+            for name, value in piece.items()
+            if name not in _DETAIL_TEXTS and value is not None
+        }
+        kind: JsonObject = {"type": None, "index": None, **fields}
+        return cls(
+            kind=(kind["type"], kind["index"]),
+            texts=texts,
+            fields=fields,
+            is_encrypted=kind["type"] == "reasoning.encrypted",
+        )
+
+
+class _ReasoningDetails:
+    """The reasoning details of one reply, put together as OpenRouter wants them back.
+
+    Form: "Reasoning tokens", openrouter.ai/docs. Neighbours of one type and index are pieces of one detail,
+    but each encrypted one is complete.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[PartialObject] = []
+        self._kind: tuple[Json, Json] | None = None
+
+    @property
+    def parts(self) -> list[JsonObject]:
+        """The details."""
+        return [part.value for part in self._parts]
+
+    def add(self, piece: _DetailPiece) -> str:
+        """Add a piece, and return what of it can be read."""
+        if piece.kind != self._kind or piece.is_encrypted:
+            self._parts.append(PartialObject())
+            self._kind = piece.kind
+        part = self._parts[-1]
+        part.fields.update(piece.fields)
+        for name, text in piece.texts.items():
+            part.add(name, text)
+        return "".join(piece.texts.values())
+
+
+def _call_piece(piece: JsonObject) -> CallPiece:
+    """Decode a piece of a call."""
+    function = object_in(piece, "function")
+    index, extra = piece.get("index"), piece.get(EXTRA)
+    return CallPiece(
+        index if isinstance(index, int) else None,
+        text_in(piece, "id"),
+        text_in(function, "name"),
+        function.get("arguments"),
+        {EXTRA: extra} if extra else None,
+    )
+
+
+class _Choice(NamedTuple):
+    """What a chunk adds to the reply: texts, each of them thinking or not, calls, and why it ended."""
+
+    finish_reason: str
+    thinking: str
+    texts: Sequence[tuple[str, bool]]
+    refusal: str
+    calls: Sequence[CallPiece]
+    details: Sequence[_DetailPiece]
+    details_size: int
+
+    @classmethod
+    def of(cls, choice: JsonObject) -> _Choice:
+        """Decode a choice of a chunk, or of a completion that came as one document."""
+        delta = object_in(choice, "delta") or object_in(choice, "message")
+        details = delta.get(DETAILS)
+        return cls(
+            text_in(choice, "finish_reason"),
+            text_in(delta, "reasoning_content") or text_in(delta, "reasoning"),
+            _texts(delta["content"]) if "content" in delta else (),
+            text_in(delta, "refusal"),
+            [_call_piece(piece) for piece in objects_in(delta, "tool_calls")]
+            if "tool_calls" in delta
+            else (),
+            [_DetailPiece.of(piece) for piece in objects_in(delta, DETAILS)] if details else (),
+            len(str(details)) if details else 0,
+        )
+
+
+def _texts(content: Json) -> Sequence[tuple[str, bool]]:
+    """Return the texts of a content, and whether each is thinking; Mistral sends a list of parts."""
+    if isinstance(content, str):
+        return ((content, False),)
+    texts: list[tuple[str, bool]] = []
+    for part in map(as_object, as_list(content)):
+        match part:
+            case {"type": "text"}:
+                texts.append((text_in(part, "text"), False))
+            case {"type": "thinking", "thinking": thinking}:
+                texts.append(("".join(text for text, _ in _texts(thinking)), True))
+            case _:  # a reference, or a type that is newer than this
+                pass
+    return texts
+
+
+def usage_in(document: JsonObject, sent: str, written: str) -> Usage | None:
+    """Decode a `usage` whose counts are `<sent>_tokens` and `<written>_tokens`; None if it says nothing."""
+    fields = object_in(document, "usage")
+    if not fields:
+        return None
+    input_details = object_in(fields, f"{sent}_tokens_details")
+    output_details = object_in(fields, f"{written}_tokens_details")
+    cached = count_in(input_details, "cached_tokens")
+    return Usage(
+        input_tokens=count_in(fields, f"{sent}_tokens"),
+        output_tokens=count_in(fields, f"{written}_tokens"),
+        cache_read_tokens=cached or count_in(fields, f"{sent}_cache_hit_tokens"),
+        cache_write_tokens=count_in(input_details, "cache_write_tokens"),
+        reasoning_tokens=count_in(output_details, "reasoning_tokens"),
+    )
+
+
+class _Chunk(NamedTuple):
+    """A chunk of a completion; `usage` is None until the server reports it."""
+
+    choices: Sequence[_Choice]
+    usage: Usage | None
+
+    @classmethod
+    def of(cls, data: str, credentials: Credentials) -> _Chunk:
+        """Decode a chunk.
+
+        Raises:
+            ModelError: it is no JSON object, or reports an error.
+        """
+        chunk = parse_chunk(data, credentials)
+        if reports_error(chunk):
+            raise stream_error(chunk, credentials)
+        choices = [_Choice.of(choice) for choice in objects_in(chunk, "choices")]
+        return cls(choices, usage_in(chunk, "prompt", "completion"))
+
+
+class ChatReplyParser(ReplyParser):
+    """Parses a chat completion while it arrives. Models of `family` get encrypted thinking back unchanged."""
+
+    def __init__(
+        self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str
+    ) -> None:
+        super().__init__(offered, credentials)
+        self._thinking_field = thinking_field
+        self._family = family
+        self._details = _ReasoningDetails()
+        self._tags = ThinkTagParser()
+        self._finish_reason = ""
+        self._refused = False
+
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode a chunk and return the text it adds."""
+        if data.strip() == _DONE:
+            self.end()
+            return ()
+        return self._take(_Chunk.of(data, self.credentials))
+
+    def feed_document(self, data: str) -> Sequence[TextDelta]:
+        """Decode a completion that came as one document."""
+        completion = _Chunk.of(data, self.credentials)
+        if not completion.choices:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no chat completion")
+        self.end()
+        return self._take(completion)
+
+    def flush(self) -> Sequence[TextDelta]:
+        """Return the text that was held back as half a tag."""
+        return self._add_deltas(self._tags.close())
+
+    @property
+    def echo(self) -> ReasoningReplay | None:
+        """The thinking, if the server wants it back: sealed, signed, or plain in a field of its own."""
+        calls: list[JsonObject] = [
+            {"id": provider_id, **extra}
+            for provider_id, extra in self.calls.extras.items()
+            if provider_id
+        ]
+        field = self._thinking_field
+        plain: JsonObject = {field: self.thinking} if field and self.thinking else {}
+        details = self._details.parts
+        if details or any(EXTRA in call for call in calls):
+            fields: JsonObject = {DETAILS: [*details]} if details else plain
+            bound = any(text_in(detail, "signature") for detail in details)
+            return ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
+        return ReasoningReplay(wire=FAMILY, parts=(plain,), bound=False) if plain else None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the reply ended; without a reason, `[DONE]` ends one that is complete."""
+        if not self._finish_reason:
+            has_content = bool(self.calls) or bool(self._text)
+            if not (self.is_over and has_content and self.calls.are_complete):
+                return None
+        if self._refused or self._finish_reason == "content_filter":
+            return "refusal"
+        if self._finish_reason == "length":
+            return "length"
+        return "tool_use" if self.calls else "stop"
+
+    def reply(self) -> Reply:
+        """Return the complete reply.
+
+        Raises:
+            ModelOverloaded: it ended for a fault of the server.
+            ModelStreamBroken: the server never said that the reply is over.
+        """
+        if self._finish_reason == "error":
+            raise ModelOverloaded(f"{self.credentials.model}: the server gave the reply up")
+        return super().reply()
+
+    def _take(self, chunk: _Chunk) -> list[TextDelta]:
+        self.report(chunk.usage)
+        deltas: list[TextDelta] = []
+        for choice in chunk.choices:
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            for call in choice.calls:
+                self.calls.add(call)
+            thinking = choice.thinking
+            if choice.details:
+                self.count(choice.details_size)
+                detailed = "".join([self._details.add(piece) for piece in choice.details])
+                thinking = thinking or detailed
+            if thinking:
+                deltas += self.add(thinking, "thinking")
+            for text, is_thinking in choice.texts:
+                if is_thinking:
+                    deltas += self.add(text, "thinking")
+                else:
+                    deltas += self._add_deltas(self._tags.feed(text))
+            if choice.refusal:
+                self._refused = True
+                deltas += self.add(choice.refusal)
+        return deltas
+
+    def _add_deltas(self, deltas: Sequence[TextDelta]) -> Sequence[TextDelta]:
+        for delta in deltas:
+            self.add(delta.text, delta.channel)
+        return deltas

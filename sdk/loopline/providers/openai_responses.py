@@ -1,0 +1,350 @@
+"""OpenAI's Responses API: requests to `/responses`, and the replies it streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from loopline.errors import ModelRequestError
+from loopline.models import (
+    AssistantMessage,
+    Attached,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    ReasoningReplay,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    UserMessage,
+    count_in,
+    dumps,
+    object_in,
+    objects_in,
+    text_in,
+)
+from loopline.models.prompt import Channel, sent_id
+from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
+from loopline.providers.http_model import HttpModel
+from loopline.providers.openai_chunks import usage_in
+from loopline.providers.reply_parser import CallPiece, ReplyParser
+from loopline.providers.request_bytes import (
+    CallForm,
+    data_url,
+    encoded,
+    is_image,
+    joined_fields,
+    message_bytes,
+    openai_schema,
+    provider_name,
+)
+
+FAMILY = "responses"
+"""Replies of this family go back as they came."""
+_THINKING_TYPES = frozenset({"reasoning"})
+REASONING = "reasoning.encrypted_content"
+"""What a request must include so that thinking can go back although nothing is stored."""
+
+
+class OpenAiResponses(HttpModel):
+    """A model behind `/responses`; nothing is stored there."""
+
+    path = "/responses"
+
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
+        return ResponsesReplyParser(offered, self.credentials)
+
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
+        return encoded(
+            {
+                "type": "function",
+                "name": provider_name(spec.name),
+                "description": spec.description,
+                "parameters": spec.parameters,
+                "strict": False,
+            }
+        )
+
+    def body(self, prompt: Prompt) -> bytes:
+        """Return the body of a request."""
+        items = [
+            items
+            for items in (message_bytes(message, FAMILY, _items) for message in prompt.messages)
+            if items
+        ]
+        if prompt.tail:
+            match prompt.messages[-1:]:
+                case [ToolMessage() as last] if prompt.tail_kind == "inside":
+                    items[-1] = encoded(_with_tail(last, prompt.tail))
+                case _:
+                    items.append(encoded({"role": "user", "content": prompt.tail}))
+        fields = [("model", encoded(self.model))]
+        if prompt.system and _is_any_json(prompt):
+            items.insert(0, encoded({"role": "developer", "content": prompt.system}))
+        elif prompt.system:
+            fields.append(("instructions", encoded(prompt.system)))
+        if prompt.tools:
+            fields.append(("tools", self.tools_json(prompt.tools)))
+        fields.append(("input", b"[%s]" % b",".join(items)))
+        fields += [(name, encoded(value)) for name, value in self._options(prompt)]
+        return joined_fields(fields)
+
+    def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
+        options = prompt.options
+        yield "stream", True
+        yield "store", False
+        if self.facts.thinking == "summarized":
+            yield "include", [REASONING]
+        if self.facts.cache_key and prompt.cache_key:
+            yield "prompt_cache_key", prompt.cache_key
+        if prompt.tools and options.force_tool:
+            yield "tool_choice", {"type": "function", "name": provider_name(options.force_tool)}
+        elif prompt.tools and not options.allow_calls:
+            yield "tool_choice", "none"
+        if options.json_form is not None:
+            yield "text", {"format": {"type": "json_schema", **openai_schema(options.json_form)}}
+        elif _is_any_json(prompt):
+            yield "text", {"format": {"type": "json_object"}}
+        if options.output_limit is not None:
+            yield "max_output_tokens", options.output_limit
+        if effort := self.effort(prompt):
+            yield "reasoning", {"effort": effort, "summary": "auto"}
+
+
+def _is_any_json(prompt: Prompt) -> bool:
+    """Return whether any JSON object will do, which is refused if only the instructions speak of JSON."""
+    return prompt.options.json_object and prompt.options.json_form is None
+
+
+def _items(message: Message) -> Iterator[JsonObject]:
+    match message:
+        case UserMessage(text=text, attachments=()):
+            yield {"role": "user", "content": text}
+        case UserMessage(text=text, attachments=attachments):
+            parts: list[Json] = [{"type": "input_text", "text": text}]
+            for attached in attachments:
+                parts.extend(_attached(attached))
+            yield {"role": "user", "content": parts}
+        case ToolMessage(text=text, attachments=()) as result:
+            yield _output(result, text)
+        case ToolMessage() as result:
+            yield _output(result, _output_parts(result))
+        case AssistantMessage() if items := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
+            yield from items
+        case AssistantMessage(text=text, calls=calls):
+            if text.strip():
+                yield {"role": "assistant", "content": text}
+            for call in calls:
+                yield _CALL.call(call, FAMILY)
+
+
+def _call_fields(call: ToolCall) -> JsonObject:
+    return {"name": provider_name(call.name), "arguments": dumps(call.arguments)}
+
+
+_CALL = CallForm("function_call", "call_id", _call_fields)
+
+
+def _output(result: ToolMessage, output: Json) -> JsonObject:
+    return {"type": "function_call_output", "call_id": sent_id(result, FAMILY), "output": output}
+
+
+def _output_parts(result: ToolMessage) -> list[Json]:
+    """Return the text of a result and its images."""
+    parts: list[Json] = [{"type": "input_text", "text": result.text}]
+    for image in result.attachments:
+        parts.extend(_attached(image))
+    return parts
+
+
+def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
+    """Return a result with the tail behind it."""
+    return _output(result, [*_output_parts(result), {"type": "input_text", "text": tail}])
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file if the model is given it."""
+    yield {"type": "input_text", "text": attached.text}
+    if attached.data and is_image(attached):
+        yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
+    elif attached.data:
+        yield {
+            "type": "input_file",
+            "filename": attached.name,
+            "file_data": data_url(attached),
+        }
+
+
+class _TextPiece(NamedTuple):
+    """A piece of the answer, of a refusal, or of the thinking."""
+
+    text: str
+    channel: Channel = "answer"
+    is_refusal: bool = False
+
+
+class _ItemEnd(NamedTuple):
+    """An item is complete; `item` is what goes back to the provider, None if it cannot be sent again."""
+
+    item: JsonObject | None
+    is_reasoning: bool
+    size: int
+
+    @classmethod
+    def of(cls, item: JsonObject, size: int = 0) -> _ItemEnd:
+        """Decode an item of so many characters; a call keeps what the call itself does not say."""
+        match item:
+            case {"type": "reasoning"}:
+                # Without encryption, only the server that stored it could read it again.
+                is_sealed = "encrypted_content" in item and bool(item["encrypted_content"])
+                return cls(item if is_sealed else None, True, size)
+            case {"type": "function_call"}:
+                call_fields = ("name", "arguments")
+                call = {name: value for name, value in item.items() if name not in call_fields}
+                return cls(call, False, size)
+            case _:
+                return cls(item, False, size)
+
+
+class _End(NamedTuple):
+    """The response is over: its status, the reason if it is incomplete, and the tokens it reports."""
+
+    status: str
+    reason: str
+    usage: Usage | None
+
+    @classmethod
+    def of(cls, response: JsonObject, credentials: Credentials) -> _End:
+        """Decode a response that is over.
+
+        Raises:
+            ModelError: it reports an error.
+        """
+        if reports_error(response):
+            raise stream_error(response, credentials)
+        return cls(
+            status=text_in(response, "status") or "completed",
+            reason=text_in(object_in(response, "incomplete_details"), "reason"),
+            usage=usage_in(response, "input", "output"),
+        )
+
+
+_Event: TypeAlias = _TextPiece | CallPiece | _ItemEnd | _End
+
+
+def _decode(data: str, credentials: Credentials) -> _Event | None:
+    """Decode an event of the stream; None if it repeats earlier ones, or its type is newer than this.
+
+    Raises:
+        ModelError: it is no JSON object, or reports an error.
+    """
+    event = parse_chunk(data, credentials)
+    match text_in(event, "type"):
+        case "response.output_text.delta":
+            return _TextPiece(text_in(event, "delta"))
+        case "response.refusal.delta":
+            return _TextPiece(text_in(event, "delta"), is_refusal=True)
+        case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+            return _TextPiece(text_in(event, "delta"), "thinking")
+        case "response.function_call_arguments.delta":
+            index = count_in(event, "output_index")
+            return CallPiece(index, arguments=text_in(event, "delta"))
+        case "response.output_item.added":
+            return _decode_call(count_in(event, "output_index"), object_in(event, "item"))
+        case "response.output_item.done":
+            return _ItemEnd.of(object_in(event, "item"), len(data))
+        case "response.completed" | "response.incomplete" | "response.failed":
+            return _End.of(object_in(event, "response"), credentials)
+        case "error":
+            raise stream_error(event, credentials)
+        case _:
+            return None
+
+
+def _decode_call(index: int, item: JsonObject) -> CallPiece | None:
+    """Decode an item that begins; None if it is no call."""
+    match item:
+        case {"type": "function_call", **fields}:
+            arguments = {"arguments": None, **fields}["arguments"]
+            return CallPiece(index, text_in(fields, "call_id"), text_in(fields, "name"), arguments)
+        case _:
+            return None
+
+
+def _decode_texts(item: JsonObject) -> Iterator[_TextPiece]:
+    """Yield the texts of a complete item."""
+    for part in objects_in(item, "summary"):
+        yield _TextPiece(text_in(part, "text"), "thinking")
+    channel: Channel = "thinking" if text_in(item, "type") == "reasoning" else "answer"
+    for part in objects_in(item, "content"):
+        refusal = text_in(part, "refusal")
+        yield _TextPiece(refusal or text_in(part, "text"), channel, bool(refusal))
+
+
+class ResponsesReplyParser(ReplyParser):
+    """A response that is still arriving."""
+
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
+        super().__init__(offered, credentials)
+        self._status = self._incomplete_reason = ""
+        self._refused = self._thinks = False
+        self._items: list[JsonObject] = []
+
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode an event of the stream and return the text it adds."""
+        return self._take(_decode(data, self.credentials))
+
+    def feed_document(self, data: str) -> Iterator[TextDelta]:
+        """Decode a response that came as one document."""
+        response = parse_chunk(data, self.credentials)
+        items = objects_in(response, "output")
+        if not items:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no response")
+        for index, item in enumerate(items):
+            self._take(_decode_call(index, item))
+            for piece in _decode_texts(item):
+                yield from self._take(piece)
+            self._take(_ItemEnd.of(item))
+        self._take(_End.of(response, self.credentials))
+
+    def _take(self, event: _Event | None) -> Sequence[TextDelta]:
+        match event:
+            case _TextPiece():
+                self._refused = self._refused or event.is_refusal
+                return self.add(event.text, event.channel)
+            case CallPiece():
+                self.calls.add(event)
+            case _ItemEnd():
+                self.count(event.size)
+                if event.item is not None:
+                    self._items.append(event.item)
+                    self._thinks = self._thinks or event.is_reasoning
+            case _End():
+                self.end()
+                self._status, self._incomplete_reason = event.status, event.reason
+                self.report(event.usage)
+            case None:
+                pass
+        return ()
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the reply ended; None until the server says so."""
+        if not self._status:
+            return None
+        if self._refused or self._incomplete_reason == "content_filter":
+            return "refusal"
+        if self._status == "incomplete":
+            return "length"
+        return "tool_use" if self.calls else "stop"
+
+    @property
+    def echo(self) -> ReasoningReplay | None:
+        """The items as they came, if thinking is among them."""
+        return ReasoningReplay(wire=FAMILY, parts=tuple(self._items)) if self._thinks else None

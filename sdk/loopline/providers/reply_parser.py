@@ -1,0 +1,268 @@
+"""Replies that arrive in pieces: their text, thinking, tool calls and usage."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
+from loopline.models import (
+    BrokenJson,
+    Json,
+    JsonObject,
+    ReasoningReplay,
+    Reply,
+    ReplyLimits,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    Usage,
+    dumps,
+    has_many_values,
+    parse_object,
+    text_in,
+)
+from loopline.models.prompt import Channel
+from loopline.providers.failures import AnsweredError, Credentials
+from loopline.providers.request_bytes import offered_name
+
+
+@dataclass(slots=True)
+class PartialObject:
+    """A JSON object whose texts arrive in pieces."""
+
+    fields: JsonObject = field(default_factory=JsonObject)
+    _pieces: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, name: str, text: str) -> None:
+        """Append a piece to the text of a field."""
+        if name not in self._pieces:
+            self._pieces[name] = [text_in(self.fields, name)]
+        self._pieces[name].append(text)
+
+    @property
+    def value(self) -> JsonObject:
+        """The object as far as it has arrived."""
+        return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
+
+
+class CallPiece(NamedTuple):
+    """A piece of a tool call; `extra` is what its server wants back with the call."""
+
+    number: int | None
+    provider_id: str = ""
+    name: str = ""
+    arguments: Json = None
+    extra: JsonObject | None = None
+
+
+@dataclass(slots=True)
+class _PartialCall:
+    """A tool call that is still arriving."""
+
+    provider_id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    extra: JsonObject = field(default_factory=JsonObject)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def is_complete(self) -> bool:
+        arguments = self.arguments
+        if has_many_values(arguments):
+            return False
+        try:
+            return isinstance(json.loads(arguments), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def differs_from(self, piece: CallPiece) -> bool:
+        """Return whether a piece begins another call."""
+        if piece.provider_id and self.provider_id:
+            return piece.provider_id != self.provider_id
+        return bool(piece.name) and bool(self.name) and self.is_complete
+
+
+class ToolCallParser:
+    """Assembles the tool calls of one reply, however its server numbers, names and cuts them.
+
+    `offered` are the names of the tools that it may call.
+    """
+
+    def __init__(self, offered: tuple[str, ...] = ()) -> None:
+        self.size: int = 0
+        self._offered = offered
+        self._calls: list[_PartialCall] = []
+        self._latest: dict[int | None, _PartialCall] = {}
+
+    def __len__(self) -> int:
+        """Return how many calls have begun."""
+        return len(self._calls)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether each call has a name, and arguments that are an object."""
+        return all(
+            call.name and (call.is_complete or not call.arguments.strip()) for call in self._calls
+        )
+
+    @property
+    def extras(self) -> dict[str, JsonObject]:
+        """What came with calls beside name and arguments, by the provider's ids."""
+        return {call.provider_id: call.extra for call in self._calls}
+
+    def add(self, piece: CallPiece) -> None:
+        """Add a piece of a call; `extra` is data that the server wants back with the call.
+
+        The piece belongs to the latest call of its index, unless it has another id, or a name although the arguments
+        are complete: then a new call has begun.
+        """
+        call = self._latest.get(piece.number)
+        if call is None or call.differs_from(piece):
+            call = self._latest[piece.number] = _PartialCall()
+            self._calls.append(call)
+        call.provider_id = call.provider_id or piece.provider_id
+        call.name = call.name or piece.name
+        if piece.extra:
+            call.extra.update(piece.extra)
+        if piece.arguments is not None:
+            arguments = piece.arguments
+            text = arguments if isinstance(arguments, str) else dumps(arguments)
+            call.pieces.append(text)
+            self.size += len(text)
+
+    def finish(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
+        """Return the calls, and what is wrong with the first one that cannot be read.
+
+        In a reply that was `cut` off, a last call without arguments does not count.
+        """
+        calls, problem = list[ToolCall](), ""
+        partial_calls = self._calls
+        if cut and partial_calls and not partial_calls[-1].arguments.strip():
+            partial_calls = partial_calls[:-1]
+        for partial in partial_calls:
+            name, provider_id = offered_name(partial.name, self._offered), partial.provider_id
+            arguments = parse_object(partial.arguments)
+            if isinstance(arguments, BrokenJson) or not name:
+                fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
+                problem = problem or f"The call of {name or 'a tool'} cannot be read: {fault}"
+            else:
+                calls.append(ToolCall(name=name, arguments=arguments, provider_id=provider_id))
+        return tuple(calls), problem
+
+
+class ReplyParser(ABC):
+    """A reply that is still arriving; `offered` are the names of the tools that it may call."""
+
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.calls: ToolCallParser = ToolCallParser(offered)
+        self.usage: Usage | None = None
+        self.is_over: bool = False
+        self.size: int = 0  # in characters, without those of the calls
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+
+    @abstractmethod
+    def feed(self, data: str) -> Iterable[TextDelta]:
+        """Decode an event of the stream and return the text it adds.
+
+        Raises:
+            ModelError: it cannot be read, or reports an error.
+        """
+
+    @abstractmethod
+    def feed_document(self, data: str) -> Iterable[TextDelta]:
+        """Decode a reply that came as one document, though a stream was asked for.
+
+        Raises:
+            ModelError: it cannot be read, or reports an error.
+        """
+
+    @property
+    @abstractmethod
+    def stop_reason(self) -> StopReason | None:
+        """Why the reply ended; None until the server says so."""
+
+    @property
+    def echo(self) -> ReasoningReplay | None:
+        """The reply as its provider wants it back, if it wants its thinking back."""
+        return None
+
+    @property
+    def thinking(self) -> str:
+        """All of the thinking that can be read."""
+        return "".join(self._thinking)
+
+    def flush(self) -> Iterable[TextDelta]:
+        """Return the text that was held back, when nothing more comes."""
+        return ()
+
+    def add(self, text: str, channel: Channel = "answer") -> Sequence[TextDelta]:
+        """Append a piece of the answer or of the thinking, and return it as a delta."""
+        if not text:
+            return ()
+        self.size += len(text)
+        (self._thinking if channel == "thinking" else self._text).append(text)
+        return [TextDelta(text=text, channel=channel)]
+
+    def count(self, characters: int) -> None:
+        """Count characters that stand in no text, thinking or call towards the limit of a reply."""
+        self.size += characters
+
+    def report(self, usage: Usage | None) -> None:
+        """Record the usage, if the server reported it."""
+        self.usage = usage or self.usage
+
+    def end(self) -> None:
+        """Record that the server sent all of the reply."""
+        self.is_over = True
+
+    def check_limits(self, limits: ReplyLimits) -> None:
+        """Refuse a reply that holds more than is read of one.
+
+        Raises:
+            ModelReplyTooLarge: it does.
+        """
+        if len(self.calls) > limits.calls or self.size + self.calls.size > limits.bytes:
+            maximum = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
+            raise ModelReplyTooLarge(
+                f"{self.credentials.model}: at most {maximum}: "
+                "allow more by loopline.model(reply_limits=…)"
+            )
+
+    def reply(self) -> Reply:
+        """Return the complete reply; a call that the output limit cut in half is no problem.
+
+        Raises:
+            ModelStreamBroken: the server never said that the reply is over.
+        """
+        stop = self.stop_reason
+        if stop is None:
+            raise ModelStreamBroken(f"{self.credentials.model}: the reply ended without a reason")
+        calls, problem = self.calls.finish(cut=stop == "length")
+        return Reply(
+            text="".join(self._text),
+            calls=calls,
+            thinking=self.thinking,
+            echo=self.echo,
+            problem="" if stop == "length" else problem,
+            stop_reason=stop,
+            usage=self.usage or Usage(unreported=1),
+        )
+
+    def reply_ended_by(self, error: AnsweredError) -> Reply:
+        """Return the reply that a server's error ended; none of its calls counts."""
+        return Reply(
+            text="".join(self._text),
+            thinking=self.thinking,
+            problem=error.problem,
+            stop_reason="stop" if error.problem else "refusal",
+            usage=self.usage or Usage(unreported=1),
+        )

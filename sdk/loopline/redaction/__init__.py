@@ -1,0 +1,1 @@
+"""Redaction: personal data and secrets are replaced before a text is stored or sent."""

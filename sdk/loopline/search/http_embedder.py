@@ -1,0 +1,146 @@
+"""Embeddings of any server that speaks the OpenAI API: `POST /embeddings`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import httpx2
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from loopline.search.embedder import EmbeddingError, Vector
+
+KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+DEFAULT_URL = "https://api.openai.com/v1"
+BATCH = 64
+LONGEST_TEXT = 8_000
+"""Characters of a text that are sent; more than a model's limit of tokens is an error there."""
+TIMEOUT_SECONDS = 60.0
+ATTEMPTS = 4
+LONGEST_PAUSE = 20.0
+RESPONSE_BYTES = 2**26
+
+
+class _Embedding(BaseModel):
+    index: int
+    embedding: Annotated[list[float], Field(min_length=1, max_length=20_000)]
+
+
+class _Response(BaseModel):
+    data: list[_Embedding]
+
+
+class HttpEmbedder:
+    """A model of a server, asked over one connection; any thread may use it."""
+
+    def __init__(
+        self, model: str, environment: Mapping[str, str], *, attempts: int = ATTEMPTS
+    ) -> None:
+        """Ask the server once, to learn how many coordinates its vectors have.
+
+        A server that is busy or away is asked up to `attempts` times.
+
+        Raises:
+            EmbeddingError: the key or the server is missing; the message names the variable.
+        """
+        self._model = model
+        self._attempts = attempts
+        self._url = (environment.get(URL_VARIABLE, "").strip() or DEFAULT_URL).rstrip("/")
+        key = environment.get(KEY_VARIABLE, "").strip()
+        if not key and self._url == DEFAULT_URL:
+            raise EmbeddingError(
+                f"openai:{model} needs a key: set {KEY_VARIABLE}, or {URL_VARIABLE}"
+            )
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS)
+        try:
+            self._dimensions = len(self._embed(["dimensions"], attempts)[0]) // 4
+        except EmbeddingError:
+            self.close()
+            raise
+
+    @property
+    def key(self) -> str:
+        """The address of the server and the name of the model."""
+        return f"openai/{self._url}/{self._model}/{LONGEST_TEXT}"
+
+    @property
+    def dimensions(self) -> int:
+        """The number of coordinates of a vector."""
+        return self._dimensions
+
+    @property
+    def batch(self) -> int:
+        """How many texts are best embedded at once."""
+        return BATCH
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vector of each text, in their order.
+
+        Raises:
+            EmbeddingError: the server refuses, or cannot be reached.
+        """
+        vectors: list[Vector] = []
+        for start in range(0, len(texts), BATCH):
+            vectors += self._embed(texts[start : start + BATCH], self._attempts)
+        return vectors
+
+    def embed_query(self, text: str) -> Vector:
+        """Return the vector of a question; the server is asked once, for somebody waits.
+
+        Raises:
+            EmbeddingError: the server refuses, or cannot be reached.
+        """
+        return self._embed([text], attempts=1)[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _embed(self, texts: Sequence[str], attempts: int) -> list[Vector]:
+        # An empty input is refused.
+        inputs = [text[:LONGEST_TEXT].encode("utf-8", "replace").decode() or " " for text in texts]
+        document = {"model": self._model, "input": inputs, "encoding_format": "float"}
+        body = self._post(document, attempts)
+        try:
+            rows = sorted(_Response.model_validate_json(body).data, key=lambda row: row.index)
+            matrix = np.asarray([row.embedding for row in rows], dtype="<f4")
+        except (ValidationError, ValueError) as error:
+            raise EmbeddingError(f"{self._host} did not answer with embeddings: {error}") from error
+        if len(rows) != len(texts):
+            raise EmbeddingError(f"{self._host} answered {len(rows)} of {len(texts)} texts")
+        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+        return [row.tobytes() for row in (matrix / np.maximum(lengths, 1e-12)).astype("<f4")]
+
+    def _post(self, document: Mapping[str, object], attempts: int) -> bytes:
+        problem = ""
+        for attempt in range(1, attempts + 1):
+            try:
+                response = self._client.post(f"{self._url}/embeddings", json=document)
+            except httpx2.HTTPError as error:
+                problem, pause = f"{self._host} cannot be reached: {error}", 2.0**attempt
+            else:
+                if response.is_success and len(response.content) <= RESPONSE_BYTES:
+                    return response.content
+                problem = f"{self._host} answered {response.status_code} for {self._model}"
+                if response.status_code != 429 and response.status_code < 500:
+                    raise EmbeddingError(problem)
+                pause = _pause(response.headers, 2.0**attempt)
+            if attempt < attempts:
+                time.sleep(min(pause, LONGEST_PAUSE))
+        raise EmbeddingError(problem)
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self._url).hostname or "the server of embeddings"
+
+
+def _pause(headers: Mapping[str, str], default: float) -> float:
+    """Return the seconds that a server asks to wait."""
+    try:
+        return max(float(headers["retry-after"]), 0.0)
+    except (KeyError, ValueError):
+        return default

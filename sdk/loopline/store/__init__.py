@@ -1,0 +1,5 @@
+"""Conversations kept in a SQLite file."""
+
+from loopline.store.sql_log import SqlLog
+
+__all__ = ["SqlLog"]

@@ -1,0 +1,287 @@
+"""Group commit: the writes of a process that wait at the same time share a transaction, and a wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from loopline.errors import LooplineError, StoreError
+from loopline.store.rows import AppendRequest
+from loopline.store.sqlite import RETRY_SECONDS, Connection
+from loopline.store.store_threads import JobOutcome, LogSync, WriterThread
+from loopline.store.store_writer import StoreWriter
+from loopline.tasks import finish, wait_until_done
+from loopline.timeline import Block, ConversationKey
+
+T = TypeVar("T")
+
+GROUP_LIMIT = 256
+"""The most writes that share a transaction; other processes wait for the store meanwhile."""
+DRAIN_SECONDS = 10.0
+TOGETHER_SECONDS = 0.01
+"""Writes to different conversations within so long can share a commit."""
+PATIENCE_SECONDS = 0.05
+"""How long the event loop itself tries again while another process writes; then the thread waits."""
+
+
+@dataclass(slots=True, eq=False)
+class _PendingWrite(Generic[T]):
+    """A write, what came of it, and the future of its caller where it has to wait; `finished` at its end.
+
+    It is `quick` if the event loop may do it.
+    """
+
+    conversation: ConversationKey
+    work: Callable[[Connection], T]
+    survives_power_loss: bool
+    quick: bool
+    results: list[T]
+    refusal: LooplineError | None = None
+    outcome: asyncio.Future[T] | None = None
+    finished: bool = False
+
+    def attempt(self, connection: Connection) -> None:
+        """Do the work, and note its result or why it was refused."""
+        try:
+            self.results.append(self.work(connection))
+        except LooplineError as refusal:
+            self.refusal = refusal
+
+    def result(self) -> T:
+        """Return the result, or raise the refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.results[0]
+
+    def finish(self, failure: BaseException | None = None) -> None:
+        """Tell the caller; a failure of the transaction is that of all its writes."""
+        self.finished = True
+        outcome, error = self.outcome, failure or self.refusal
+        if outcome is None or outcome.done():  # it was cancelled just now
+            return
+        if error is None:
+            outcome.set_result(self.results[0])
+        else:
+            outcome.set_exception(error)
+
+    async def outcome_known(self) -> T:
+        """Return the result once it is there; a cancellation is raised only then."""
+        loop = asyncio.get_running_loop()
+        self.outcome = loop.create_future()
+        try:
+            return await self.outcome
+        except asyncio.CancelledError:
+            if not self.finished:  # the future was cancelled too: wait for another one
+                self.outcome = loop.create_future()
+                await wait_until_done(self.outcome)
+            raise
+
+
+@dataclass(slots=True)
+class GroupCommit:
+    """Commits writes on the event loop: at once if they are alone, else together with those of the same tick.
+
+    What may take long is committed by the thread, as is everything while it is at work or the disk is slow. What must
+    survive the loss of power is acknowledged once the disk has it.
+    """
+
+    thread: WriterThread
+    writer: StoreWriter
+    sync: LogSync
+    _newest: ConversationKey | None = None
+    _newest_at: float = 0.0
+    _queue: deque[_PendingWrite[Any]] = field(default_factory=deque[_PendingWrite[Any]])
+    _next: asyncio.Handle | None = None
+    _patient_until: float = 0.0
+    _busy: asyncio.Future[None] | None = None
+    _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
+        return await self.write(
+            request.conversation,
+            partial(self.writer.append, request=request),
+            survives_power_loss=request.survives_power_loss,
+            quick=not request.large and self.has_little_after(request.conversation, request.seen),
+        )
+
+    async def write(
+        self,
+        conversation: ConversationKey,
+        work: Callable[[Connection], T],
+        *,
+        survives_power_loss: bool = False,
+        quick: bool = True,
+    ) -> T:
+        """Do a write of that conversation, and return its result; a cancellation is raised once the outcome is known.
+
+        It is `quick` if it has little to read and waits for no file.
+
+        Raises:
+            StoreError: it should survive the loss of power, and the disk cannot be asked to have it; nothing was stored.
+        """
+        if survives_power_loss:
+            self.sync.check()
+        pending: _PendingWrite[T] = _PendingWrite(
+            conversation, work, survives_power_loss, quick, []
+        )
+        is_alone = self._is_alone(conversation)
+        if quick and is_alone and self._commit_at_once([pending]):
+            if survives_power_loss and pending.refusal is None:
+                await finish(self.sync.begin())
+            return pending.result()
+        self._queue.append(pending)
+        if self._busy is None and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
+        return await pending.outcome_known()
+
+    async def run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
+    ) -> None:
+        """Do a long write in a transaction of its own, on the thread, and return once the disk has it.
+
+        Behind that the thread does what comes `then`. A cancellation is raised once all is done.
+
+        Raises:
+            StoreError: the disk cannot be asked to have it; nothing was stored.
+        """
+        self.sync.check()
+        run = asyncio.create_task(self._run(work, then))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        await finish(run)
+
+    async def _run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None
+    ) -> None:
+        await self.thread.run(work)
+        await self.sync.begin()
+        if then is not None:
+            await self.thread.do(then)
+
+    def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether there probably is little to read after that seq, as far as that is known without waiting."""
+        has_little = self.writer.states.has_little_after(conversation, seq)
+        if has_little is not None:
+            return has_little
+        return self.thread.check_at_once(
+            partial(self.writer.states.finds_little_after, conversation=conversation, seq=seq)
+        )
+
+    def has_nothing_after(self, conversation: ConversationKey, seq: int) -> bool:
+        """Return whether the conversation ends at that seq, as far as that is known without waiting."""
+        return self.thread.check_at_once(
+            partial(self.writer.states.is_head, conversation=conversation, seq=seq)
+        )
+
+    async def drain(self) -> None:
+        """Wait for the writes under way, and refuse those that do not start within `DRAIN_SECONDS`."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while self._queue or self._busy or self._runs or self.sync.running:
+            under_way = [*self._runs, *filter(None, (self._busy, self.sync.running))]
+            if under_way:  # if they fail, those who wait for them are told
+                await asyncio.wait(under_way)
+            else:
+                await asyncio.sleep(RETRY_SECONDS)
+            if asyncio.get_running_loop().time() > deadline:
+                while self._queue:
+                    error = StoreError("the log was closed before this could be kept")
+                    self._queue.popleft().finish(error)
+
+    def _is_alone(self, conversation: ConversationKey) -> bool:
+        """Return whether no other write can share the commit of this one, or must precede it."""
+        now, newest, newest_at = time.monotonic(), self._newest, self._newest_at
+        self._newest, self._newest_at = conversation, now
+        is_alone = newest == conversation or now - newest_at > TOGETHER_SECONDS
+        return is_alone and self._busy is None and not self._queue
+
+    def _commit_at_once(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+        """Commit the writes, all of which are quick, if nothing is in the way; return whether they were.
+
+        Raises:
+            StoreError: the transaction failed; nothing was kept.
+        """
+        work = partial(self.writer.write, batch=batch)
+        return self.thread.is_idle and bool(self.thread.at_once(work))
+
+    def _commit_next(self) -> None:
+        self._next = None
+        if self._busy is not None:
+            return
+        batch = self._next_batch()
+        if not batch:
+            return
+        loop, commit = asyncio.get_running_loop(), JobOutcome[bool]()
+        with commit as committed:
+            committed.append(_is_quick(batch) and self._commit_at_once(batch))
+        if committed != [False]:
+            self._patient_until = 0.0
+            self._tell(batch, commit.error)
+            if self._queue:
+                self._next = loop.call_soon(self._commit_next)
+        elif self._is_patient(batch):
+            self._queue.extendleft(reversed(batch))
+            self._next = loop.call_later(RETRY_SECONDS, self._commit_next)
+        else:
+            self._busy = loop.create_future()
+            by_thread = partial(self.thread.transact, partial(self.writer.write, batch=batch))
+            self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
+
+    def _next_batch(self) -> Sequence[_PendingWrite[Any]]:
+        """Take writes from the queue; refuse those that must survive the loss of power if the disk cannot have them."""
+        batch: list[_PendingWrite[Any]] = []
+        while self._queue and len(batch) < GROUP_LIMIT:
+            pending = self._queue.popleft()
+            try:
+                if pending.survives_power_loss:
+                    self.sync.check()
+            except StoreError as error:
+                pending.finish(error)
+            else:
+                batch.append(pending)
+        return batch
+
+    def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+        """Return whether the event loop tries again soon, because another process is writing just now."""
+        if not (_is_quick(batch) and self.thread.is_idle):
+            return False
+        now = time.monotonic()
+        self._patient_until = self._patient_until or now + PATIENCE_SECONDS
+        return now < self._patient_until
+
+    def _finish(
+        self,
+        batch: Sequence[_PendingWrite[Any]],
+        done: asyncio.Future[None],
+        commit: JobOutcome[None],
+    ) -> None:
+        self._busy, self._patient_until = None, 0.0
+        done.set_result(None)
+        self._tell(batch, commit.error)
+        if self._queue:
+            self._commit_next()
+
+    def _tell(self, batch: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
+        """Tell the callers what came of their writes; those that must survive the loss of power hear it later."""
+        synced: list[_PendingWrite[Any]] = []
+        for pending in batch:
+            if failure is None and pending.survives_power_loss and pending.refusal is None:
+                synced.append(pending)
+            else:
+                pending.finish(failure)
+        if synced:
+            self.sync.begin().add_done_callback(partial(_tell_synced, synced))
+
+
+def _is_quick(batch: Sequence[_PendingWrite[Any]]) -> bool:
+    return all(pending.quick for pending in batch)
+
+
+def _tell_synced(batch: Sequence[_PendingWrite[Any]], disk: asyncio.Future[None]) -> None:
+    for pending in batch:
+        pending.finish(disk.exception())

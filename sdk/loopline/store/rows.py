@@ -1,0 +1,609 @@
+"""The store's rows: bodies encoded into them, blocks and summaries read from them, and their audit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from msgspec import Struct, structs
+from msgspec.json import decode as decode_json
+
+from loopline.errors import StoreError
+from loopline.models import dumps
+from loopline.store import statements
+from loopline.store.blob_store import LARGE_BYTES, BlobStore
+from loopline.store.read_statements import (
+    EPOCH,
+    MILLISECOND,
+    NO_LIMIT,
+    VERSION_KEY,
+    BlockFilter,
+    ConversationFilter,
+    ReadStatements,
+)
+from loopline.store.sqlite import Connection, execute
+from loopline.store.statements import BEFORE_DIGESTS, BEFORE_FORKS, CURRENT
+from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
+from loopline.timeline.chain import (
+    START,
+    Audit,
+    Fault,
+    Head,
+    Link,
+    audit,
+    position_bytes,
+    row_digest,
+)
+from loopline.timeline.codec import DECODE_ERRORS, body_reader, encode_checked
+from loopline.timeline.log import parent_name
+
+SURVIVE_POWER_LOSS = {
+    "user.prompt",
+    "user.followup",
+    "user.steer",
+    "user.stop",
+    "user.answer",
+    "user.recalled",
+    "user.attachment",
+    "turn.feedback",
+    "memory.fact",
+    "react.tool.start",
+    "react.background.result",
+    "assistant.completion",
+}
+PART_OF_A_CALL = {"user.prompt", "assistant.completion"}
+"""Of a child run these are no words of a user: what is lost is done again by the call, which the disk has."""
+BATCH = 1_000
+"""How many rows are held at once while blocks are made of them."""
+_Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
+"""Rows of blocks, with the columns of `ReadStatements.blocks`."""
+_LAST_SEQ = 2**62
+_LINKS_PER_QUERY = 1_000
+_Part = tuple[int, int, int]
+"""Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
+
+
+# Encoding.
+
+
+class EncodedBody(Struct, frozen=True):
+    """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name, else empty.
+
+    `size` and `sha256` are those of the JSON text.
+    """
+
+    kind: str
+    version: int
+    text: str
+    size: int
+    sha256: bytes
+    blob: str = ""
+    large: bytes = b""
+
+    @classmethod
+    def encode(cls, body: Body, *, has_blobs: bool) -> Self:
+        """Encode the body.
+
+        Raises:
+            UnsoundBody: it could not be read again.
+        """
+        kind, version, text = encode_checked(body)
+        data = text.encode()
+        digest = sha256(data).digest()
+        if has_blobs and len(data) > LARGE_BYTES:
+            return cls(kind, version, "", len(data), digest, digest.hex(), data)
+        return cls(kind, version, text, len(data), digest)
+
+
+class AppendRequest(Struct, frozen=True, kw_only=True):
+    """The arguments of an append, its bodies encoded already; `large` are those to keep as blobs."""
+
+    conversation: ConversationKey
+    entries: Sequence[Entry]
+    bodies: Sequence[EncodedBody]
+    seen: int
+    term: int | None
+    key: str
+    now: datetime
+    at_head: bool = False
+    large: Sequence[bytes] = ()
+
+    @classmethod
+    def encode(
+        cls,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None,
+        key: str,
+        now: datetime,
+        has_blobs: bool,
+        at_head: bool = False,
+    ) -> Self:
+        """Encode the bodies of an append.
+
+        Raises:
+            UnsoundBody: a body could not be read again.
+            UnicodeEncodeError: a database cannot hold a name or the key.
+        """
+        "".join((*structs.astuple(conversation), key)).encode()
+        bodies: list[EncodedBody] = []
+        large: list[bytes] = []
+        for entry in entries:
+            body = EncodedBody.encode(entry.body, has_blobs=has_blobs)
+            bodies.append(body)
+            if body.blob:
+                large.append(body.large)
+        return cls(
+            conversation=conversation,
+            entries=tuple(entries),
+            bodies=bodies,
+            seen=seen,
+            term=term,
+            key=key,
+            now=now,
+            at_head=at_head,
+            large=large,
+        )
+
+    @property
+    def survives_power_loss(self) -> bool:
+        """Whether to wait until the disk has it, and not only the operating system."""
+        for body in self.bodies:
+            if body.kind in SURVIVE_POWER_LOSS and (
+                body.kind not in PART_OF_A_CALL or parent_name(self.conversation.name) is None
+            ):
+                return True
+        return False
+
+    def put_large(self, blobs: BlobStore) -> None:
+        """Put the bodies that are kept as blobs; this blocks."""
+        for data in self.large:
+            blobs.put(data)
+
+
+class ChainPoint(Struct, frozen=True):
+    """What a row records of all blocks up to it: the digest of the chain and the size of the bodies."""
+
+    digest: bytes = START
+    bytes: int = 0
+
+
+BlockRow = tuple[int | str | bytearray, ...]
+"""The values of `INSERT_BLOCK`, in its order."""
+
+
+def encode_block(
+    conversation: int, ts: int, block: Block, body: EncodedBody, previous: ChainPoint
+) -> tuple[BlockRow, ChainPoint]:
+    """Return the block as a row of the conversation, and the chain up to it; `ts` is the block's, in milliseconds."""
+    digest = row_digest(
+        previous.digest,
+        body.sha256,
+        block.seq,
+        block.turn,
+        block.round,
+        block.n,
+        ts,
+        block.term,
+        body.version,
+        body.kind,
+    )
+    point = ChainPoint(digest, previous.bytes + body.size)
+    row = (
+        conversation,
+        block.seq,
+        block.turn,
+        block.round,
+        block.n,
+        ts,
+        block.term,
+        body.kind,
+        body.version,
+        body.text,
+        body.blob,
+        bytearray(digest),  # for bytes, and for None, the driver looks for an adapter each time
+        point.bytes,
+    )
+    return row, point
+
+
+def key_parameters(conversation: ConversationKey) -> dict[str, str]:
+    """Return the parameters that find a conversation's row."""
+    return {
+        "tenant": conversation.tenant,
+        "project": conversation.project,
+        "user": conversation.user,
+        "name": conversation.name,
+    }
+
+
+@lru_cache(maxsize=1024)  # the blocks of an append share one time
+def from_milliseconds(milliseconds: int) -> datetime:
+    """Return the time so many milliseconds after 1970 began in UTC."""
+    return EPOCH + milliseconds * MILLISECOND
+
+
+# Reading.
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOwner:
+    """The runner that held a conversation last.
+
+    It locks the file of that generation, and its lease ends so many milliseconds after that boot.
+    """
+
+    generation: int = 0
+    boot: str = ""
+    ends: int = 0
+
+    def is_silent(self, boot: str, now: int) -> bool:
+        """Return whether the lease has ended. An owner of another boot has lost its lock, which is enough."""
+        return self.ends > 0 and self.boot == boot and self.ends < now
+
+
+class StoreReader:
+    """Reads a store, whether or not it has been migrated to the current schema."""
+
+    def __init__(self, path: Path, blobs: BlobStore | None) -> None:
+        self._path = path
+        self._blobs = blobs
+        self._statements = BEFORE_FORKS
+
+    def blocks(
+        self, connection: Connection, conversation: ConversationKey, selection: BlockFilter
+    ) -> list[Block]:
+        """Return the blocks that match the filter, in order.
+
+        Raises:
+            StoreError: a row is damaged, or its blob is.
+        """
+        read_statements = self._read_statements(connection)
+        parts = _parts(connection, read_statements.segments, conversation)
+        blocks: list[Block] = []
+        for rows in _selected(connection, read_statements, parts, selection):
+            if read_statements is CURRENT:
+                self._check_digests(rows, _digests_before(connection, parts, rows), conversation)
+            blocks += self._blocks(rows, conversation)
+        return blocks
+
+    def summary(
+        self, connection: Connection, conversation: ConversationKey
+    ) -> ConversationSummary | None:
+        """Return the conversation's summary, or None when it has no blocks."""
+        query = self._read_statements(connection).summary
+        row = execute(connection, query, key_parameters(conversation)).fetchone()
+        return None if row is None else _summary(row)
+
+    def summaries(
+        self, connection: Connection, selection: ConversationFilter
+    ) -> list[ConversationSummary]:
+        """Return the matching conversations that have blocks, the most recently active first."""
+        query = self._read_statements(connection).summaries
+        return [_summary(row) for row in execute(connection, query, selection.parameters)]
+
+    def unfinished(self, connection: Connection) -> list[ConversationSummary]:
+        """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
+        query = self._read_statements(connection).unfinished
+        return [_summary(row) for row in execute(connection, query)]
+
+    def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
+        """Return when the conversation was forgotten, or None."""
+        if self._read_statements(connection) is BEFORE_FORKS:
+            return None
+        key = key_parameters(conversation)
+        row = execute(connection, statements.SELECT_FORGOTTEN_AT, key).fetchone()
+        return None if row is None else from_milliseconds(row[0])
+
+    def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
+        """Return the runner that held the conversation last."""
+        has_leases = self._read_statements(connection) is not BEFORE_FORKS
+        key = key_parameters(conversation)
+        row = execute(connection, statements.SELECT_ID, key).fetchone()
+        if row is None or not has_leases:
+            return LeaseOwner()
+        return lease_owner(connection, row[0]) or LeaseOwner()
+
+    def audits(
+        self,
+        connection: Connection,
+        heads: Mapping[ConversationKey, Head],
+        only: ConversationKey | None,
+    ) -> list[Audit]:
+        """Compare every conversation, or only one, with its chain and with heads kept elsewhere.
+
+        Raises:
+            StoreError: the store was written by an older loopline, and has not been migrated.
+        """
+        if self._read_statements(connection) is not CURRENT:
+            raise StoreError(
+                f"{self._path} was written by an older loopline and has no digests yet: "
+                "the next write to it adds them"
+            )
+        audits, stored = list[Audit](), set[ConversationKey]()
+        rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
+        for row, tenant, project, user, name, at in rows:
+            conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
+            stored.add(conversation)
+            if only not in (None, conversation):
+                continue
+            if at is not None:
+                forgotten = from_milliseconds(at)
+                audits.append(Audit(conversation=conversation, head=Head(), forgotten=forgotten))
+                continue
+            result = _audit(connection, row, conversation, heads.get(conversation), self._blobs)
+            if result.head.seq or result.faults:
+                audits.append(result)
+        lost = [key for key in heads if key not in stored and only in (None, key)]
+        return audits + [Audit(conversation=key, head=Head(), faults=(_GONE,)) for key in lost]
+
+    def _read_statements(self, connection: Connection) -> ReadStatements:
+        """Return the statements for the store's schema, which is looked up until it is the current one."""
+        if self._statements is not CURRENT:
+            version = schema_version(connection, self._path)
+            if version > 1:
+                self._statements = CURRENT if version > 2 else BEFORE_DIGESTS
+        return self._statements
+
+    def _check_digests(
+        self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
+    ) -> None:
+        """Compare each row with its digest; `before` are the digests before those that follow no other row."""
+        seq = _damaged_seq(rows, before)
+        if seq is not None:
+            raise StoreError(
+                f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
+                f"one before it was changed or removed in {self._path}: loopline audit says more; "
+                "put a backup in its place"
+            )
+
+    def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
+        """Yield the rows as blocks."""
+        moment, at = EPOCH, 0
+        for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
+            if blob is not None:
+                stored = self._large(blob)
+            if ts != at:  # the blocks of an append share one time
+                moment, at = EPOCH + ts * MILLISECOND, ts
+            try:
+                body = body_reader(kind, version)(stored)
+            except DECODE_ERRORS as error:
+                raise StoreError(
+                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+                ) from error
+            yield Block(
+                seq=seq,
+                turn=turn,
+                round=round_number,
+                n=n,
+                ts=moment,
+                term=term,
+                body=body,
+            )
+
+    def _large(self, blob: str) -> bytes:
+        if self._blobs is None:
+            raise StoreError(
+                f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
+            )
+        return self._blobs.get(blob)
+
+
+def versions_key(bundle: str) -> str:
+    """Return the key under which the store keeps the versions of a bundle."""
+    return f"versions of {bundle}"
+
+
+def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
+    """Return the versions of the bundle that the store has met, oldest first."""
+    parameters = {"key": versions_key(bundle)}
+    row = execute(connection, statements.SELECT_META, parameters).fetchone()
+    return () if row is None else decode_json(row[0], type=tuple[str, ...])
+
+
+def schema_version(connection: Connection, path: Path) -> int:
+    """Return the version of the store's schema.
+
+    Raises:
+        StoreError: the store has none.
+    """
+    version = stored_version(connection)
+    if version is None:
+        raise StoreError(f"{path} has lost its schema version: put a backup in its place")
+    return int(version)
+
+
+def stored_version(connection: Connection) -> str | None:
+    """Return the version of the schema as it is stored, or None."""
+    row = execute(connection, statements.SELECT_META, {"key": VERSION_KEY}).fetchone()
+    return None if row is None else row[0]
+
+
+def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
+    """Return the runner that held the conversation of this row last, or None if it never had one."""
+    owner = execute(connection, statements.SELECT_LEASE, {"row": row}).fetchone()
+    return None if owner is None else LeaseOwner(*owner)
+
+
+def _damaged_seq(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
+    """Return the seq of the first row that does not have the digest that it had when it was written, or None."""
+    last, previous = 0, START
+    for seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest in rows:
+        if seq != last + 1:
+            previous = before.get(seq - 1, b"")
+        try:
+            chained = sha256(previous)  # as in `row_digest`, in steps: a thousand rows at once
+            chained.update(sha256(stored).digest() if blob is None else bytes.fromhex(blob))
+        except (TypeError, ValueError):  # a damaged row may hold values of any type
+            return seq
+        position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
+        chained.update(position.encode())
+        if chained.digest() != digest:
+            return seq
+        last, previous = seq, digest
+    return None
+
+
+def _digests_before(
+    connection: Connection, parts: Iterable[_Part], rows: _Rows
+) -> dict[int, bytes]:
+    """Return by seq the digests directly before those rows that do not follow the row before them."""
+    digests, seqs = {0: START}, [row[0] for row in rows]
+    missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
+    positions = {"positions": dumps([*missing])}
+    for owner, after, until in parts if missing else ():
+        part = {"owner": owner, "after": after, "until": until, **positions}
+        digests |= dict(execute(connection, statements.SELECT_DIGESTS, part))
+    return digests
+
+
+def _selected(
+    connection: Connection,
+    read_statements: ReadStatements,
+    parts: Sequence[_Part],
+    selection: BlockFilter,
+) -> Iterator[_Rows]:
+    """Yield the rows that match the filter, in order, in batches as the database gives them."""
+    if selection.also:
+        positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
+        for owner, after, until in parts:
+            part = {"owner": owner, "after": after, "until": min(until, selection.after)}
+            yield from _batches(connection, read_statements.blocks_at, {**part, **positions})
+    batches = _rows(connection, selection.statement(read_statements), parts, selection)
+    if selection.last is None:
+        yield from batches
+    elif selection.from_end:
+        yield from ([*reversed(rows)] for rows in reversed(list(batches)))
+    else:
+        yield [*deque(chain.from_iterable(batches), selection.last)]
+
+
+def _rows(
+    connection: Connection, statement: str, parts: Sequence[_Part], selection: BlockFilter
+) -> Iterator[_Rows]:
+    limit = selection.last if selection.from_end else selection.limit
+    remaining = NO_LIMIT if limit is None else limit
+    for owner, after, until in reversed(parts) if selection.from_end else parts:
+        if until > selection.after and remaining:
+            part = {"owner": owner, "after": max(selection.after, after), "until": until}
+            options = {**selection.parameters, "limit": remaining}
+            for rows in _batches(connection, statement, {**part, **options}):
+                remaining -= 0 if limit is None else len(rows)
+                yield rows
+
+
+def _batches(
+    connection: Connection, statement: str, parameters: Mapping[str, Any]
+) -> Iterator[_Rows]:
+    cursor = execute(connection, statement, parameters)
+    while rows := cursor.fetchmany(BATCH):
+        yield rows
+
+
+def _parts(connection: Connection, query: str, conversation: ConversationKey) -> list[_Part]:
+    """Return the parts that a conversation consists of; its own blocks come last."""
+    rows = execute(connection, query, key_parameters(conversation)).fetchall()
+    if not rows:
+        return []
+    inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
+    base = inherited[-1][2] if inherited else 0
+    return [*inherited, (rows[0][0], base, _LAST_SEQ)]
+
+
+def _summary(row: Sequence[Any]) -> ConversationSummary:
+    tenant, project, user, name, uid, head, turns, title, started, last_active, inherited = row
+    return ConversationSummary(
+        conversation=ConversationKey(name=name, user=user, tenant=tenant, project=project),
+        uid=uid,
+        head=head,
+        turns=turns,
+        title=title,
+        started_at=from_milliseconds(started),
+        last_activity_at=from_milliseconds(last_active),
+        inherited=inherited,
+    )
+
+
+# The chain: rows read as they are, whatever they hold.
+
+_GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a tombstone of one")
+
+
+def inherited_segments(connection: Connection, row: int) -> list[tuple[int, int, int]]:
+    """Return the segments that a conversation inherits: their owner, first and last seq."""
+    return execute(connection, statements.SELECT_INHERITED, {"row": row}).fetchall()
+
+
+class LinkRow(NamedTuple):
+    """The row of a block as it is stored, its text as bytes; the columns of `SELECT_LINKS`."""
+
+    id: int
+    seq: int
+    turn: int
+    round: int
+    n: int
+    ts: int
+    term: int
+    version: int
+    type: bytes
+    body: bytes
+    blob: str | None
+    digest: bytes | None
+
+
+def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
+    """Yield the rows of a conversation's own blocks, in order, as they are stored."""
+    part, query = {"owner": row, "limit": _LINKS_PER_QUERY}, statements.SELECT_LINKS
+    while rows := execute(connection, query, {**part, "after": after}).fetchall():
+        yield from map(LinkRow._make, rows)
+        after = rows[-1][1]
+
+
+def link_of(row: LinkRow) -> Link:
+    """Return a row as a link of the chain. A damaged row gives a link that its digest does not fit."""
+    kind = bytes(row.type or b"")
+    if row.blob is None:
+        body = sha256(bytes(row.body or b"")).digest()
+    else:
+        try:
+            body = bytes.fromhex(row.blob)
+        except (ValueError, TypeError):
+            body = b""
+    return Link(
+        seq=row.seq,
+        position=position_bytes(row.turn, row.round, row.n, row.ts, row.term, row.version, kind),
+        body=body,
+        digest=bytes(row.digest or b""),
+    )
+
+
+def _audit(
+    connection: Connection,
+    row: int,
+    conversation: ConversationKey,
+    head: Head | None,
+    blobs: BlobStore | None,
+) -> Audit:
+    missing, links = list[Fault](), list[Link]()
+    for owner, first, last in [*inherited_segments(connection, row), (row, 0, None)]:
+        for block in own_rows(connection, owner, max(first - 1, 0)):
+            if last is not None and block.seq > last:
+                break
+            links.append(link_of(block))
+            if block.blob is not None and blobs is not None:
+                try:
+                    blobs.get(str(block.blob))
+                except StoreError as error:
+                    text = f"block {block.seq} lacks its text: {error}"
+                    missing.append(Fault(seq=block.seq, kind="removed", text=text))
+    result = audit(conversation, links, head)
+    return replace(result, faults=(*result.faults, *missing))

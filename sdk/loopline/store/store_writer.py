@@ -1,0 +1,562 @@
+"""Writes to the store: appends, terms, forks and tombstones.
+
+Everything here is a plain function of a connection that is already in a transaction with the write
+lock. An append is refused before it writes anything, so that several appends can share a transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from loopline.clock import Clock
+from loopline.errors import ConflictError
+from loopline.models import dumps
+from loopline.store import statements
+from loopline.store.blob_store import BlobStore
+from loopline.store.conversation_states import (
+    CACHED_CONVERSATIONS,
+    ConversationState,
+    ConversationStates,
+)
+from loopline.store.read_statements import SCHEMA_VERSION, BlockFilter
+from loopline.store.rows import (
+    AppendRequest,
+    BlockRow,
+    ChainPoint,
+    EncodedBody,
+    LeaseOwner,
+    StoreReader,
+    bundle_versions,
+    encode_block,
+    key_parameters,
+    lease_owner,
+    schema_version,
+    versions_key,
+)
+from loopline.store.sqlite import Connection, data_version, execute, execute_many, insert
+from loopline.store.store_file import migrate
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    ConversationKey,
+    Entry,
+    as_entry,
+    check_append,
+    parent_name,
+    title_of,
+)
+from loopline.timeline.chain import milliseconds_of
+from loopline.timeline.log import (
+    DEFAULT_LIMITS,
+    ConversationLimits,
+    ConversationSize,
+    check_forget,
+    check_fork,
+    check_head,
+    check_not_forgotten,
+    check_restored,
+    check_room,
+    warn_if_nearly_full,
+)
+
+_HARNESSES = "harnesses"
+"""How many harnesses have been opened on the store."""
+_COLLECTED_AT = "collected_at"
+_FORGETTING = "forgetting:"
+_DAY = timedelta(days=1) // timedelta(milliseconds=1)
+
+_Parameters = dict[str, int | str]
+
+TypeCounts = dict[int, Counter[str]]
+"""How many blocks of each type a turn has, by turn."""
+
+
+@dataclass(slots=True)
+class _PendingRows:
+    """Rows that are decided upon and not yet written."""
+
+    blocks: list[BlockRow] = field(default_factory=list[BlockRow])
+    starts: list[_Parameters] = field(default_factory=list[_Parameters])
+    turns: list[_Parameters] = field(default_factory=list[_Parameters])
+    appends: list[_Parameters] = field(default_factory=list[_Parameters])
+
+    def write(self, connection: Connection) -> None:
+        if self.blocks:
+            insert(connection, statements.INSERT_BLOCK, self.blocks)
+            self.blocks.clear()
+        for statement, rows in (
+            (statements.UPDATE_START, self.starts),
+            (statements.UPDATE_TURNS, self.turns),
+            (statements.INSERT_APPEND, self.appends),
+        ):
+            if rows:
+                execute_many(connection, statement, rows)
+                rows.clear()
+
+
+@dataclass(slots=True)
+class _Ordinals:
+    """The type counts of the turns last written to, by conversation: they number each block within its turn."""
+
+    _cached: OrderedDict[int, tuple[int, TypeCounts]] = field(
+        default_factory=OrderedDict[int, tuple[int, TypeCounts]]
+    )
+
+    def known(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
+        """Return the counts of these turns up to the head, and perhaps of others; None if some must be read."""
+        if not state.head:
+            return {turn: Counter() for turn in turns}
+        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
+        return cached if cached_head == state.head and turns <= cached.keys() else None
+
+    def read(
+        self, connection: Connection, row: int, state: ConversationState, turns: set[int]
+    ) -> TypeCounts:
+        """Return the counts of these turns up to the head; only what is not cached is read."""
+        cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
+        counts = {turn: cached[turn] for turn in turns & cached.keys()}
+        uncached: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
+        if counts and cached_head < state.head:
+            parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
+            _add(counts, execute(connection, statements.COUNT_TYPES_SINCE, parameters))
+        if uncached:
+            parameters = {"conversation": row, "turns": dumps([*uncached])}
+            _add(uncached, execute(connection, statements.COUNT_TYPES, parameters))
+            if state.base:
+                _add(uncached, execute(connection, statements.COUNT_INHERITED_TYPES, parameters))
+        return counts | uncached
+
+    def cache(self, row: int, head: int, counts: TypeCounts) -> None:
+        self._cached[row] = head, counts
+        self._cached.move_to_end(row)
+        if len(self._cached) > CACHED_CONVERSATIONS:
+            self._cached.popitem(last=False)
+
+    def clear(self) -> None:
+        self._cached.clear()
+
+
+_NOTHING_CACHED: tuple[int, TypeCounts] = (0, {})
+
+
+def _add(counts: TypeCounts, rows: Iterable[Sequence[Any]]) -> None:
+    for turn, kind, count in rows:
+        counts[turn][kind] += count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClaim:
+    """A claim of the runner that locks the file of that generation; `takes_over` if the generation is new."""
+
+    generation: int
+    takes_over: bool
+    boot: str
+    now: int
+    seconds: float
+
+    @property
+    def ends(self) -> int:
+        """When the claimed lease ends, in milliseconds since boot."""
+        return self.now + round(self.seconds * 1000)
+
+    def prevails(self, owner: LeaseOwner) -> bool:
+        """Return whether the claimed generation is the one to hold."""
+        if self.takes_over:
+            is_next = self.generation == owner.generation + 1
+            return is_next and owner.is_silent(self.boot, self.now)
+        return self.generation == owner.generation
+
+
+class Write(Protocol):
+    """One of the writes of a transaction."""
+
+    @property
+    def conversation(self) -> ConversationKey:
+        """Return what is written to."""
+        ...
+
+    def attempt(self, connection: Connection) -> None:
+        """Do it, and note its result or why it was refused."""
+        ...
+
+
+class StoreWriter:
+    """Writes to the store of one file, on one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        blobs: BlobStore | None,
+        limits: ConversationLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._blobs = blobs
+        self._limits = limits
+        self._reader = StoreReader(path, blobs)
+        self._ordinals = _Ordinals()
+        self._pending = _PendingRows()
+        self.states: ConversationStates = ConversationStates()
+
+    def clear_cache(self) -> None:
+        """Drop what was learnt in transactions that were not kept."""
+        self._ordinals.clear()
+        self._pending = _PendingRows()
+        self.states.clear()
+
+    def write(self, connection: Connection, batch: Sequence[Write]) -> None:
+        """Do these writes in the transaction, each of which notes itself what it is refused for."""
+        self._refresh(connection, [write.conversation for write in batch])
+        for write in batch:
+            write.attempt(connection)
+        self._pending.write(connection)
+
+    def take_term(
+        self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
+    ) -> int | LeaseOwner:
+        """Begin and return the conversation's next term, or return the owner if it prevails; only within `write`."""
+        state = self.states.current(connection, conversation)
+        check_not_forgotten(conversation, state.forgotten)
+        row = self._row(connection, conversation, state)
+        existing = lease_owner(connection, row)
+        owner = existing or LeaseOwner()
+        if not claim.prevails(owner):
+            return owner
+        lease = {"generation": claim.generation, "boot": claim.boot, "ends": claim.ends}
+        if existing is None:
+            execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
+        else:
+            execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
+        state.term += 1
+        execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
+        return state.term
+
+    def renew(
+        self, connection: Connection, terms: Sequence[tuple[ConversationKey, int]], ends: int
+    ) -> list[tuple[ConversationKey, int]]:
+        """Let the leases of these terms end later; return the terms that no newer one has ended."""
+        self._refresh(connection, [conversation for conversation, _ in terms])
+        current, changes = list[tuple[ConversationKey, int]](), list[dict[str, int]]()
+        for conversation, term in terms:
+            state = self.states.current(connection, conversation)
+            if state.id is not None and 0 < state.term == term:
+                current.append((conversation, term))
+                changes.append({"row": state.id, "ends": ends})
+        if changes:
+            execute_many(connection, statements.RENEW_LEASE, changes)
+        return current
+
+    def fork(
+        self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
+    ) -> None:
+        """Begin the fork with the conversation's blocks up to `seq`."""
+        self._refresh(connection)
+        parent = self.states.current(connection, conversation)
+        state = self.states.current(connection, fork)
+        check_not_forgotten(conversation, parent.forgotten)
+        exists = bool(state.head) or state.forgotten is not None
+        check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
+        row = self._row(connection, fork, state)
+        _inherit(connection, row, self._row(connection, conversation, parent), seq)
+        self.states.drop(fork)
+        imports = BlockFilter(after=seq, types=("conv.imported",))
+        marks = self._reader.blocks(connection, conversation, imports)
+        if marks:
+            state = self.states.current(connection, fork)
+            entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
+            request = AppendRequest.encode(
+                fork,
+                entries,
+                seen=state.head,
+                term=None,
+                key="",
+                now=self._clock.now(),
+                has_blobs=False,
+            )
+            self._write(connection, state, request)
+            self._pending.write(connection)
+
+    def forget(
+        self, connection: Connection, conversation: ConversationKey, *, cascade: bool
+    ) -> None:
+        """Remove a conversation and its child runs, with `cascade` their forks too; tombstones and marks remain."""
+        self._refresh(connection)
+        state = self.states.current(connection, conversation)
+        if state.id is None or not state.head:
+            return
+        rows, forks = _cascade(connection, state.id)
+        check_forget(conversation, [] if cascade else forks)
+        now = milliseconds_of(self._clock.now())
+        for row in rows:
+            execute(connection, statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
+            execute(connection, statements.INSERT_PURGES, {"row": row})
+            for removal in statements.DELETE_CONTENT:
+                execute(connection, removal, {"row": row})
+            execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
+            mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
+            execute(connection, statements.INSERT_META, mark)
+        self.states.drop_all()
+        self._ordinals.clear()
+
+    def finish_forgetting(
+        self, connection: Connection, conversations: Sequence[ConversationKey]
+    ) -> None:
+        """Record that nothing is left of these forgotten conversations."""
+        for conversation in conversations:
+            key = key_parameters(conversation)
+            for row in execute(connection, statements.SELECT_ID, key).fetchall():
+                execute(connection, statements.DELETE_META, {"name": f"{_FORGETTING}{row[0]}"})
+
+    def starts_collection(self, connection: Connection) -> bool:
+        """Return whether blobs were not collected for a day; then record that the caller collects them.
+
+        A store of another schema version is left to versions that know it.
+        """
+        if schema_version(connection, self._path) != SCHEMA_VERSION:
+            return False
+        now = milliseconds_of(self._clock.now())
+        at = execute(connection, statements.SELECT_META, {"key": _COLLECTED_AT}).fetchone()
+        if at is not None and 0 <= now - int(at[0]) < _DAY:
+            return False
+        self._set_meta(connection, _COLLECTED_AT, str(now))
+        return True
+
+    def register(self, connection: Connection, bundle: str, version: str) -> int:
+        """Record that a harness with a version of a bundle was opened; return its number, from 1.
+
+        A store of a newer schema version is left as it is, and the number is 0.
+        """
+        if schema_version(connection, self._path) > SCHEMA_VERSION:
+            return 0
+        versions = bundle_versions(connection, bundle)
+        if version not in versions:
+            self._set_meta(connection, versions_key(bundle), dumps([*versions, version]))
+        row = execute(connection, statements.SELECT_META, {"key": _HARNESSES}).fetchone()
+        number = 1 if row is None else int(row[0]) + 1
+        self._set_meta(connection, _HARNESSES, str(number))
+        return number
+
+    def _set_meta(self, connection: Connection, key: str, value: str) -> None:
+        execute(connection, statements.DELETE_META, {"name": key})
+        execute(connection, statements.INSERT_META, {"key": key, "value": value})
+
+    def restore(
+        self,
+        connection: Connection,
+        conversation: ConversationKey,
+        blocks: Sequence[tuple[Block, EncodedBody]],
+    ) -> None:
+        """Begin a conversation with these blocks, within the transaction.
+
+        Raises:
+            ConflictError: the conversation has blocks already.
+            StoreError: the blocks exceed the limits.
+        """
+        self._refresh(connection)
+        state = self.states.current(connection, conversation)
+        check_not_forgotten(conversation, state.forgotten)
+        if state.head:
+            raise ConflictError(
+                f"conversation {conversation.name!r} has begun already: take another name"
+            )
+        size = ConversationSize(blocks=len(blocks), bytes=sum(body.size for _, body in blocks))
+        check_restored(conversation, size, self._limits)
+        warn_if_nearly_full(conversation, ConversationSize(), size, self._limits)
+        if self._blobs is not None:
+            for _, body in blocks:
+                if body.blob:
+                    self._blobs.put(body.large)
+        row = self._row(connection, conversation, state)
+        rows, point = list[BlockRow](), ChainPoint()
+        for block, body in blocks:
+            encoded, point = encode_block(row, milliseconds_of(block.ts), block, body, point)
+            rows.append(encoded)
+        insert(connection, statements.INSERT_BLOCK, rows)
+        turns = max(block.turn for block, _ in blocks)
+        title = title_of([as_entry(block) for block, _ in blocks])
+        start = _start(row, turns, title, milliseconds_of(blocks[0][0].ts))
+        execute(connection, statements.UPDATE_START, start)
+        term = max(state.term, *(block.term for block, _ in blocks))
+        execute(connection, statements.UPDATE_TERM, {"row": row, "term": term})
+        self.states.drop(conversation)
+
+    def _refresh(
+        self, connection: Connection, conversations: Iterable[ConversationKey] = ()
+    ) -> None:
+        """Check the schema, and the states of these conversations, if another connection has written since."""
+        version = data_version(connection)
+        if version != self.states.version:
+            migrate(connection, self._path)
+            self.states.version = version
+        self.states.confirm(connection, conversations)
+
+    def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
+        """Append the entries, and return every block after `seen`; only within `write`.
+
+        A refusal changes nothing, so that the writes beside it are not affected.
+        """
+        state = self.states.current(connection, request.conversation)
+        check_not_forgotten(request.conversation, state.forgotten, request.term)
+        check_append(request.entries, term=request.term, newest=state.term)
+        if request.at_head:
+            check_head(seen=request.seen, head=state.head)
+        if self._blobs is not None and request.large:
+            # Put again: with the write lock, nobody can remove a blob before its row names it.
+            request.put_large(self._blobs)
+        repeated = self._is_repeated(connection, state, request.key)
+        unseen: list[Block] = []
+        if repeated or request.seen < state.head:
+            self._pending.write(connection)
+            unread = BlockFilter(after=request.seen)
+            unseen = self._reader.blocks(connection, request.conversation, unread)
+        if repeated:
+            return unseen
+        size = state.size
+        check_room(request.conversation, request.entries, size, self._limits)
+        appended = self._write(connection, state, request)
+        warn_if_nearly_full(request.conversation, size, state.size, self._limits)
+        if request.seen > size.blocks:
+            return [block for block in appended if block.seq > request.seen]
+        return unseen + appended
+
+    def _is_repeated(self, connection: Connection, state: ConversationState, key: str) -> bool:
+        if not key or state.id is None:
+            return False
+        self._pending.write(connection)
+        parameters = {"conversation": state.id, "key": key}
+        return execute(connection, statements.SELECT_APPEND, parameters).fetchone() is not None
+
+    def _row(
+        self, connection: Connection, conversation: ConversationKey, state: ConversationState
+    ) -> int:
+        """Return the id of the conversation's row, which is created if there is none."""
+        if state.id is None:
+            columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
+            inserted = execute(connection, statements.INSERT_CONVERSATION, columns)
+            row: int = inserted.fetchone()[0]
+            state.id = row
+            return row
+        return state.id
+
+    def _write(
+        self, connection: Connection, state: ConversationState, request: AppendRequest
+    ) -> list[Block]:
+        """Give the entries their seqs and queue their rows; return them as blocks."""
+        row = self._row(connection, request.conversation, state)
+        written_to = {entry.turn for entry in request.entries}
+        turns = state.turns
+        if NEW_TURN in written_to:
+            turns += 1
+            written_to = written_to - {NEW_TURN} | {turns}
+        counts = self._ordinals.known(row, state, written_to)
+        if counts is None:
+            self._pending.write(connection)
+            counts = self._ordinals.read(connection, row, state, written_to)
+        now, ts, term = request.now, milliseconds_of(request.now), request.term or 0
+        blocks: list[Block] = []
+        head, tip = state.head, state.tip
+        for entry, body in zip(request.entries, request.bodies, strict=True):
+            head += 1
+            turn, kind = entry.turn or turns, body.kind
+            counts[turn][kind] += 1
+            block = Block(
+                seq=head,
+                turn=turn,
+                round=entry.round,
+                n=counts[turn][kind],
+                ts=now,
+                term=term,
+                body=entry.body,
+            )
+            encoded, tip = encode_block(row, ts, block, body, tip)
+            blocks.append(block)
+            self._pending.blocks.append(encoded)
+        self._ordinals.cache(row, head, counts)
+        if not state.head:
+            title = title_of(request.entries)
+            self._pending.starts.append(_start(row, turns, title, ts))
+        elif turns > state.turns:
+            self._pending.turns.append({"row": row, "turns": turns})
+        if request.key:
+            self._pending.appends.append(
+                {"conversation": row, "key": request.key, "last_seq": head}
+            )
+        state.turns, state.head, state.tip = turns, head, tip
+        return blocks
+
+
+def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
+    """Let the fork inherit the parent's blocks up to `seq`, the parent's own and those it inherits."""
+    shown = execute(connection, statements.SELECT_SHOWN, {"row": parent, "seq": seq})
+    parts = [
+        {"conversation": fork, "owner": owner or parent, "first": first, "last": min(last, seq)}
+        for owner, first, last in sorted(shown, key=lambda segment: segment[1])
+    ]
+    execute_many(connection, statements.INSERT_SEGMENT, parts)
+    newest = [execute(connection, statements.SELECT_NEWEST_TURN, part).fetchone() for part in parts]
+    turns = [turn for (turn,) in newest]
+    title, started = execute(connection, statements.SELECT_ORIGIN, {"row": parent}).fetchone()
+    start = _start(fork, max(turns), title, started)
+    execute(connection, statements.UPDATE_START, start)
+
+
+def _start(row: int, turns: int, title: str, started: int) -> _Parameters:
+    """Return what the row of a conversation records when its first block is written."""
+    return {"row": row, "turns": turns, "title": title, "started": started}
+
+
+def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
+    """Return the rows to forget with a conversation, each before what it inherits from; and the forks' names.
+
+    Those are its child runs, the forks of any of them, and the children of these.
+    """
+    order, names = list[int](), dict[int, str]()
+
+    def visit(conversation: int) -> None:
+        if conversation in order:
+            return
+        for child in _children(connection, conversation):
+            visit(child)
+        forks = execute(connection, statements.SELECT_FORKS, {"owner": conversation}).fetchall()
+        for fork, name in forks:
+            names[fork] = name
+            visit(fork)
+        order.append(conversation)
+
+    visit(row)
+    return order, list(names.values())
+
+
+def _children(connection: Connection, parent: int) -> Sequence[int]:
+    """Return the child runs of a conversation that are not forgotten."""
+    columns = execute(connection, statements.SELECT_KEY, {"row": parent}).fetchone()
+    tenant, project, user, name = columns
+    key = key_parameters(ConversationKey(name=name, user=user, tenant=tenant, project=project))
+    span = {"first": f"{name}~c", "last": f"{name}~d"}
+    rows = execute(connection, statements.SELECT_NAMED_BETWEEN, {**key, **span})
+    return [row for row, child in rows if parent_name(child) == name]
+
+
+def forgetting(connection: Connection) -> Sequence[ConversationKey]:
+    """Return the forgotten conversations that are marked because traces may be left."""
+    marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
+    rows = execute(connection, statements.SELECT_FORGETTING, marked)
+    return [
+        ConversationKey(tenant=tenant, project=project, user=user, name=name)
+        for tenant, project, user, name in rows
+    ]
+
+
+def purge(connection: Connection, blobs: BlobStore) -> None:
+    """Remove the blobs of forgotten conversations that nothing else references.
+
+    The caller has the write lock, so nobody can reference them meanwhile.
+    """
+    blobs.discard([name for (name,) in execute(connection, statements.SELECT_PURGEABLE)])
+    execute(connection, statements.DELETE_PURGES)

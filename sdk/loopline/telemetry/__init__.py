@@ -1,0 +1,1 @@
+"""Telemetry: the spans of a turn, and their export by OpenTelemetry."""

@@ -1,0 +1,352 @@
+"""Spans of a turn for a tracer, folded from its blocks.
+
+The fold uses only blocks, and ids are digests of what the log has: the same spans can be made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Literal, NamedTuple
+
+from loopline.events import ObservedTurn
+from loopline.models import BRIDGED, JsonObject, dumps
+from loopline.telemetry import genai
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    Decision,
+    Exit,
+    ExitReason,
+    ModelOverflowed,
+    ModelSwitched,
+    Notice,
+    ProxiedBody,
+    ProxiedCall,
+    ProxiedResult,
+    RangeSummary,
+    RoundStart,
+    ToolCalled,
+    ToolResult,
+    ToolsSelected,
+    ToolStarted,
+    Turn,
+    TurnHeader,
+    UserPrompt,
+    turn_id,
+)
+
+Value = str | int | float | tuple[str, ...]
+SpanKind = Literal["internal", "client"]
+FAILED: frozenset[ExitReason] = frozenset({"error", "interrupted"})
+"""The exit reasons of a failed turn. A turn that was stopped or reached a limit has not failed."""
+NO_REASON = "error"
+"""The finish reason, by the conventions, of a reply that never ended."""
+CUT_OFF = "cut_off"
+"""The error of a model call that was given up because the user steered, or its runner died."""
+NO_RESULT = "no_result"
+"""The error of a selection or a summary without a result."""
+OVERFLOW = "overflow"
+"""The error of a request that was too long for the model."""
+LOCAL = "loopline"
+"""The provider of a model whose name has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedSpan:
+    """A span that ended. Ids are hexadecimal; a root has no `parent_id`."""
+
+    name: str
+    kind: SpanKind
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    start: datetime
+    end: datetime
+    attributes: Mapping[str, Value]
+    failed: bool = False
+
+
+SpanBody = (
+    TurnHeader
+    | UserPrompt
+    | ToolCalled
+    | ToolStarted
+    | ToolResult
+    | ProxiedBody
+    | RoundStart
+    | Decision
+    | ModelSwitched
+    | ModelOverflowed
+    | Notice
+    | ToolsSelected
+    | RangeSummary
+    | Exit
+)
+_SPANS = BodyUnion[SpanBody](SpanBody)
+
+
+class _Request(NamedTuple):
+    """A request to a model: its first block, and when it was made."""
+
+    block: Block
+    start: datetime
+    model: str
+    purpose: str
+
+
+@dataclass(slots=True)
+class TurnSpans:
+    """The spans of one turn, from its blocks in order.
+
+    A turn is an `invoke_agent` span. Each model request is a `chat` span below it, each call an `execute_tool` span; a
+    call of a program is below the call that runs it. The turn of a child run is below the call that started it. Arguments, results and messages are included only with
+    `content`.
+    """
+
+    of: ObservedTurn
+    content: bool = False
+    _turn: Turn = field(init=False)
+    _start: datetime | None = None
+    _round: _Request | None = None
+    _call_starts: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    _arguments: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    _prompt: str = ""
+
+    def __post_init__(self) -> None:
+        self._turn = Turn(self.of.turn)
+
+    def take(self, block: Block) -> Sequence[FinishedSpan]:
+        """Return the spans that end with this block; none for blocks of other turns."""
+        if block.turn != self.of.turn:
+            return ()
+        self._turn.take(block)
+        body = block.body
+        return self._take(block, body) if _SPANS.has(body) else ()
+
+    def _take(self, block: Block, body: SpanBody) -> Sequence[FinishedSpan]:
+        match body:
+            case TurnHeader():
+                self._start = self._turn.started_at
+            case UserPrompt(text=text):
+                self._prompt = text
+            case ToolCalled(call_id=call_id, arguments=arguments):
+                self._arguments[call_id] = arguments
+            case ProxiedCall(call_id=call_id, arguments=arguments):
+                self._arguments[call_id], self._call_starts[call_id] = arguments, block.ts
+            case ToolStarted(call_id=call_id):
+                self._call_starts[call_id] = block.ts
+            case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
+                return self._take_round(block, body)
+            case ToolsSelected() | RangeSummary():
+                return self._take_auxiliary(block, body)
+            case ToolResult() | ProxiedResult():
+                return [self._execute_tool(block, body)]
+            case Exit(reason=reason):
+                return [*self._give_up(block, reason), self._invoke_agent(block, body)]
+        return ()
+
+    def _take_round(
+        self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
+    ) -> Sequence[FinishedSpan]:
+        match body:
+            case RoundStart(model=model, purpose=purpose):
+                unfinished = self._give_up(block, CUT_OFF)
+                self._round = _Request(block, block.ts, model, purpose) if model else None
+                return unfinished
+            case Decision(stop_reason=reason):
+                return self._chat(block, _reply(body, reason))
+            case ModelSwitched(why="refusal" as reason):
+                return self._chat(block, _reply(body, reason))
+            case ModelSwitched(why=why):
+                return self._give_up(block, why)
+            case ModelOverflowed():
+                return self._give_up(block, OVERFLOW)
+            case Notice(code="model_error" as code):
+                return self._give_up(block, code)
+            case Notice():
+                return ()
+
+    def _take_auxiliary(
+        self, block: Block, body: ToolsSelected | RangeSummary
+    ) -> Sequence[FinishedSpan]:
+        """Return the span of a request outside the rounds, which has one block, at its end."""
+        if not body.model:
+            return ()
+        start = block.ts - timedelta(milliseconds=body.elapsed_ms)
+        purpose = "selection" if isinstance(body, ToolsSelected) else "summary"
+        request = _Request(block, start, body.model, purpose)
+        return [self._request(request, block, _reply(body, ""), NO_RESULT if body.why else "")]
+
+    def _give_up(self, end: Block, error: str) -> Sequence[FinishedSpan]:
+        """Return the request in progress, if there is one: it gets no reply."""
+        return self._chat(end, {genai.FINISH_REASONS: (NO_REASON,)}, error)
+
+    def _chat(
+        self, end: Block, attributes: Mapping[str, Value], error: str = ""
+    ) -> Sequence[FinishedSpan]:
+        if self._round is None:
+            return ()
+        request, self._round = self._round, None
+        return [self._request(request, end, attributes, error)]
+
+    def _request(
+        self, request: _Request, end: Block, attributes: Mapping[str, Value], error: str
+    ) -> FinishedSpan:
+        provider, model = _model(request.model)
+        return self._span(
+            (genai.CHAT, str(request.block.seq)),
+            model,
+            request.start,
+            end.ts,
+            {
+                genai.PROVIDER: provider,
+                genai.REQUEST_MODEL: model,
+                genai.ROUND: request.block.round,
+                genai.PURPOSE: request.purpose,
+                **attributes,
+            },
+            kind="internal" if provider == LOCAL else "client",
+            error=error,
+        )
+
+    def _execute_tool(self, end: Block, result: ToolResult | ProxiedResult) -> FinishedSpan:
+        """Return the span of a call; that of a program's call is below the call that runs the program."""
+        elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
+        attributes: dict[str, Value] = {
+            genai.TOOL: result.tool,
+            genai.TOOL_TYPE: "function",
+            genai.CALL_ID: result.call_id,
+            genai.ROUND: end.round,
+        }
+        if self.content:
+            called_with = self._arguments.get(result.call_id, {})
+            ran_with = called_with if result.ran_with is None else result.ran_with
+            attributes |= {genai.ARGUMENTS: dumps(ran_with), genai.RESULT: result.text}
+        return self._span(
+            (genai.EXECUTE_TOOL, result.call_id),
+            result.tool,
+            self._call_starts.get(result.call_id, elapsed),
+            end.ts,
+            attributes,
+            error="" if result.status == "ok" else result.status,
+            parent_id=span_id(self.of, genai.EXECUTE_TOOL, result.parent)
+            if isinstance(result, ProxiedResult)
+            else "",
+        )
+
+    def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
+        turn, header, caller = self._turn, self._turn.header, self.of.caller
+        attributes: dict[str, Value] = {
+            genai.EXIT_REASON: exit_.reason,
+            genai.ROUNDS: exit_.rounds,
+            genai.INPUT_TOKENS: turn.usage.input_tokens,
+            genai.OUTPUT_TOKENS: turn.usage.output_tokens,
+        }
+        if header is not None:
+            attributes |= {genai.AGENT: header.bundle, genai.REQUEST_MODEL: _model(header.model)[1]}
+        if turn.cost is not None:
+            attributes[genai.COST] = turn.cost
+        if self.content:
+            attributes[genai.INPUT_MESSAGES] = _message("user", self._prompt)
+            if turn.completion is not None:
+                attributes[genai.OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
+        return self._span(
+            (genai.INVOKE_AGENT,),
+            header.bundle if header else "",
+            self._start or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
+            end.ts,
+            attributes,
+            error=exit_.reason if exit_.reason in FAILED else "",
+            parent_id=span_id(caller.turn, genai.EXECUTE_TOOL, caller.call_id) if caller else None,
+        )
+
+    def _span(
+        self,
+        key: tuple[str, ...],
+        subject: str,
+        start: datetime,
+        end: datetime,
+        attributes: Mapping[str, Value],
+        *,
+        kind: SpanKind = "internal",
+        error: str = "",
+        parent_id: str | None = "",
+    ) -> FinishedSpan:
+        """Return a span of the turn, below its `invoke_agent` unless it has another parent.
+
+        `key` begins with the operation, `subject` is what the operation is of.
+        """
+        return FinishedSpan(
+            name=f"{key[0]} {subject}" if subject else key[0],
+            kind=kind,
+            trace_id=trace_id(self.of),
+            span_id=span_id(self.of, *key),
+            parent_id=span_id(self.of, genai.INVOKE_AGENT) if parent_id == "" else parent_id,
+            start=min(start, end),  # a clock may have been set back meanwhile
+            end=end,
+            attributes={
+                genai.OPERATION: key[0],
+                **attributes,
+                genai.CONVERSATION: self.of.conversation.name,
+                genai.TURN: turn_id(self.of.turn),
+                **({genai.ERROR: error} if error else {}),
+            },
+            failed=bool(error),
+        )
+
+
+def _reply(
+    body: Decision | ModelSwitched | ToolsSelected | RangeSummary, stop_reason: str
+) -> dict[str, Value]:
+    """Return the attributes of a reply."""
+    usage = body.usage
+    attributes: dict[str, Value] = {
+        genai.RESPONSE_MODEL: _model(body.model)[1],
+        genai.INPUT_TOKENS: usage.input_tokens,
+        genai.OUTPUT_TOKENS: usage.output_tokens,
+        genai.CACHE_READ_TOKENS: usage.cache_read_tokens,
+        genai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+    }
+    if stop_reason:
+        attributes[genai.FINISH_REASONS] = (stop_reason,)
+    if body.cost is not None:
+        attributes[genai.COST] = body.cost
+    return attributes
+
+
+def spans_of(
+    of: ObservedTurn, blocks: Iterable[Block], *, content: bool = False
+) -> list[FinishedSpan]:
+    """Return the spans of a turn that ended, from its blocks."""
+    fold = TurnSpans(of, content=content)
+    return [span for block in blocks for span in fold.take(block)]
+
+
+def trace_id(of: ObservedTurn) -> str:
+    """Return the trace of a turn, which is that of every child run below it too."""
+    while of.caller is not None:
+        of = of.caller.turn
+    return _digest("trace", of.uid, turn_id(of.turn))[:32]
+
+
+def span_id(of: ObservedTurn, *key: str) -> str:
+    """Return the id of a span of the turn."""
+    return _digest("span", of.uid, turn_id(of.turn), *key)[:16]
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _model(name: str) -> tuple[str, str]:
+    """Return the provider of a model and its name there: `openai:gpt-5` is OpenAI's `gpt-5`."""
+    provider, colon, model = name.removeprefix(BRIDGED).partition(":")
+    return (provider, model) if colon else (LOCAL, name)
+
+
+def _message(role: str, text: str) -> str:
+    """Return a message by the conventions' schema."""
+    return dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

@@ -1,0 +1,139 @@
+"""Pages of the web as readable text, where the site's robots.txt allows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from loopline.clock import Clock
+from loopline.errors import ToolError
+from loopline.models import one_line
+from loopline.tools import WebPage
+from loopline.web.guarded_client import AGENT, BoundedClient, WebResponse
+
+ROBOTS_SECONDS = 3_600.0
+"""How long the rules of a site are used again."""
+MAX_SITES = 500
+_HTML = ("text/html", "application/xhtml+xml")
+_PLAIN = ("application/json", "application/xml")
+
+
+class _Robots(Protocol):
+    """The rules of a site."""
+
+    def can_fetch(self, url: str, user_agent: str, /) -> bool: ...
+
+
+class _RobotsParser(Protocol):
+    def parse(self, content: str, /) -> _Robots: ...
+
+
+class _Protego(Protocol):
+    Protego: _RobotsParser
+
+
+class _Extracted(Protocol):
+    """What is used of a document of trafilatura, whose types are incomplete."""
+
+    title: str | None
+    date: str | None
+    text: str | None
+
+
+class _Trafilatura(Protocol):
+    def bare_extraction(
+        self, page: bytes | str, *, url: str, with_metadata: bool, include_links: bool
+    ) -> _Extracted | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteRules:
+    until: float
+    robots: _Robots | None
+    """None where nothing may be fetched."""
+
+
+class PageFetch:
+    """The fetch of pages behind `web_fetch`."""
+
+    def __init__(self, client: BoundedClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._rules: OrderedDict[str, _SiteRules] = OrderedDict()
+
+    async def fetch(self, url: str) -> WebPage:
+        """Return the page at that address as text.
+
+        Raises:
+            ToolError: it may not be fetched, it is no text, or the server gives none.
+        """
+        await self._check_robots(url)
+        response = await self._client.request("GET", url)
+        if response.url != url:
+            await self._check_robots(response.url)
+        if response.status >= 400:
+            raise ToolError(f"{one_line(url)}: the server answered {response.status}")
+        return await asyncio.to_thread(_page, response)
+
+    async def _check_robots(self, url: str) -> None:
+        parts = urlsplit(url)
+        site = f"{parts.scheme}://{parts.netloc}"
+        rules = self._rules.get(site)
+        if rules is None or rules.until < self._clock.elapsed():
+            rules = await self._read_rules(site)
+            self._rules[site] = rules
+            while len(self._rules) > MAX_SITES:
+                self._rules.popitem(last=False)
+        if rules.robots is None or not rules.robots.can_fetch(url, AGENT):
+            raise ToolError(f"{one_line(url)}: the robots.txt of the site does not allow it")
+
+    async def _read_rules(self, site: str) -> _SiteRules:
+        """Return the rules of a site: without a file all is allowed, and nothing while its server fails (RFC 9309)."""
+        until = self._clock.elapsed() + ROBOTS_SECONDS
+        response = await self._client.request("GET", f"{site}/robots.txt")
+        if response.status >= 500:
+            return _SiteRules(self._clock.elapsed(), None)
+        text = response.body.decode("utf-8", "replace") if response.status < 400 else ""
+        protego = cast("_Protego", import_module("protego"))
+        return _SiteRules(until, await asyncio.to_thread(protego.Protego.parse, text))
+
+
+def _page(response: WebResponse) -> WebPage:
+    """Extract the text of a response.
+
+    Raises:
+        ToolError: it is no text.
+    """
+    kind = response.content_type
+    if kind in _HTML or (not kind and response.body.lstrip()[:1] == b"<"):
+        return _of_html(response)
+    if kind.startswith("text/") or kind in _PLAIN:
+        return WebPage(url=response.url, text=_decoded(response))
+    raise ToolError(f"{one_line(response.url)} is {one_line(kind) or 'of no type'}, not a text")
+
+
+def _of_html(response: WebResponse) -> WebPage:
+    trafilatura = cast("_Trafilatura", import_module("trafilatura"))
+    source = _decoded(response) if response.charset else response.body
+    document = trafilatura.bare_extraction(
+        source, url=response.url, with_metadata=True, include_links=False
+    )
+    if document is None or not document.text:
+        raise ToolError(f"{one_line(response.url)} has no text that can be read")
+    return WebPage(
+        url=response.url,
+        text=document.text,
+        title=document.title or "",
+        published_time_iso=document.date or "",
+    )
+
+
+def _decoded(response: WebResponse) -> str:
+    try:
+        return response.body.decode(response.charset or "utf-8", "replace")
+    except LookupError:  # a charset that Python does not know
+        return response.body.decode("utf-8", "replace")
