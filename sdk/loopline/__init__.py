@@ -61,13 +61,11 @@ if TYPE_CHECKING:
         Hold,
         Limits,
         Middleware,
-        PendingCall,
         ReactStateV2,
         Reminder,
         RoundHook,
         Stop,
         TurnPayload,
-        TurnResult,
         Verdict,
         allow_only,
         ask_before,
@@ -80,8 +78,10 @@ if TYPE_CHECKING:
         Block,
         ConversationLimits,
         ConversationSummary,
+        PendingCall,
         PlanSnapshot,
         Source,
+        TurnResult,
     )
     from loopline.tools import Output, ToolContext, tool
 

@@ -27,7 +27,7 @@ from tests.authoring.bundle_files import line_of, write
 TEA = '''
 from loopline import Agent, BaseWorkflow, Bundle, allow_only, ask_before, tool
 from loopline.react.guards import Guards, rate_limit
-from loopline.react.round_hooks import cycle_warning
+from loopline.react.extensions import cycle_warning
 
 
 @tool(effect="write", key="shop")

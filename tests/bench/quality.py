@@ -16,7 +16,7 @@ from rich.console import Console
 from loopline import Agent, Bundle, Harness
 from loopline.crew import PlanFirst, Quality, Refine, Verify
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.testing import Call, FakeClock
 from loopline.timeline import RunChild, ToolResult
 

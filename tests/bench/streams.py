@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loopline.models import TextDelta, Timeouts
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from tests.providers.local_model import PROMPT, model_at
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer

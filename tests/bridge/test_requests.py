@@ -34,7 +34,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from loopline.models.json_fields import as_list, as_object
+from loopline.models.json import as_list, as_object
 from loopline.models.json_schema import json_form
 from loopline.providers.request_bytes import openai_schema
 from loopline.testing import Call, Say, ScriptedModel

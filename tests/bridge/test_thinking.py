@@ -43,7 +43,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.zai import ZaiProvider
 
 from loopline.bridge.bridged_model import BridgedModel
-from loopline.bridge.reasoning_replay import parts_of, replay_of
+from loopline.bridge.request import parts_of, replay_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock

@@ -11,8 +11,7 @@ import pytest
 
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import StoreError
-from loopline.store.blob_store import BlobStore, MemoryBlobs
-from loopline.store.blobs import FileBlobs
+from loopline.store.blobs import BlobStore, FileBlobs, MemoryBlobs
 
 DAY = timedelta(days=1)
 

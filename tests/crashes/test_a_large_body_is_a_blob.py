@@ -12,8 +12,7 @@ import pytest
 from loopline.clock import SystemClock
 from loopline.errors import StoreError
 from loopline.store import SqlLog
-from loopline.store.blob_store import LARGE_BYTES
-from loopline.store.blobs import FileBlobs
+from loopline.store.blobs import LARGE_BYTES, FileBlobs
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, ToolResult, UserPrompt
 from tests.crashes.processes import HERE, THERE, prompt, url
 

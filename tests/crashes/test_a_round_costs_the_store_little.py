@@ -15,7 +15,7 @@ import pytest
 
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.store import SqlLog
-from loopline.store.conversation_states import LITTLE, LITTLE_BYTES
+from loopline.store.store_writer import LITTLE, LITTLE_BYTES
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,

@@ -13,7 +13,7 @@ import pytest
 
 from loopline.errors import ConflictError, StoreBusy, StoreError, StoreFull
 from loopline.store import SqlLog
-from loopline.store.conversation_states import CACHED_CONVERSATIONS
+from loopline.store.store_writer import CACHED_CONVERSATIONS
 from loopline.timeline import ConversationKey, Entry, Notes
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 from tests.support.sqlite_connections import each_connection

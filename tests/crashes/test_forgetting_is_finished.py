@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loopline import Harness, Store
-from loopline.harness.past_turns import memory_file
+from loopline.harness.spaces import memory_file
 from loopline.memory import ConversationMemory, Owner
 from loopline.memory.turn_file import MemoryFile
-from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store import SqlLog
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog

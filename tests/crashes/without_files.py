@@ -18,8 +18,7 @@ from loopline.memory import Owner
 from loopline.memory.turn_file import MemoryFile
 from loopline.server import ApiKeys, Principal, add_key
 from loopline.store import SqlLog
-from loopline.store.blob_store import LARGE_BYTES
-from loopline.store.blobs import FileBlobs
+from loopline.store.blobs import LARGE_BYTES, FileBlobs
 from loopline.testing import FakeClock
 from tests.crashes.processes import HERE, THERE, prompt, say, url
 from tests.crashes.scarce_resources import no_free_descriptor

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from loopline.cli.steps import Step, Steps
-from loopline.cli.turn_display import finished_steps, step_line
+from loopline.cli.turn_display import Step, Steps, finished_steps, step_line
 from loopline.events import Delta
 from loopline.timeline import (
     Block,

@@ -45,7 +45,7 @@ INTERRUPTED = """
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from loopline.cli.process import execute
+from loopline.cli.options import execute
 from loopline.cli.terminal import Screen
 
 

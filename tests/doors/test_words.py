@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loopline.cli.access import unused_name
+from loopline.cli.bundle_access import FinishedRun, Invocation, next_commands, repository_to_ask
 from loopline.cli.knowledge import index_line
-from loopline.cli.next_commands import FinishedRun, Invocation, next_commands, repository_to_ask
 from loopline.cli.options import Choices
+from loopline.cli.reader import unused_name
 from loopline.cli.run import answer_text, printed_answer, source_lines
 from loopline.cli.terminal import escape, format_duration
 from loopline.knowledge import KnowledgeState

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness
-from loopline.cli.commands import BUILD, COMMANDS, DIFF, PRESETS, CommandEntry
+from loopline.cli.app import BUILD, COMMANDS, DIFF, PRESETS, CommandEntry
 from loopline.testing import Say, ScriptedModel
 
 HEAVY = {
@@ -71,7 +71,7 @@ def test_help_loads_only_the_names_of_the_commands(tmp_path: Path) -> None:
         name for name in loaded_by("--help", folder=tmp_path) if name.startswith("loopline")
     } == {
         *{"loopline", "loopline.cli", "loopline.cli.app"},
-        *{"loopline.cli.commands", "loopline.cli.parameters"},
+        *{"loopline.cli.app", "loopline.cli.parameters"},
     }
 
 
@@ -83,8 +83,8 @@ async def test_read_loads_no_other_command_and_no_adapter_but_the_store(tmp_path
         await harness.conversation("c1").say("Hello?")
     loaded = await asyncio.to_thread(loaded_by, "read", "ar:turn_1.user.prompt", folder=tmp_path)
     assert {name for name in loaded if name.startswith("loopline.cli.")} == {
-        *{"loopline.cli.app", "loopline.cli.commands", "loopline.cli.parameters"},
-        *{"loopline.cli.access", "loopline.cli.options", "loopline.cli.process"},
+        *{"loopline.cli.app", "loopline.cli.parameters"},
+        *{"loopline.cli.reader", "loopline.cli.options"},
         *{"loopline.cli.reader", "loopline.cli.terminal"},
     }
     rooms = {name.split(".")[1] for name in loaded if name.startswith("loopline.")}

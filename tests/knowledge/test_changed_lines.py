@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.harness.changed_lines import has_lines, lines_diff
+from loopline.harness.stale_answers import has_lines, lines_diff
 
 CITED = "Steep it for two minutes.\nUse soft water.\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline.harness.embedders import check_embedder, load_embedder, model_folder
+from loopline.harness.spaces import check_embedder, load_embedder, model_folder
 from loopline.search import EmbeddingError, Vector, WordEmbedder
 from loopline.search.local_embedder import LocalEmbedder
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness
-from loopline.harness.embedders import Embedders
+from loopline.harness.spaces import Embedders
 from loopline.search import EmbeddingError
 from loopline.search.http_embedder import HttpEmbedder
 from loopline.testing import ScriptedModel

@@ -24,8 +24,7 @@ from loopline.prompt.rendering import Rendering
 from loopline.react.context import Context
 from loopline.refs import call_ref
 from loopline.timeline import MemoryLog, encode, encode_checked
-from loopline.timeline.codec import body_types
-from loopline.timeline.short_starts import ShortStart
+from loopline.timeline.codec import ShortStart, body_types
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 from tests.bench.workload import Instant, opened

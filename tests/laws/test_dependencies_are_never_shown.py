@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, ToolContext, ToolError, tool
-from loopline.harness.cassette import Cassette
+from loopline.harness.model_choice import Cassette
 from loopline.models import JsonObject, ToolCall, dumps
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from loopline import Harness
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.prompt.announce import (
     FEEDBACK_SHARE,
     PLANS_SHARE,

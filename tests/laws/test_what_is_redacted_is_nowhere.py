@@ -35,7 +35,7 @@ from loopline.redaction.redaction import (
     redact_text,
 )
 from loopline.server import app
-from loopline.server.listener import bundle_host
+from loopline.server.application import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,

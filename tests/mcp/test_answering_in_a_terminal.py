@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline import LooplineError
-from loopline.cli.question_form import QuestionForm
+from loopline.cli.turn_display import QuestionForm
 from loopline.models import Json
 from tests.authoring.bundle_files import write
 from tests.doors.command import Loopline

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loopline import LooplineError
-from loopline.harness.past_turns import open_memory
+from loopline.harness.spaces import open_memory
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Target
 from loopline.memory.turn_file import MemoryFile
 from loopline.testing import FakeClock

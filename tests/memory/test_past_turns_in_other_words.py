@@ -11,7 +11,7 @@ import pytest
 
 from loopline import Bundle, Harness, KnowledgeError
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
-from loopline.memory.turn_vectors import AT_ONCE
+from loopline.memory.conversation_memory import AT_ONCE
 from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState, WordEmbedder
 from loopline.testing import FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, UserPrompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loopline.harness.embedders import load_embedder
+from loopline.harness.spaces import load_embedder
 from tests.bench.memory.__main__ import measured
 from tests.bench.memory.generated import generate
 

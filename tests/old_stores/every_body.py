@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, Struct, to_builtins
 from msgspec.structs import FieldInfo, fields
 
 from loopline.timeline import Body, Unknown, body_types
-from loopline.timeline.short_starts import ShortStart
+from loopline.timeline.codec import ShortStart
 
 _NAMED = {"ref": "ks:docs/tea.md@0123456789abcdef", "path": "a b.txt", "data": "dGVh"}
 """The values of fields that are not any text."""

@@ -13,7 +13,7 @@ import pytest
 from loopline import Harness, Store
 from loopline.providers.cassettes import CassettePlayer
 from loopline.providers.cassettes.cassette_file import RecordedRequest, read_cassette
-from loopline.reader.chain_heads import read_heads
+from loopline.reader.document_import import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
 from tests.old_stores.make import FOLDER, KEY, SAID, bundle

@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from loopline.models import Capabilities, Json, JsonObject, ModelFacts, Prompt
-from loopline.models.json_fields import as_list, as_object
+from loopline.models.json import as_list, as_object
 from loopline.providers.anthropic_messages import AnthropicMessages
 from loopline.providers.failures import Credentials
-from loopline.providers.http import HttpTransport
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel, HttpTransport
 from loopline.providers.openai_chat import OpenAiChat
 from loopline.providers.openai_responses import OpenAiResponses
 

@@ -16,8 +16,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
-from loopline.providers.http import ClientFactory, HttpTransport
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import ClientFactory, HttpModel, HttpTransport
 from tests.providers.flat_request import WIRES, account_of
 from tests.support.peers.http_server import Peer, Step, serving
 

@@ -28,8 +28,7 @@ from loopline.providers.cassettes.cassette_file import (
     encode_line,
     read_cassette,
 )
-from loopline.providers.http import pooled
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel, pooled
 from tests.providers.flat_request import KEY, WIRES
 from tests.providers.local_model import PATIENT, PROMPT, asked, model_at
 from tests.providers.test_faults import peer_of, waited

@@ -16,7 +16,7 @@ from pydantic_ai.providers.deepseek import DeepSeekProvider
 
 from loopline.bridge.bridged_model import BridgedModel
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, find_model_facts
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at
 from tests.providers.flat_request import KEY, wired

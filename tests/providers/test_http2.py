@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loopline.models import TextDelta, Timeouts
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from tests.providers.local_model import PROMPT, asked, model_at
 from tests.providers.test_waiting import given_up
 from tests.support.peers.http2 import certificate, http2_like

@@ -17,8 +17,7 @@ from msgspec import structs
 
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import AssistantMessage, Capabilities, Json, Reply, dumps
-from loopline.providers.http import HttpTransport
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel, HttpTransport
 from tests.providers.flat_request import WIRES, account_of
 from tests.providers.local_model import PROMPT
 from tests.providers.recorded import FORMS, HERE, Form, Recorded, recorded, replaying

@@ -12,7 +12,7 @@ import pytest
 
 from loopline.conversations import Conversation
 from loopline.models import Capabilities, JsonObject, ModelFacts, TailKind
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
 from tests.providers.flat_request import parts, wired

@@ -19,7 +19,7 @@ from loopline.models import (
     UserMessage,
     find_model_facts,
 )
-from loopline.models.tokens import cost
+from loopline.models.prompt import cost
 from loopline.timeline import Decision, RangeSummary, RoundStart, SystemMessage, Thinking
 from tests.providers.flat_request import wired
 from tests.support.peers import anthropic_replies as ant

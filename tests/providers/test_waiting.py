@@ -8,7 +8,7 @@ import pytest
 
 from loopline.errors import ModelTimedOut
 from loopline.models import Timeouts
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from tests.providers.local_model import asked, model_at, saying
 from tests.support.peers.http_server import Pause, Peer, Send, Step
 from tests.support.peers.streams import APART

@@ -14,8 +14,7 @@ from loopline.sandbox import Sandbox
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
 from loopline.sandbox.fargate import FargateSandbox
-from loopline.sandbox.local import LocalSandbox
-from loopline.sandbox.process import BubblewrapSandbox
+from loopline.sandbox.process import BubblewrapSandbox, LocalSandbox
 from tests.support.docker_daemons import SETTINGS, DaemonUnavailableError, docker_daemon
 from tests.support.ecs_endpoint import TASKS, Services, keys, local_aws
 

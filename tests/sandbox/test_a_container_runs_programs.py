@@ -16,8 +16,7 @@ from loopline import Bundle, Harness, PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ProgramEnd, Session
 from loopline.sandbox.docker import DockerSandbox
-from loopline.sandbox.docker_daemon import LABEL, DockerDaemon
-from loopline.sandbox.docker_settings import DockerSettings
+from loopline.sandbox.docker_daemon import LABEL, DockerDaemon, DockerSettings
 from loopline.testing import FakeClock, ScriptedModel
 from tests.bench.executions import execution, session
 from tests.support.docker_daemons import IMAGE, SETTINGS

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from loopline.models import JsonObject
-from loopline.sandbox.docker_container import start_container
+from loopline.sandbox.docker import start_container
 from loopline.sandbox.docker_daemon import DockerDaemon
 from tests.support.docker_daemons import SETTINGS
 

@@ -21,8 +21,7 @@ from loopline import Bundle, Harness, PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ExecutionLimits, ServedCall, Session, parse_contract
 from loopline.sandbox.aws import Aws, AwsError, Bucket
-from loopline.sandbox.fargate import FargateSandbox
-from loopline.sandbox.snapshot import SnapshotError, restore_outputs
+from loopline.sandbox.fargate import FargateSandbox, SnapshotError, restore_outputs
 from loopline.sandbox.supervisor.frames import CALLS, OUTPUT, frame, frames
 from loopline.testing import ScriptedModel
 from tests.bench.executions import execution, session

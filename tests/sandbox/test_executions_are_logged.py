@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loopline import Harness, tool
-from loopline.sandbox.logged import LOG_BYTES
+from loopline.sandbox.execution import LOG_BYTES
 from loopline.testing import Call, ScriptedModel
 from tests.support.programs import bundle, python
 

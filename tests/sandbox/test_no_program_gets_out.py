@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline.sandbox import Execution, ProducedFile, ProgramEnd, Sandbox, Session
-from loopline.sandbox.local import LocalSandbox
+from loopline.sandbox.process import LocalSandbox
 from tests.bench.executions import execution, session
 from tests.support.escapes import (
     ATTEMPTS,

@@ -12,7 +12,7 @@ import pytest
 
 from loopline.sandbox import Sandbox
 from loopline.sandbox.fargate import FargateSandbox
-from loopline.sandbox.local import LocalSandbox
+from loopline.sandbox.process import LocalSandbox
 from tests.bench.executions import left_behind, shared_names
 from tests.support.disk_corpus import CORPUS, LIMITS, fill_disk, last_count
 from tests.support.ecs_endpoint import TASKS, Services
@@ -34,7 +34,7 @@ PLAIN = [
 AS_USER = f"""
 import asyncio, concurrent.futures.thread, json, os, sys, traceback
 from pathlib import Path
-from loopline.sandbox.local import LocalSandbox
+from loopline.sandbox.process import LocalSandbox
 from loopline.sandbox.process import BubblewrapSandbox
 from loopline.sandbox.seccomp_filter import filter_program
 from tests.support.disk_corpus import CORPUS, fill_disk, last_count

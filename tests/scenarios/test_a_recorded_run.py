@@ -12,8 +12,7 @@ from pydantic_ai.models.test import TestModel
 import loopline
 from loopline import BaseWorkflow, Block, Bundle, Harness, TurnPayload, TurnResult
 from loopline.errors import CassetteError, ModelError
-from loopline.harness.cassette import Cassette
-from loopline.harness.model_choice import Models
+from loopline.harness.model_choice import Cassette, Models
 from loopline.models import ModelRegistry
 from loopline.testing import FakeClock, ScriptedModel
 from tests.support.peers import openai_replies as oai

@@ -6,7 +6,7 @@ import pytest
 
 from loopline.events import Delta
 from loopline.models import ProtocolName
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.react import Limits
 from loopline.testing import Call, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from loopline import Attachment, Bundle, Harness, Output, OutputFile, tool
 from loopline.models import Attached, Prompt, ToolMessage, UserMessage
-from loopline.models.tokens import cost
+from loopline.models.prompt import cost
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import RoundStart, ToolResult

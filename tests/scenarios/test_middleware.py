@@ -13,15 +13,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, LooplineError, StoreError, TurnPayload, TurnResult
 from loopline.clock import SystemClock
 from loopline.react import Middleware, Run
-from loopline.react.middleware import (
-    Breaker,
-    Layer,
-    after_run,
-    before_run,
-    in_order,
-    timeout,
-    wrap,
-)
+from loopline.react.extensions import Breaker, Layer, after_run, before_run, in_order, timeout, wrap
 from loopline.testing import FakeClock
 from tests.support.scripted_conversation import talking
 

@@ -23,7 +23,7 @@ from loopline.models import (
 )
 from loopline.offline import OfflineModel
 from loopline.offline.english import stem
-from loopline.offline.search_results import parse_passages
+from loopline.offline.prompt_turn import parse_passages
 from loopline.offline.sentences import code_sentences, sentences
 
 SEARCH = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
@@ -207,7 +207,7 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 
 TIES = """
-from loopline.offline.queries import further_queries
+from loopline.offline.offline_model import further_queries
 from loopline.search.quotes import CitablePassage, Evidence, ScoredSentence, Sentence, parse_question
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."

@@ -11,7 +11,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Store
 from loopline.models import ToolMessage
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.tools import NO_ANSWER

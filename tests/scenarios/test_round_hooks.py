@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.models import Usage
 from loopline.react import Hold, ReactStateV2, Reminder, RoundHook, Stop
-from loopline.react.round_hooks import (
+from loopline.react.extensions import (
     COMPLETION_CHECK,
     CYCLE,
     FAILURE_REFLECTION,

@@ -12,7 +12,7 @@ from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
 from loopline.models import AssistantMessage, Prompt, ToolCall, ToolMessage, UserMessage
-from loopline.models.base64_runs import without_base64
+from loopline.models.safe_text import without_base64
 from loopline.prompt import truncation
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

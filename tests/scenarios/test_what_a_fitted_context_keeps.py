@@ -7,7 +7,7 @@ from msgspec import structs
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.models import Prompt, Usage, UserMessage
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.prompt import JsonAction, Native, View, past_requests, tools_text
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted

@@ -12,7 +12,7 @@ import pytest
 from loopline.models import Attached, Message, ProtocolName, Reply, UserMessage
 from loopline.prompt import Calls, View, announce, protocol
 from loopline.prompt.announce import unseen_sources
-from loopline.prompt.trace import trace
+from loopline.prompt.model_requests import trace
 from loopline.prompt.truncation import HEADS, escape_frame
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (

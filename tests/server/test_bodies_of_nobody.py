@@ -25,8 +25,8 @@ from wsproto.events import (
 )
 
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
+from loopline.server.application import bundle_host
 from loopline.server.guards import FIRST_PACKET_BYTES, UNREAD_BYTES
-from loopline.server.listener import bundle_host
 from loopline.server.problems import RequestProblem
 from loopline.server.request_access import BodyBytes
 from tests.support.echo_model import EchoModel

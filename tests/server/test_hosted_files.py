@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
-from loopline.harness.hosted_files import HostedFolder
+from loopline.harness.harness import HostedFolder
 from loopline.models import Json, dumps
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
 from loopline.testing import ScriptedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from loopline.server.early_events import EarlyEvents
+from loopline.server.event_streams import EarlyEvents
 from tests.bench.server_load import measure_loopline
 from tests.support.workbench import at_work, workbench
 

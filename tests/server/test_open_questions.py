@@ -15,10 +15,10 @@ from msgspec import structs
 from loopline import Bundle, Harness
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
-from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.redaction.redacted_log import ForwardingLog
 from loopline.server import app
 from loopline.server.approvals import waiting_approvals
-from loopline.server.run_streams import paused_calls, waiting_calls
+from loopline.server.event_streams import paused_calls, waiting_calls
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion

@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Harness, LooplineError
 from loopline.server import Retention, ServerSettings, app
-from loopline.server.retention import SECONDS_BETWEEN
+from loopline.server.settings import SECONDS_BETWEEN
 from loopline.testing import FakeClock
 from loopline.timeline import ConversationKey, MemoryLog, TimelineLog
 from tests.support.echo_model import EchoModel

@@ -15,8 +15,7 @@ from msgspec.json import decode
 
 from loopline import Attachment, ConflictError, LooplineError
 from loopline.client import RemoteServer, ServerProblem, ServerUnreachable, connect
-from loopline.client.answers import PrincipalDocument
-from loopline.client.connection import ServerConnection, ServerRequest
+from loopline.client.connection import PrincipalDocument, ServerConnection, ServerRequest
 from loopline.client.turn_stream import TurnStream
 from loopline.clock import SystemClock
 from loopline.conversations import Receipt

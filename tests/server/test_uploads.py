@@ -16,7 +16,7 @@ from starlette.types import Message
 from loopline import Attachment, AttachmentCaps, Bundle
 from loopline.client import connect
 from loopline.server import ServerSettings, app
-from loopline.server.uploads import read_form
+from loopline.server.chat_routes import read_form
 from tests.support.attachment_corpus import MACROS
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import serving

@@ -17,7 +17,7 @@ from loopline.models import (
     Usage,
     UserMessage,
 )
-from loopline.models.tokens import cost_of_prompt
+from loopline.models.prompt import cost_of_prompt
 from loopline.prompt import protocol
 from loopline.testing import FakeClock
 

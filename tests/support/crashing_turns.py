@@ -27,7 +27,7 @@ from loopline import (
 from loopline.conversations import Conversation
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, Ask, GuardedCall, Verdict
-from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.timeline import (

@@ -14,8 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from loopline.sandbox.docker_daemon import LABEL
-from loopline.sandbox.docker_settings import DockerSettings
+from loopline.sandbox.docker_daemon import LABEL, DockerSettings
 
 IMAGE = "skeleton:1"
 SETTINGS = DockerSettings(

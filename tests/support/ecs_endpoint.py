@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from loopline.models import Json, JsonObject
-from loopline.sandbox.fargate_task import FargateSettings
+from loopline.sandbox.fargate import FargateSettings
 from tests.support.docker_daemons import IMAGE
 
 BUCKET = "snapshots"

@@ -16,7 +16,7 @@ from loopline.models import (
     ToolCall,
     UserMessage,
 )
-from loopline.models.tokens import cost, estimate
+from loopline.models.prompt import cost, estimate
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Plan, RoundStart, TimelineLog
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from loopline.events import Caller, ObservedTurn
-from loopline.telemetry import genai
+from loopline.telemetry import spans
 from loopline.telemetry.spans import FinishedSpan, TurnSpans, spans_of
 from loopline.timeline import Block, ConversationKey, RunChild, TimelineLog
 
@@ -73,5 +73,5 @@ def tree(spans: Sequence[FinishedSpan]) -> dict[str, list[str]]:
 
 
 def _named(span: FinishedSpan) -> str:
-    call = span.attributes.get(genai.CALL_ID, "")
-    return f"{span.attributes[genai.CONVERSATION]} {span.name} {call}".strip()
+    call = span.attributes.get(spans.CALL_ID, "")
+    return f"{span.attributes[spans.CONVERSATION]} {span.name} {call}".strip()

@@ -37,9 +37,9 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
-from loopline.models.tokens import cost_of_files
+from loopline.models.prompt import cost_of_files
 from loopline.prompt import protocol, tools_text
-from loopline.prompt.message_parts import digest_text
+from loopline.prompt.rendering import digest_text
 from loopline.react import Limits
 from loopline.refs import (
     ArtifactRef,

@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from loopline import Attachment
 from loopline.models import Json, TailKind, ToolCall
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.react import Limits
 from tests.support.sample_files import pdf, png
 from tests.support.scenario import Act, Judged, Kind, Said, Scenario, Shown

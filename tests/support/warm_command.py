@@ -28,7 +28,7 @@ PRELOADED = (
     "loopline.cli.bundles",
     "loopline.cli.chat",
     "loopline.cli.knowledge",
-    "loopline.cli.presets",
+    "loopline.cli.checks",
     "loopline.cli.prompt",
     "loopline.cli.reader",
     "loopline.cli.run",

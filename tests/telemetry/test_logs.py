@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
-from loopline.cli.process import JsonLines
+from loopline.cli.options import JsonLines
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.doors.command import Loopline
 from tests.support.child_runs import Cast, bundle

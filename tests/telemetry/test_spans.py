@@ -11,7 +11,7 @@ from msgspec import structs
 
 from loopline.events import Caller, ObservedTurn
 from loopline.models import JsonObject, Usage
-from loopline.telemetry import genai
+from loopline.telemetry import spans as genai
 from loopline.telemetry.spans import FAILED, FinishedSpan, spans_of, trace_id
 from loopline.timeline import (
     Block,

@@ -9,8 +9,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from loopline import ToolError
-from loopline.web.address_guard import GuardedTransport, Network, is_public, resolve
-from loopline.web.guarded_client import BoundedClient
+from loopline.web.guarded_client import BoundedClient, GuardedTransport, Network, is_public, resolve
 from tests.web.loopback_site import PRIVATE, PUBLIC, Answer, Site, site
 
 WRITTEN = [

@@ -15,8 +15,7 @@ from loopline.clock import SystemClock
 from loopline.harness.web_ports import open_web
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.tools import WebHit
-from loopline.web.address_guard import GuardedTransport
-from loopline.web.guarded_client import BoundedClient
+from loopline.web.guarded_client import BoundedClient, GuardedTransport
 from loopline.web.page_fetch import PageFetch
 from tests.web.loopback_site import PRIVATE, PUBLIC, Answer, as_json, site
 

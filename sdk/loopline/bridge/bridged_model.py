@@ -20,8 +20,14 @@ from loopline.bridge.capabilities import (
     stores_by_default,
     thinking_fields_of,
 )
-from loopline.bridge.reasoning_replay import FAMILY
-from loopline.bridge.request import CacheMarks, messages_of, names_in, parameters_of, settings_of
+from loopline.bridge.request import (
+    FAMILY,
+    CacheMarks,
+    messages_of,
+    names_in,
+    parameters_of,
+    settings_of,
+)
 from loopline.bridge.response import (
     LIBRARY_ERRORS,
     BridgedReplyParser,

@@ -36,7 +36,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from loopline.bridge.reasoning_replay import replay_of
+from loopline.bridge.request import replay_of
 from loopline.errors import (
     ModelAccessError,
     ModelError,

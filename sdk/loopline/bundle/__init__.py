@@ -1,11 +1,8 @@
 """Bundles: what an author writes, and how it is loaded, configured and run."""
 
-from loopline.bundle.agent_files import bundle_agents
-from loopline.bundle.build_calls import build_call_problems, descriptor_modules, names_every_module
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
-from loopline.bundle.context_client import ContextRAGClient
-from loopline.bundle.conversation_store import ConversationStore, StoredArtifact
+from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore, StoredArtifact
 from loopline.bundle.descriptors import (
     is_alias,
     load_mcp_selections,
@@ -13,9 +10,18 @@ from loopline.bundle.descriptors import (
     load_skills,
     load_tools,
 )
-from loopline.bundle.hosting_service import ApplicationHostingService, HostFile
 from loopline.bundle.importer import blame
-from loopline.bundle.load import Available, LoadedBundle, available, load
+from loopline.bundle.load import (
+    Available,
+    LoadedBundle,
+    available,
+    build_call_problems,
+    bundle_agents,
+    descriptor_modules,
+    load,
+    names_every_module,
+)
+from loopline.bundle.loop_checks import misspelt_attributes
 from loopline.bundle.mcp_config import (
     MCP_FILE,
     McpConnectionSettings,
@@ -27,6 +33,8 @@ from loopline.bundle.mcp_config import (
 from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
 from loopline.bundle.prepared_run import (
     LOOP_TOOLS,
+    ApplicationHostingService,
+    HostFile,
     McpTools,
     PreparedRun,
     RunLoop,
@@ -57,7 +65,6 @@ from loopline.bundle.restrictions import (
 )
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
-from loopline.bundle.workflow_names import misspelt_attributes
 
 __all__ = [
     "ANY_TOOL",

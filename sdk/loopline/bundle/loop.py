@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from loopline.bundle.agents_page import AgentsPage
 from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
-from loopline.errors import BundleError, ToolError
+from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.names import nearest_hint
@@ -22,6 +21,7 @@ from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import REACT, Skills, SkillSelection
+from loopline.timeline import FileAdded, Recorder, TextKept
 from loopline.tools import (
     CallCache,
     FilteredSearch,
@@ -32,6 +32,69 @@ from loopline.tools import (
     takes_filters,
     tool_failures,
 )
+
+NAME = "AGENTS.md"
+CHARACTERS = 20_000
+"""The characters of all pages that a prompt shows."""
+MAX_PAGES = 8
+ROOTS = ("docs", "src", "deploy", "tests", "")
+"""The folders of a knowledge space in which a page may stand, the nearest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsPage:
+    """A page for agents: its pinned ref and its text, of which a prompt shows the first `room` characters."""
+
+    ref: str
+    text: str
+    room: int = CHARACTERS
+
+    def __str__(self) -> str:
+        shown = self.text[: self.room]
+        cut = "" if shown == self.text else f"\n[CUT] react.read gives all of {self.ref}."
+        return (
+            f"What {NAME} of these files says to agents, {self.ref}; what stands above counts more than it:\n"
+            f"{shown.strip()}{cut}"
+        )
+
+
+async def nearest_pages(
+    recorder: Recorder, read: KnowledgeRead | None, repositories: Sequence[str]
+) -> Sequence[AgentsPage]:
+    """Return the page of the turn's files, else that of each repository that has one.
+
+    `repositories` are the names that begin the paths of several repositories. What comes from a knowledge space is
+    recorded with the turn's header, so that its ref can be read when the repository is gone.
+    """
+    block = recorder.timeline.files.files.get(NAME)
+    if block is not None and isinstance(block.body, FileAdded):
+        return [AgentsPage(block.ref, block.body.text)]
+    if read is None:
+        return []
+    names = [name for name in repositories if name][:MAX_PAGES] or [""]
+    pages = [page for name in names if (page := await _nearest(recorder, read, name)) is not None]
+    room = CHARACTERS // max(len(pages), 1)
+    return [replace(page, room=room) for page in pages]
+
+
+async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
+    """Return the page of a repository, None if it has none."""
+    for ref in _places(repository):
+        try:
+            passage = await read(ref)
+        except LooplineError:
+            continue  # there is none in that folder
+        page = AgentsPage(passage.ref, passage.text)
+        text_kept = TextKept(ref=page.ref, text=page.text, title=NAME, mime="text/markdown")
+        if page.ref not in recorder.timeline.kept_texts and text_kept not in recorder.foreword:
+            recorder.foreword = [*recorder.foreword, text_kept]
+        return page
+    return None
+
+
+def _places(repository: str) -> Iterator[str]:
+    for root in ROOTS:
+        yield f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
 
 
 class LoopSpec(Struct, frozen=True, kw_only=True):

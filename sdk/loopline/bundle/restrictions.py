@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from loopline.bundle.build_calls import build_call_problems, names_every_module, tool_lists
-from loopline.bundle.load import LoadedBundle
+from loopline.bundle.load import LoadedBundle, build_call_problems, names_every_module, tool_lists
+from loopline.bundle.loop_checks import RESTRICTING, misspelt_attributes
 from loopline.bundle.prepared_run import Services
 from loopline.bundle.properties import PROGRAMS_TOOLS, Properties, loop_settings, tool_properties
-from loopline.bundle.workflow_names import RESTRICTING, misspelt_attributes
 from loopline.crew import Agents
 from loopline.errors import BundleError
 from loopline.names import nearest_hint

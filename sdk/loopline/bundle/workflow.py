@@ -12,15 +12,14 @@ from typing import Any, Generic, Unpack, cast
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle.agents_page import AgentsPage, nearest_pages
-from loopline.bundle.context_client import ContextRAGClient
-from loopline.bundle.conversation_store import ConversationStore
-from loopline.bundle.hosting_service import ApplicationHostingService
+from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore
 from loopline.bundle.loop import (
+    AgentsPage,
     LoopSpec,
     crew_of,
     guarded_read,
     guarded_search,
+    nearest_pages,
     system_text,
 )
 from loopline.bundle.loop_checks import (
@@ -30,7 +29,7 @@ from loopline.bundle.loop_checks import (
     check_tools,
     named_tools,
 )
-from loopline.bundle.prepared_run import McpTools, PreparedRun
+from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
 from loopline.crew import (
     Agent,

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from loopline.bundle import Setting, parse_setting
-from loopline.cli.options import Choices
-from loopline.cli.process import UsageError, stop_on_signal
+from loopline.cli.options import Choices, UsageError, stop_on_signal
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
 from loopline.harness import Cassette, Harness, ModelChoice
-from loopline.knowledge import Progress
+from loopline.knowledge import KnowledgeState, Progress
+from loopline.timeline import Block, ToolResult
 
 BAR_WIDTH = 32
 
@@ -106,3 +112,140 @@ def chosen_cassette(choices: Choices) -> Cassette | None:
     if choices.record is not None:
         return Cassette(choices.record, mode="record")
     return None if choices.replay is None else Cassette(choices.replay)
+
+
+PROGRAM = "loopline"
+REPO = "knowledge.repo"
+CONTINUE_TEXT = "go on"
+"""The message to a turn that was stopped."""
+TOOLS_WITHOUT_EXAMPLE = ("react.plan",)
+"""Tools whose results are no example of what `loopline read` can show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """How this program was started, and how to start it again."""
+
+    script: str
+    interpreter: str
+    environment: Mapping[str, str]
+    prefix: str
+    folder: Path
+
+    @classmethod
+    def now(cls) -> Invocation:
+        """Return how this process was started."""
+        return cls(
+            script=sys.argv[0],
+            interpreter=sys.executable,
+            environment=os.environ,
+            prefix=sys.prefix,
+            folder=Path.cwd(),
+        )
+
+    @property
+    def program(self) -> list[str]:
+        """The words that start it again: `loopline`, `uv run loopline`, or the script's path."""
+        return [*self._uv, PROGRAM] if self._uv else [self._short(Path(self.script), PROGRAM)]
+
+    @property
+    def python(self) -> list[str]:
+        """The words that start its Python."""
+        if self._uv:
+            return [*self._uv, "--with", "pytest", "python"]
+        return [self._short(Path(self.interpreter), "python")]
+
+    @property
+    def _uv(self) -> list[str]:
+        uv, ours = self.environment.get("UV", ""), self.environment.get("VIRTUAL_ENV", "")
+        if not uv or not ours or Path(ours).resolve() != Path(self.prefix).resolve():
+            return []
+        return [self._short(Path(uv), "uv"), "run"]
+
+    def _short(self, program: Path, name: str) -> str:
+        """Return the name if `PATH` finds the program by it, else its path, relative if possible."""
+        path = self.environment.get("PATH", "")
+        if self.environment.get("UV"):  # uv puts our own scripts on the path, for us alone
+            scripts = Path(self.prefix).resolve()
+            path = os.pathsep.join(
+                part
+                for part in path.split(os.pathsep)
+                if not Path(part).resolve().is_relative_to(scripts)
+            )
+        match = shutil.which(name, path=path)
+        if match is not None and Path(match).resolve() == program.resolve():
+            return name
+        full = self.folder / program
+        return str(full.relative_to(self.folder) if full.is_relative_to(self.folder) else full)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A run that has ended or waits for answers to its `pending` calls."""
+
+    bundle: str
+    text: str
+    conversation: str
+    choices: Choices
+    knowledge: KnowledgeState | None
+    stopped: bool = False
+    pending: tuple[str, ...] = ()
+
+
+def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
+    """Return three commands: read a ref of the run, show its timeline, and ask again or go on."""
+    stored = store_options(run.choices)
+    lines = [
+        ["read", _example_ref(blocks), "-c", run.conversation, *stored],
+        ["timeline", run.conversation, *stored],
+        _next_run(run, invocation.folder, stored),
+    ]
+    return [shlex.join([*invocation.program, *line]) for line in lines]
+
+
+def store_options(choices: Choices) -> list[str]:
+    """Return the options by which another command finds the same store and user."""
+    return [*_option("--store", choices.store), *_option("--user", choices.user)]
+
+
+def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
+    """Return the command that answers what is pending, goes on, or asks another repository."""
+    props, model = run.choices.props, _option("--model", run.choices.model)
+    conversation_options = ["-c", run.conversation, *stored, *model, *_prop_options(props)]
+    if run.pending:
+        answers = [word for call_id in run.pending for word in ("--answer", f"{call_id}=yes")]
+        return ["run", run.bundle, *answers, *conversation_options]
+    if run.stopped:
+        return ["run", run.bundle, CONTINUE_TEXT, *conversation_options]
+    repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
+    if repository is None or not run.text:
+        return ["chat", run.bundle, *conversation_options]
+    props = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
+    options = _prop_options([*props, f"{REPO}={repository}"])
+    return ["run", run.bundle, run.text, *options, *stored, *model]
+
+
+def _prop_options(props: Sequence[str]) -> list[str]:
+    return [word for prop in props for word in ("--prop", prop)]
+
+
+def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
+    """Return the repository around the folder, else the one that was asked if it is on this machine."""
+    if any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return "."
+    location = Path(state.location)
+    if not location.is_dir():
+        return None
+    return str(location.relative_to(folder)) if location.is_relative_to(folder) else str(location)
+
+
+def _example_ref(blocks: Sequence[Block]) -> str:
+    """Return the ref of the last result that is worth reading, else of the last block."""
+    for block in reversed(blocks):
+        if isinstance(block.body, ToolResult) and block.body.tool not in TOOLS_WITHOUT_EXAMPLE:
+            return block.ref
+    return blocks[-1].ref if blocks else "artifact:conv.timeline.v1"
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [] if value is None else [name, value]

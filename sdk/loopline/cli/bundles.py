@@ -44,11 +44,9 @@ from loopline.bundle import (
     tool_settings,
     unknown_skills,
 )
-from loopline.cli.bundle_access import chosen_properties, open_bundle
+from loopline.cli.bundle_access import Invocation, chosen_properties, open_bundle
 from loopline.cli.knowledge import index_line, vectors_line
-from loopline.cli.next_commands import Invocation
-from loopline.cli.options import BundleArgument, Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.options import ANSWERED, FAILED, BundleArgument, Choices, UsageError
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.crew import Agents

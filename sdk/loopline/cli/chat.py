@@ -12,22 +12,26 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from loopline.cli.access import new_name
 from loopline.cli.bundle_access import open_bundle
-from loopline.cli.chat_commands import (
+from loopline.cli.options import Choices, UsageError, exit_now, stop_on_signal
+from loopline.cli.reader import new_name
+from loopline.cli.run import (
     HELP,
     LATE_INPUT,
+    ChatConversation,
     Command,
     checked_file,
     fork,
+    introduce,
+    open_server,
     parse,
     rate,
     refusal,
+    remote_conversation,
+    show_result,
+    stop,
+    watch,
 )
-from loopline.cli.chat_handles import ChatConversation, open_server, remote_conversation
-from loopline.cli.options import Choices
-from loopline.cli.process import UsageError, exit_now, stop_on_signal
-from loopline.cli.run import introduce, show_result, stop, watch
 from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED
-from loopline.cli.terminal import Screen
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.terminal import QUIET, WARNING, Screen, escape, format_limit, quantity
+from loopline.errors import LooplineError
 from loopline.harness import execution_features
 from loopline.models import Json, JsonObject
+from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
+from loopline.skills import check_skill, skill_folders
 
 
 async def doctor(choices: Choices, screen: Screen) -> int:
@@ -39,3 +48,134 @@ async def doctor(choices: Choices, screen: Screen) -> int:
         for features in backends.values()
     )
     return ANSWERED if runs else FAILED
+
+
+TABLE_WIDTH = 108
+"""The columns that the table of all presets takes."""
+DIFFERENT = "yellow"
+"""The style of a value that is not that of the first preset shown."""
+PresetArgument = Annotated[str, typer.Argument(metavar="PRESET")]
+
+
+async def list_presets(choices: Choices, screen: Screen) -> int:
+    """List the loop options of every preset."""
+    presets = list(PRESETS.values())
+    if choices.as_json:
+        screen.write_json([_document(preset) for preset in presets])
+        return ANSWERED
+    if 0 < screen.width < TABLE_WIDTH:
+        for preset in presets:
+            screen.print(_short(preset))
+    else:
+        options = [name for names in GROUPS.values() for name in names]
+        _print_table(presets, options, screen)
+    for preset in presets:
+        for variable in preset.variables:
+            screen.note(f"{preset.name} reads the environment variable {variable}")
+    return ANSWERED
+
+
+async def diff(
+    choices: Choices, screen: Screen, first_name: PresetArgument, second_name: PresetArgument
+) -> int:
+    """Show the loop options in which two presets differ."""
+    try:
+        first, second = named_preset(first_name), named_preset(second_name)
+    except LooplineError as error:
+        raise UsageError(str(error)) from error
+    differences = presets_diff(first, second)
+    if choices.as_json:
+        values: JsonObject = {name: list[Json](pair) for name, pair in differences.items()}
+        screen.write_json({"presets": [first.name, second.name], "policies": values})
+    elif differences:
+        _print_table([first, second], differences, screen)
+    else:
+        screen.note(f"{first.name} and {second.name} are alike")
+    return ANSWERED
+
+
+def _short(preset: Preset) -> Text:
+    """Return the preset in a few lines: only the options that differ from the preset `bare`."""
+    bare = PRESETS["bare"].options
+    text = Text.assemble((preset.name, "bold"), (f" — {preset.about}", QUIET))
+    for name, value in preset.options.differences(bare).items():
+        text.append(f"\n  {name} ").append(format_limit(value), style=DIFFERENT)
+    return text
+
+
+def _print_table(presets: Sequence[Preset], names: Container[str], screen: Screen) -> None:
+    """Print the named options, group by group, with a column for each preset."""
+    columns = ["option", *(preset.name for preset in presets)]
+    lines = ["\t".join(columns)]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("", *columns):
+        table.add_column(column, no_wrap=True)
+    for group, members in GROUPS.items():
+        title = group
+        for name in members:
+            if name not in names:
+                continue
+            values = [preset.options.values[name] for preset in presets]
+            lines.append("\t".join([name, *map(format_limit, values)]))
+            cells = [
+                Text(format_limit(value), style="" if value == values[0] else DIFFERENT)
+                for value in values
+            ]
+            table.add_row(Text(title, style=QUIET), Text(name), *cells)
+            title = ""
+    screen.print_layout(table, "\n".join(lines))
+
+
+def _document(preset: Preset) -> JsonObject:
+    return {
+        "name": preset.name,
+        "about": preset.about,
+        "policies": dict[str, Json](preset.options.values),
+        "variables": list[Json](preset.variables),
+    }
+
+
+PLACES = (".agents/skills", "skills")
+"""Where skills are looked for if no folder is given."""
+
+
+async def check_skills(
+    choices: Choices,
+    screen: Screen,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER…", help="Skills, or folders of skills."),
+    ] = None,
+) -> int:
+    """Check skills by the rules of the format."""
+    roots = await asyncio.to_thread(_roots, folders or [])
+    skills = {
+        folder: check_skill(folder) for root in roots for folder in skill_folders(root) or [root]
+    }
+    problems = [problem for skill_problems in skills.values() for problem in skill_problems]
+    if choices.as_json:
+        documents: list[Json] = [
+            {"path": str(problem.path), "line": problem.line, "problem": problem.text}
+            for problem in problems
+        ]
+        screen.write_json({"skills": list[Json](map(str, skills)), "problems": documents})
+    else:
+        for problem in problems:
+            screen.print(Text(escape(str(problem)), WARNING))
+        screen.note(f"{quantity(len(problems), 'problem')} in {quantity(len(skills), 'skill')}")
+    return FAILED if problems else ANSWERED
+
+
+def _roots(folders: Sequence[Path]) -> Sequence[Path]:
+    """Return the folders to check: those given, else those where skills usually are.
+
+    Raises:
+        UsageError: there is none, or one of them is no folder.
+    """
+    roots = folders or [Path(place) for place in PLACES if Path(place).is_dir()]
+    if not roots:
+        raise UsageError(f"no skills here: name a folder, or make one of {', '.join(PLACES)}")
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"{root} is no folder")
+    return roots

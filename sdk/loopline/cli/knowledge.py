@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle, progress_bar
-from loopline.cli.options import BundleArgument, Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.options import ANSWERED, FAILED, BundleArgument, Choices, UsageError
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Concatenate, Literal
+from typing import Annotated, Concatenate, Literal, NoReturn
 
 import typer
 
@@ -27,9 +35,143 @@ from loopline.cli.parameters import (
     UserOption,
     VerboseOption,
 )
-from loopline.cli.process import execute
-from loopline.cli.terminal import Screen
+from loopline.cli.terminal import Screen, leave_pipe
+from loopline.errors import LooplineError
 from loopline.timeline import DEFAULT_USER, Reaction
+
+ANSWERED, FAILED, MISUSED = 0, 1, 2
+BY_SIGNAL = 128
+"""The exit code of a process that a signal ended is this, plus the signal's number."""
+
+_logger = logging.getLogger("loopline")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""The fields of every log record; all others were added by the caller, such as the turn."""
+
+
+class UsageError(LooplineError):
+    """The command was called in a way that cannot work."""
+
+
+def execute(
+    work: Callable[[Screen], Coroutine[None, None, int]],
+    *,
+    verbose: bool = False,
+    as_json: bool = False,
+    paged: bool = False,
+) -> None:
+    """Run the work of a command, and exit with the code that it returns.
+
+    `verbose` writes the log to stderr, `paged` shows long layouts in the user's pager.
+
+    Raises:
+        typer.Exit: always.
+    """
+    _configure_log(verbose, as_json)
+    screen = Screen(paged=paged)
+    try:
+        code = asyncio.run(work(screen))
+    except LooplineError as error:
+        _report(error, str(error), screen, as_json=as_json)
+        _logger.debug("%s", type(error).__name__, exc_info=error)
+        code = MISUSED if isinstance(error, UsageError) else FAILED
+    except BrokenPipeError:  # the reader has read enough, as `| head` does: nothing went wrong
+        leave_pipe(sys.stdout)
+        code = ANSWERED
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        problem = f"{error.filename}: {error.strerror}" if named else str(error)
+        _report(error, problem, screen, as_json=as_json)
+        code = FAILED
+    except KeyboardInterrupt:
+        screen.stop_animation()
+        exit_now(BY_SIGNAL + signal.SIGINT)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)"
+        _report(error, problem, screen, as_json=as_json)
+        _logger.exception("unexpected")
+        code = FAILED
+    raise typer.Exit(code)
+
+
+def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:
+    """Print what went wrong on stderr, and with `--json` as an object on stdout too."""
+    screen.error(problem)
+    if as_json:
+        screen.write_json({"error": problem, "error_type": type(error).__name__})
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """A request to stop the work; `stop` is called when somebody makes it."""
+
+    stop: asyncio.Future[None] | None = None
+
+
+@contextmanager
+def stop_on_signal(
+    screen: Screen, stop: Callable[[], Awaitable[None]] | None = None
+) -> Generator[StopRequest]:
+    """While inside, call `stop` on a first Ctrl-C or SIGTERM, and end the process on a second one.
+
+    Without a `stop` the first one ends the process.
+    """
+    loop, request = asyncio.get_running_loop(), StopRequest()
+
+    def receive(number: int) -> None:
+        if stop is None or request.stop is not None:
+            screen.stop_animation()
+            exit_now(BY_SIGNAL + number)
+        request.stop = asyncio.ensure_future(stop())
+
+    with suppress(NotImplementedError):  # where there are no signals, Ctrl-C ends the process
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, receive, int(number))
+    try:
+        yield request
+    finally:
+        with suppress(NotImplementedError):
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process without waiting for what still runs in its threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _configure_log(verbose: bool, as_json: bool) -> None:
+    """Write the package's log to stderr, as lines of text or of JSON, or keep it silent."""
+    handler: logging.Handler = logging.NullHandler()
+    if verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        human = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+        handler.setFormatter(JsonLines() if as_json else human)
+        _logger.setLevel(logging.DEBUG)
+    _logger.handlers[:] = [handler]
+    _logger.propagate = False
+
+
+class JsonLines(logging.Formatter):
+    """Log records as JSON: `time`, `level`, `logger`, `message`, the added fields, and a traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line of JSON; added fields that are empty are left out."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD_FIELDS and value not in ("", None):
+                line[name] = value
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 ReactionName = Literal["ok", "not_ok", "neutral", "none"]

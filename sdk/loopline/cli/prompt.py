@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from loopline.cli.access import open_store, stored_blocks
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.reader import open_store, stored_blocks
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError

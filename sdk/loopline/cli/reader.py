@@ -2,19 +2,150 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from base64 import b64encode
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 from rich.rule import Rule
 from rich.text import Text
 
-from loopline.cli.access import chosen_conversation, open_store
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, FAILED
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
+from loopline.errors import LooplineError, StoreError
+from loopline.harness import ConversationNames, ReadOnlyStore
 from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Block, ConversationKey, TimelineLog
+
+Handle = TypeVar("Handle", bound=ConversationReader)
+
+
+def open_store(choices: Choices) -> ReadOnlyStore:
+    """Open the store for reading.
+
+    Raises:
+        UsageError: its URL cannot be.
+    """
+    try:
+        return ReadOnlyStore(choices.store)
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+
+
+def conversation_key(name: str, choices: Choices) -> ConversationKey:
+    """Return the key of a conversation of the chosen user, project and tenant."""
+    return ConversationKey(
+        name=name,
+        user=choices.user_name,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+    )
+
+
+def conversation_in(store: ConversationNames[Handle], name: str, choices: Choices) -> Handle:
+    """Return a conversation of the chosen user, project and tenant."""
+    key = conversation_key(name, choices)
+    return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
+
+
+def key_document(key: ConversationKey) -> JsonObject:
+    """Return the fields by which a JSON document names a conversation."""
+    return {
+        "conversation": key.name,
+        "user": key.user,
+        "project": key.project,
+        "tenant": key.tenant,
+    }
+
+
+async def chosen_conversation(
+    store: ConversationNames[Handle], choices: Choices, screen: Screen
+) -> Handle:
+    """Return the conversation that was named, else the user's latest in the store.
+
+    Raises:
+        LooplineError: the user has none.
+    """
+    return conversation_in(store, await chosen_name(store.log, choices, screen), choices)
+
+
+async def stored_blocks(
+    store: ConversationNames[Handle], choices: Choices, screen: Screen
+) -> tuple[Handle, Sequence[Block]]:
+    """Return the conversation that was named, else the user's latest in the store, with its blocks.
+
+    Raises:
+        LooplineError: there is no such conversation.
+    """
+    conversation = await chosen_conversation(store, choices, screen)
+    blocks = await conversation.blocks()
+    if not blocks:
+        raise no_such_conversation(conversation.conversation.name, choices)
+    return conversation, blocks
+
+
+async def chosen_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:
+    """Return the conversation that was named, else the user's latest in the project, which is printed.
+
+    Raises:
+        LooplineError: the user has none.
+    """
+    if choices.conversation is not None:
+        return choices.conversation
+    for summary in await log.conversations(
+        user=choices.user_name,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+        limit=1,
+    ):
+        name = summary.conversation.name
+        screen.note(f"conversation {escape(name)} (the latest)")
+        return name
+    raise LooplineError(
+        f"there is no conversation of the user {choices.user_name!r} yet: begin one with loopline run"
+    )
+
+
+def no_such_conversation(name: str, choices: Choices) -> LooplineError:
+    """Return the error for a conversation that does not exist."""
+    return LooplineError(
+        f"no conversation {name!r} of the user {choices.user_name!r}: "
+        "loopline timeline --list lists those that exist"
+    )
+
+
+def unused_name(bundle: str, names: Iterable[str]) -> str:
+    """Return the first of `<bundle>-1`, `<bundle>-2`, … that comes after all of the names."""
+    numbers = (name.removeprefix(f"{bundle}-") for name in names if name.startswith(f"{bundle}-"))
+    return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
+
+
+async def new_name(log: TimelineLog, bundle: str, user: str) -> str:
+    """Return the name of a new conversation with a bundle."""
+    return unused_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
+
+
+async def read_object(file: Path) -> JsonObject:
+    """Return the JSON object that a file holds; `-` is stdin.
+
+    Raises:
+        UsageError: it holds none.
+    """
+    try:
+        text = await asyncio.to_thread(
+            sys.stdin.read if str(file) == "-" else lambda: file.read_text(encoding="utf-8")
+        )
+        document: Json = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: it is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
+    return document
 
 
 async def read(

@@ -2,38 +2,123 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from msgspec import structs
 from rich.cells import cell_len
 from rich.text import Text
 
-from loopline.cli.access import chosen_name, key_document, new_name
-from loopline.cli.bundle_access import open_bundle
-from loopline.cli.chat_handles import ChatConversation, answer_question
+from loopline.cli.bundle_access import (
+    FinishedRun,
+    Invocation,
+    next_commands,
+    open_bundle,
+    store_options,
+)
 from loopline.cli.knowledge import index_line
-from loopline.cli.next_commands import FinishedRun, Invocation, next_commands, store_options
-from loopline.cli.options import BundleArgument, Choices, Protocol
-from loopline.cli.process import ANSWERED, FAILED, UsageError, exit_now, stop_on_signal
-from loopline.cli.question_form import QuestionForm
+from loopline.cli.options import (
+    ANSWERED,
+    FAILED,
+    REACTIONS,
+    BundleArgument,
+    Choices,
+    Protocol,
+    UsageError,
+    exit_now,
+    stop_on_signal,
+)
+from loopline.cli.reader import chosen_name, key_document, new_name, unused_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
-from loopline.cli.turn_display import TurnDisplay
+from loopline.cli.turn_display import QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
+from loopline.files import AttachmentCaps, read_attachments
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, result
-from loopline.timeline import Block, PendingCall, Source, Timeline, Turn, TurnResult, citations
+from loopline.timeline import (
+    Block,
+    PendingCall,
+    Source,
+    Timeline,
+    Turn,
+    TurnResult,
+    citations,
+    turn_id,
+)
+
+if TYPE_CHECKING:
+    from loopline.client import RemoteConversation, RemoteServer
+
+
+KEY_VARIABLE = "LOOPLINE_KEY"
+ChatConversation: TypeAlias = "Conversation[Any] | RemoteConversation"
+
+
+async def answer_question(conversation: ChatConversation, call_id: str, value: Json) -> bool:
+    """Answer a question of a call that stays open for it; None declines. Return whether the call still asked."""
+    if isinstance(conversation, Conversation):
+        return conversation.answer(call_id, value)
+    return await conversation.answer(call_id, value)
+
+
+@asynccontextmanager
+async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteServer]:
+    """Open a server with the key of the file, else of the environment, else without one.
+
+    Raises:
+        UsageError: the file cannot be read, or the URL is no address of a server.
+        LooplineError: the server cannot be reached, or refuses the key.
+    """
+    from loopline.client import connect
+
+    key = await asyncio.to_thread(_stored_key, key_file)
+    try:
+        server = connect(url, key)
+    except LooplineError as error:
+        raise UsageError(str(error)) from error
+    async with server:
+        yield server
+
+
+def _stored_key(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get(KEY_VARIABLE, "").strip()
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{file}: it cannot be read: {error}") from error
+
+
+async def remote_conversation(
+    server: RemoteServer, name: str | None, bundle: str
+) -> RemoteConversation:
+    """Return the conversation of that name; without one a new one, which is named after the bundle.
+
+    Raises:
+        UsageError: the bundle is not served there.
+    """
+    if bundle and bundle not in server.bundles:
+        raise UsageError(f"no bundle {bundle!r} is served there: {', '.join(server.bundles)}")
+    if name is None:
+        names = [row.conversation_id for row in await server.conversations(limit=500)]
+        name = unused_name(bundle or server.bundles[0], names)
+    return server.conversation(name, bundle=bundle)
+
 
 STDIN = "-"
 PICTURE = "--svg"
@@ -473,3 +558,87 @@ def _recovery_document(recovery: Recovery) -> JsonObject:
             for call in (outcome.pending if outcome else ())
         ),
     }
+
+
+_COMMAND = re.compile(r"/[a-z]+")
+
+
+class Command(StrEnum):
+    """The first word of a line that is a command and not a message."""
+
+    STEER = "/steer"
+    STOP = "/stop"
+    ATTACH = "/attach"
+    FEEDBACK = "/feedback"
+    FORK = "/fork"
+    HELP = "/help"
+    QUIT = "/quit"
+
+
+GREETING = f"what you type while a turn runs is added to it · {Command.HELP} lists the commands"
+HELP = f"""\
+{Command.STEER} TEXT               changes the direction of the running turn
+{Command.STOP}, Ctrl-C             stops it
+{Command.ATTACH} FILE              sends a file with your next message
+{Command.FEEDBACK} REACTION [WHY]  rates the last turn: ok, not_ok, neutral, or none
+{Command.FORK} [NAME]              continues in a copy of the conversation
+{Command.QUIT}, Ctrl-D             leaves
+Esc, then Enter           begins another line of the message"""
+LATE_INPUT = "your message came too late for this turn: it waits for the next one"
+
+
+def parse(line: str) -> tuple[Command | str, str]:
+    """Return the command that a line begins with, or "", and the rest of the line."""
+    first, _, text = line.partition(" ")
+    first = first.rstrip()
+    if not _COMMAND.fullmatch(first):
+        return "", line
+    return (Command(first) if first in list(Command) else first), text.strip()
+
+
+def refusal(command: str) -> str:
+    """Return the error for a command that does not exist."""
+    return (
+        f"there is no command {command}: {', '.join(Command)}; "
+        "begin the line with a space to send it as a message"
+    )
+
+
+async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
+    """Return another conversation that begins with all blocks of this one.
+
+    Raises:
+        LooplineError: this one is empty, or the name is taken or invalid.
+    """
+    blocks = await conversation.blocks()
+    if not blocks:
+        raise LooplineError("there is nothing to copy: send a message first")
+    return await conversation.fork(seq=blocks[-1].seq, name=name)
+
+
+async def rate(conversation: ChatConversation, typed: str) -> str:
+    """Record the reaction that was typed to the last turn that has ended, and return what was recorded.
+
+    Raises:
+        LooplineError: no turn has ended, or what was typed begins with no reaction.
+    """
+    reaction, _, text = typed.partition(" ")
+    if reaction not in REACTIONS:
+        raise LooplineError(f"{Command.FEEDBACK} needs a reaction: {', '.join(REACTIONS)}")
+    exits = await conversation.blocks(types="react.exit")
+    if not exits:
+        raise LooplineError("no turn has ended yet")
+    turn = turn_id(exits[-1].turn)
+    await conversation.feedback(turn, REACTIONS[reaction], text=text.strip())
+    return f"{turn}: {reaction}"
+
+
+def checked_file(name: str) -> Path:
+    """Return the path of a file that can be attached.
+
+    Raises:
+        AttachmentError: the file cannot be attached.
+    """
+    file = Path(name).expanduser()
+    read_attachments(file, AttachmentCaps())
+    return file

@@ -3,27 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
-from collections.abc import Sequence
+import sys
+import webbrowser
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 import typer
 
-from loopline.cli.bundle_access import chosen_properties
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, UsageError
-from loopline.cli.source_reload import begin_anew, bundle_location, watch
+from loopline.bundle import load
+from loopline.cli.bundle_access import chosen_properties, open_bundle
+from loopline.cli.options import ANSWERED, BundleArgument, Choices, UsageError
 from loopline.cli.terminal import Screen, escape
-from loopline.errors import LooplineError
+from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
+from loopline.harness import ServedBundle, http_address, model_or_call, serve_mcp
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from loopline.server import Authenticator, ServerSettings
+
+
+_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".md", ".json", ".toml"})
+_SKIPPED = frozenset({"__pycache__", "node_modules"})
+
+
+def is_source(path: Path, folders: Sequence[Path]) -> bool:
+    """Return whether a bundle in one of these folders is made of the file; what begins with a dot is no part of it."""
+    inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
+    return path.suffix in _SUFFIXES and any(
+        not any(part in _SKIPPED or part.startswith(".") for part in place.parts)
+        for place in inside
+    )
+
+
+class _Watchfiles(Protocol):
+    def awatch(
+        self, *paths: Path, watch_filter: Callable[[int, str], bool]
+    ) -> AsyncGenerator[set[tuple[int, str]], None]: ...
+
+
+def bundle_location(source: str) -> Path:
+    """Return the folder of a bundle, or its one file.
+
+    Raises:
+        BundleError: there is no such bundle, its code fails, or it is in no file.
+    """
+    loaded = load(source)
+    location = loaded.file or loaded.folder
+    if location is None:
+        raise BundleError(f"{source}: it is in no file, and --reload has nothing to watch")
+    return location
+
+
+async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
+    """Call `on_change` with the first file of these bundles that changes, comes or goes."""
+    library = cast("_Watchfiles", await asyncio.to_thread(import_module, "watchfiles"))
+    async for changes in library.awatch(
+        *locations, watch_filter=lambda _, path: is_source(Path(path), locations)
+    ):
+        on_change(min(Path(path) for _, path in changes))
+        return
+
+
+def begin_anew() -> None:
+    """Replace this process by one with the same arguments."""
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
 
 RELOAD_SECONDS = 1.0
 """How long a server that begins anew waits for its turns: they are resumed."""
@@ -250,3 +302,54 @@ def check_extra() -> None:
     """
     if any(find_spec(name) is None for name in NEEDED):
         raise LooplineError("a server needs the extra: pip install 'loopline[server]'")
+
+
+LOOPBACK = "127.0.0.1"
+
+
+async def mcp(
+    choices: Choices,
+    screen: Screen,
+    bundle: BundleArgument,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="Serve over HTTP at /mcp of this port, not stdio."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on, with --port.")] = LOOPBACK,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name that clients reach it by, such as that of a proxy."),
+    ] = None,
+    login: Annotated[
+        str | None,
+        typer.Option(metavar="SERVER", help="Sign in to an MCP server of the bundle instead."),
+    ] = None,
+) -> int:
+    """Serve a bundle to MCP clients: its tools, questions, skills."""
+    address = None
+    if port is not None:
+        try:
+            address = http_address(host, port, allow_host or (), os.environ)
+        except LooplineError as error:
+            raise UsageError(str(error)) from error
+    async with open_bundle(bundle, choices, screen, model=model_or_call(choices.model)) as harness:
+        if login is not None:
+            await harness.sign_in(login, lambda address: _show(screen, address))
+            screen.note(f"signed in to {escape(login)}")
+            return ANSWERED
+        name = harness.model.name  # a wrong model string is an error now, not at the first question
+        served = ServedBundle(harness, choices.user_name)
+        if address is not None:
+            key = "with its key" if address.key_sha256 else "without a key"
+            screen.note(
+                f"{escape(served.name)} with {escape(name)} at http://{host}:{port}/mcp, {key}"
+            )
+        await serve_mcp(served, address)
+    return ANSWERED
+
+
+def _show(screen: Screen, address: str) -> None:
+    """Open the address in a browser, and show it in case there is none."""
+    screen.note(f"Open this address to sign in:\n{escape(address)}")
+    with contextlib.suppress(webbrowser.Error):
+        webbrowser.open(address)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,30 +13,63 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from loopline.cli.access import (
+from loopline.cli.options import ANSWERED, FAILED, REACTIONS, Choices, ReactionName, UsageError
+from loopline.cli.reader import (
     chosen_conversation,
     conversation_in,
     conversation_key,
     key_document,
+    no_such_conversation,
     open_store,
     read_object,
     stored_blocks,
 )
-from loopline.cli.existing_store import existing_store
-from loopline.cli.options import REACTIONS, Choices, ReactionName
-from loopline.cli.process import ANSWERED, FAILED, UsageError
-from loopline.cli.terminal import Keyboard, Screen, escape, quantity, restored_terminal
+from loopline.cli.terminal import (
+    QUIET,
+    REF,
+    WARNING,
+    Keyboard,
+    Screen,
+    escape,
+    quantity,
+    restored_terminal,
+)
+from loopline.cli.turn_display import QuestionForm
 from loopline.errors import LooplineError
-from loopline.harness import Store
-from loopline.models import Json, JsonObject
+from loopline.harness import StaleAnswer, Store, find_stale_answers
+from loopline.memory import Owner, UserFact, UserFacts
+from loopline.models import Json, JsonObject, one_line
 from loopline.reader import (
     audit_document,
     heads_text,
     import_actions,
     read_heads,
 )
-from loopline.timeline import DEFAULT_TENANT, ConversationKey, Timeline, Turn, turn_id
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    ConversationKey,
+    Timeline,
+    ToolQuestion,
+    Turn,
+    iso_time,
+    turn_id,
+)
 from loopline.timeline.chain import Audit, Head
+
+
+@asynccontextmanager
+async def existing_store(choices: Choices) -> AsyncGenerator[Store]:
+    """Open a store to change what is in it, and create none.
+
+    Raises:
+        StoreError: there is none.
+    """
+    async with Store.open(choices.store, read_only=True):
+        pass  # opened to write, one that is missing would be created
+    async with Store.open(choices.store) as store:
+        yield store
+
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]
@@ -363,3 +396,200 @@ async def stop(
 def _stopped_document(turn: Turn) -> JsonObject:
     exit_reason = turn.exit.reason if turn.exit else None
     return {"turn_id": turn_id(turn.number), "exit_reason": exit_reason}
+
+
+async def answer(
+    choices: Choices,
+    screen: Screen,
+    call: Annotated[
+        str | None,
+        typer.Argument(metavar="CALL", help="The call that asks; without it, list them."),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VALUE…", help="yes, or FIELD=VALUE for the fields of its form."),
+    ] = None,
+    decline: Annotated[bool, typer.Option("--decline", help="Give no answer.")] = False,
+) -> int:
+    """Answer what a running call asks, in any process."""
+    async with existing_store(choices) as store:
+        conversation = await chosen_conversation(store, choices, screen)
+        if await store.log.find(conversation.conversation) is None:
+            raise no_such_conversation(conversation.conversation.name, choices)
+        questions = {
+            question.call_id: question for question in await conversation.interrupts.questions()
+        }
+        if call is None:
+            _list(list(questions.values()), screen, as_json=choices.as_json)
+            return ANSWERED
+        if call not in questions:
+            asking = ", ".join(questions) or "none does"
+            raise LooplineError(
+                f"no running call {escape(call)!r} asks anything: {asking}; "
+                "a turn that is paused goes on with loopline run BUNDLE --answer"
+            )
+        value = None if decline else _value(questions[call], values or ())
+        is_first = await conversation.interrupts.answer(call, value)
+    if choices.as_json:
+        screen.write_json({"call_id": call, "answered": is_first})
+    else:
+        screen.note(f"{escape(call)} {'has its answer' if is_first else 'was answered before'}")
+    return ANSWERED if is_first else FAILED
+
+
+def _form(question: ToolQuestion) -> QuestionForm:
+    return QuestionForm(question.call_id, question.question, question.form)
+
+
+def _list(questions: Sequence[ToolQuestion], screen: Screen, *, as_json: bool) -> None:
+    """Print each question and its fields."""
+    if as_json:
+        documents: list[Json] = [
+            {"call_id": question.call_id, "question": question.question, "form": question.form}
+            for question in questions
+        ]
+        screen.write_json({"questions": documents})
+        return
+    for question in questions:
+        form = _form(question)
+        screen.print(form.question)
+        for field in form.fields or ["yes or no"]:
+            screen.print(Text(f"  {escape(field)}", style=QUIET))
+    if not questions:
+        screen.note("no running call asks anything")
+
+
+def _value(question: ToolQuestion, values: Sequence[str]) -> Json:
+    """Return the answer that the values give.
+
+    Raises:
+        UsageError: there are none, or they are no answer.
+    """
+    form = _form(question)
+    if not values:
+        raise UsageError(f"give the answer, {form.usage}, or --decline")
+    try:
+        form.take_values(values)
+    except LooplineError as error:
+        raise UsageError(str(error)) from error
+    return form.answer
+
+
+DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
+
+
+async def stale(
+    choices: Choices,
+    screen: Screen,
+    since: Annotated[
+        str, typer.Option(metavar="COMMIT", help="Only lines that still stood at this commit.")
+    ] = "",
+) -> int:
+    """List answers whose cited lines have changed, with the difference."""
+    stale_answers: list[StaleAnswer] = []
+    async with open_store(choices) as store:
+        async for answer in find_stale_answers(
+            store,
+            user=choices.user,
+            project=choices.project,
+            tenant=choices.tenant,
+            since=since,
+        ):
+            stale_answers.append(answer)
+            for line in () if choices.as_json else _lines(answer):
+                screen.print(line)
+    if choices.as_json:
+        screen.write_json([_document(answer) for answer in stale_answers])
+    screen.note(f"{quantity(len(stale_answers), 'stale answer')}")
+    return FAILED if stale_answers else ANSWERED
+
+
+def _lines(answer: StaleAnswer) -> Iterator[Text]:
+    where = f"cv:{answer.conversation.name}/{answer.answer.ref}"
+    yield Text.assemble((escape(where), REF), f"  {escape(one_line(answer.question))}")
+    for source in answer.sources:
+        if source.problem:
+            yield Text(f"  {escape(source.problem)}", WARNING)
+        for line in source.diff:
+            style = DIFF_STYLES.get(line[:1], "")
+            header = line.startswith(("--- ", "+++ "))
+            yield Text(f"  {escape(line)}", QUIET if header else style)
+
+
+def _document(answer: StaleAnswer) -> Json:
+    return {
+        **key_document(answer.conversation),
+        "ref": answer.answer.ref,
+        "question": answer.question,
+        "sources": [
+            {"ref": source.ref, "diff": list[Json](source.diff), "problem": source.problem}
+            for source in answer.sources
+        ],
+    }
+
+
+FactId = Annotated[str, typer.Argument(metavar="ID", help="The fact, as memory list names it.")]
+
+
+async def list_facts(choices: Choices, screen: Screen) -> int:
+    """List what is remembered about a user."""
+    async with open_store(choices) as store:
+        facts = await UserFacts(store.log).facts(_owner(choices))
+    if choices.as_json:
+        screen.write_json([_fact_document(fact) for fact in facts])
+    for fact in () if choices.as_json else facts:
+        where = "" if fact.scope == "user" else f"only in {fact.conversation}"
+        by = "by the user" if fact.by_user else ""
+        details = [iso_time(fact.ts)[:10], where, by, fact.ref]
+        quiet = ", ".join(detail for detail in details if detail)
+        screen.print(
+            Text.assemble(
+                (fact.fact_id, REF), f"  {escape(fact.text)}", (f"  {escape(quiet)}", QUIET)
+            )
+        )
+    screen.note(f"{quantity(len(facts), 'fact')} about {escape(choices.user_name)}")
+    return ANSWERED
+
+
+async def edit_fact(
+    choices: Choices,
+    screen: Screen,
+    fact_id: FactId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is remembered from now on.")],
+) -> int:
+    """Replace the text of a fact."""
+    async with existing_store(choices) as store:
+        fact = await UserFacts(store.log).edit(_owner(choices), fact_id, text)
+    screen.note(f"{escape(fact.fact_id)}: {escape(fact.text)}")
+    return ANSWERED
+
+
+async def remove_fact(choices: Choices, screen: Screen, fact_id: FactId) -> int:
+    """Remove a fact, so that no turn recalls it."""
+    async with existing_store(choices) as store:
+        await UserFacts(store.log).remove(_owner(choices), fact_id)
+    screen.note(
+        f"{escape(fact_id)} is removed; the log of its conversation keeps it until forgotten"
+    )
+    return ANSWERED
+
+
+def _owner(choices: Choices) -> Owner:
+    return Owner(
+        user=choices.user_name,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+    )
+
+
+def _fact_document(fact: UserFact) -> Json:
+    return {
+        "id": fact.fact_id,
+        "text": fact.text,
+        "scope": fact.scope,
+        "refs": list[Json](fact.refs),
+        "by_user": fact.by_user,
+        "conversation": fact.conversation,
+        "ref": fact.ref,
+        "ts": iso_time(fact.ts),
+    }

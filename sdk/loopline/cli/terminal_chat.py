@@ -19,23 +19,26 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.text import Text
 
-from loopline.cli.chat_commands import (
+from loopline.cli.options import BY_SIGNAL
+from loopline.cli.run import (
     GREETING,
     HELP,
     LATE_INPUT,
+    ChatConversation,
     Command,
+    FinishedTurn,
+    answer_question,
     checked_file,
     fork,
     parse,
+    pending_line,
     rate,
     refusal,
+    show_result,
+    show_sources,
 )
-from loopline.cli.chat_handles import ChatConversation, answer_question
-from loopline.cli.process import BY_SIGNAL
-from loopline.cli.question_form import DECLINE, QuestionForm
-from loopline.cli.run import FinishedTurn, pending_line, show_result, show_sources
 from loopline.cli.terminal import QUIET, Screen, escape
-from loopline.cli.turn_display import Transcript
+from loopline.cli.turn_display import DECLINE, QuestionForm, Transcript
 from loopline.conversations import Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Delta, Event

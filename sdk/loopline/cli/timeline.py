@@ -11,10 +11,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from loopline.cli.access import chosen_conversation, key_document, no_such_conversation, open_store
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, UsageError
-from loopline.cli.reader import write_document
+from loopline.cli.options import ANSWERED, Choices, UsageError
+from loopline.cli.reader import (
+    chosen_conversation,
+    key_document,
+    no_such_conversation,
+    open_store,
+    write_document,
+)
 from loopline.cli.terminal import (
     QUIET,
     Columns,

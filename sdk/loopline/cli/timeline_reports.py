@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from loopline.cli.access import conversation_in, open_store, stored_blocks
-from loopline.cli.options import Choices
-from loopline.cli.process import ANSWERED, UsageError
+from loopline.cli.options import ANSWERED, Choices, UsageError
+from loopline.cli.reader import conversation_in, open_store, stored_blocks
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
 from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps

@@ -2,26 +2,262 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
 
-from loopline.cli.file_lines import FileLines
-from loopline.cli.steps import Step, Steps
-from loopline.cli.terminal import QUIET, Cell, Columns, Screen, escape, format_duration
+from loopline.cli.files import FileLines
+from loopline.cli.terminal import QUIET, Cell, Columns, Screen, escape, format_duration, quantity
 from loopline.conversations import QUEUE_CHANNEL
+from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.models import dumps
+from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import (
     MARKS,
     Block,
     CustomEvent,
+    Decision,
     Exit,
+    Plan,
+    PlanSnapshot,
+    RoundStart,
     StepStatus,
+    ToolCalled,
+    ToolResult,
 )
+
+PLAN_TOOL = "react.plan"
+ARGUMENTS_LENGTH = 60
+PROGRESS_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One line of what the turn does.
+
+    `tool` names the tools with how often each was called, `counts` says how many results there were, `ms` is the duration,
+    None while it is unknown. `problem` is the error of a call that is a step of its own.
+    """
+
+    status: StepStatus
+    text: str
+    tool: str = ""
+    counts: str = ""
+    ms: float | None = None
+    problem: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the step has ended."""
+        return self.status in ("done", "failed")
+
+
+@dataclass(slots=True)
+class _Call:
+    tool: str
+    round: int
+    result: ToolResult | None = None
+
+
+@dataclass(slots=True)
+class _Row:
+    """A step so far; `plan_id` is empty for a call that is a step of its own."""
+
+    text: str
+    plan_id: str = ""
+    number: int = 0
+    status: StepStatus = "pending"
+    calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
+    model: str = ""
+    model_ms: float | None = None
+
+
+class Steps:
+    """The steps of a turn so far; those of a turn that is continued begin with its first."""
+
+    def __init__(self) -> None:
+        self._rows: list[_Row] = []
+        self._plan: PlanSnapshot | None = None
+        self._calls: dict[str, _Row] = {}
+        self._round_started: datetime | None = None
+        self._model = ""
+        self._is_running = False
+        self._preview = ""
+        self.progress: str = ""
+
+    def take(self, event: Event) -> None:
+        """Fold an event in."""
+        match event:
+            case Delta():
+                self._take_delta(event)
+            case Block(body=RoundStart(), ts=ts):
+                self._round_started, self._is_running, self._preview = ts, True, ""
+            case Block(body=Decision(model=model)):
+                self._model = model
+            case Block(body=Plan(snapshot=snapshot), ts=ts):
+                self._take_plan(snapshot, ts)
+            case Block(body=ToolCalled() as call, round=number):
+                self._begin_call(call, number)
+            case Block(body=ToolResult() as result):
+                self._end_call(result)
+            case Block(body=Exit()):
+                self._is_running, self._preview = False, ""
+            case Block():
+                pass
+
+    @property
+    def preview(self) -> str:
+        """The answer so far."""
+        return self._preview
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, in order."""
+        current = self._current()
+        return tuple(_step(row, self._is_running and row is current) for row in self._rows)
+
+    def _take_delta(self, delta: Delta) -> None:
+        match delta:
+            case Delta(type="delta", channel="answer", text=text):
+                self._preview += text
+            case Delta(type="reset", channel="answer"):
+                self._preview = ""
+            case Delta(type="progress", channel=channel, text=text) if channel != QUEUE_CHANNEL:
+                self.progress = _shorten(text, PROGRESS_LENGTH)
+            case Delta():
+                pass
+
+    def _take_plan(self, snapshot: PlanSnapshot, ts: datetime) -> None:
+        """Take over the statuses of a plan; drop the pending steps of a plan that was abandoned."""
+        if snapshot.current or self._plan is None or self._plan.plan_id == snapshot.plan_id:
+            self._plan = snapshot
+        own = {row.number: row for row in self._rows if row.plan_id == snapshot.plan_id}
+        for number, text in enumerate(snapshot.steps, start=1):
+            if number not in own:
+                own[number] = _Row(text, snapshot.plan_id, number)
+                self._rows.append(own[number])
+            own[number].status = snapshot.at(number)
+        self._credit([row for row in own.values() if row.status == "done"], ts)
+        if snapshot.status in ("closed", "superseded"):
+            self._rows = [row for row in self._rows if not _is_abandoned(row, snapshot)]
+
+    def _begin_call(self, call: ToolCalled, number: int) -> None:
+        self.progress = ""
+        if call.tool == PLAN_TOOL:
+            return  # its plan is shown instead
+        row = self._current()
+        if row is None or not row.plan_id:
+            row = _Row(f"{call.tool}{_arguments_text(call.arguments)}")
+            self._rows.append(row)
+        row.calls[call.call_id] = _Call(call.tool, number)
+        self._calls[call.call_id] = row
+
+    def _end_call(self, result: ToolResult) -> None:
+        self.progress = ""
+        row = self._calls.get(result.call_id)
+        if row is not None:
+            row.calls[result.call_id].result = result
+        elif result.status == "error":
+            own = _Row(result.tool, calls={result.call_id: _Call(result.tool, 0, result)})
+            self._rows.append(own)
+
+    def _credit(self, done: list[_Row], ts: datetime) -> None:
+        """Credit the model with the last step that is done and needed no tool."""
+        idle = [row for row in done if not row.calls and not row.model]
+        if idle and self._round_started is not None:
+            idle[-1].model = self._model
+            idle[-1].model_ms = (ts - self._round_started).total_seconds() * 1000
+
+    def _current(self) -> _Row | None:
+        """Return the current step: a running call that is a step of its own, else a step of the plan."""
+        for row in self._rows:
+            if not row.plan_id and any(call.result is None for call in row.calls.values()):
+                return row
+        if self._plan is None or not self._plan.open:
+            return None
+        own = [row for row in self._rows if row.plan_id == self._plan.plan_id]
+        started = (row for row in own if row.status == "in_progress")
+        waiting = (row for row in own if row.status == "pending")
+        return next(started, None) or next(waiting, None)
+
+
+def _is_abandoned(row: _Row, snapshot: PlanSnapshot) -> bool:
+    return row.plan_id == snapshot.plan_id and row.status == "pending" and not row.calls
+
+
+def _step(row: _Row, is_current: bool) -> Step:
+    calls = list(row.calls.values())
+    results = [call.result for call in calls if call.result is not None]
+    status = row.status if row.plan_id else _status(calls, results)
+    if is_current and status == "pending":
+        status = "in_progress"
+    return Step(
+        status=status,
+        text=row.text,
+        tool=row.model or (_tools(calls) if row.plan_id else ""),
+        counts=_result_counts(results),
+        ms=_ms(calls) if calls else row.model_ms,
+        problem="" if row.plan_id else _problem(results),
+    )
+
+
+def _status(calls: list[_Call], results: list[ToolResult]) -> StepStatus:
+    if len(results) < len(calls):
+        return "in_progress"
+    return "done" if all(result.status == "ok" for result in results) else "failed"
+
+
+def _tools(calls: list[_Call]) -> str:
+    names = [call.tool for call in calls]
+    return ", ".join(
+        name if names.count(name) == 1 else f"{name} ×{names.count(name)}"
+        for name in dict.fromkeys(names)
+    )
+
+
+def _result_counts(results: list[ToolResult]) -> str:
+    counts: dict[str, int] = {}
+    for result in results:
+        if result.found is not None:
+            unit = "ref" if result.tool == "react.read" else "hit"
+            counts[unit] = counts.get(unit, 0) + result.found
+    parts = [quantity(count, unit) for unit, count in counts.items()]
+    failed = sum(result.status != "ok" for result in results)
+    return ", ".join([*parts, *([f"{failed} failed"] if failed else [])])
+
+
+def _ms(calls: list[_Call]) -> float | None:
+    """Return the duration: calls of a round run at once, so the longest of each round counts."""
+    rounds: dict[int, float] = {}
+    for call in calls:
+        if call.result is None or call.result.status in ("interrupted", "stopped"):
+            return None  # nobody measured it
+        rounds[call.round] = max(rounds.get(call.round, 0.0), call.result.elapsed_ms)
+    return sum(rounds.values())
+
+
+def _problem(results: list[ToolResult]) -> str:
+    failed = [result.text for result in results if result.status != "ok"]
+    return _shorten(failed[0], ARGUMENTS_LENGTH) if failed else ""
+
+
+def _arguments_text(arguments: JsonObject) -> str:
+    """Return the arguments as in a call, cut to fit a line."""
+    pairs = ", ".join(f"{name}={dumps(value)}" for name, value in arguments.items())
+    return f"({_shorten(pairs, ARGUMENTS_LENGTH)})"
+
+
+def _shorten(text: str, length: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
 
 PREVIEW_LINES = 6
 TEXT_COLUMN = 1
@@ -296,3 +532,171 @@ def _split(text: str, width: int) -> tuple[str, str]:
     if space > 0:
         return row[:space], text[space + 1 :]
     return row, text[len(row) :]
+
+
+DECLINE = "-"
+"""The line that declines a question."""
+_PAIR = re.compile(r"\w+=")
+YES_AND_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+class QuestionForm:
+    """The fields of a question, and the answers so far; a question without fields is answered with yes."""
+
+    def __init__(self, call_id: str, question: str, schema: Json) -> None:
+        self.call_id: str = call_id
+        self._text = question
+        self._fields = dict(_fields(schema))
+        self._required = _required(schema)
+        self._answers: dict[str, Json] = {}
+
+    @property
+    def question(self) -> Text:
+        """Return the line that asks."""
+        return Text.assemble(("? ", "yellow"), f"{self.call_id} ", (escape(self._text), "bold"))
+
+    @property
+    def fields(self) -> list[str]:
+        """Return each field with what may be typed for it; none if yes is the answer."""
+        return [f"{name}{_described(field)}" for name, field in self._fields.items()]
+
+    @property
+    def usage(self) -> str:
+        """Return what the texts of an answer look like."""
+        return " ".join(f"{name}=…" for name in self._fields) or "yes"
+
+    @property
+    def lines(self) -> list[Text]:
+        """Return the question, and what to type."""
+        return [self.question, self.prompt]
+
+    @property
+    def prompt(self) -> Text:
+        """Return what the next line answers."""
+        name = self._next
+        hint = f"  ({DECLINE} declines)"
+        if name is None:
+            return Text(f"  type yes when it is done{hint}")
+        return Text(escape(f"  {name}{_described(self._fields[name])}:{hint}"))
+
+    @property
+    def _next(self) -> str | None:
+        return next((name for name in self._fields if name not in self._answers), None)
+
+    def take(self, line: str) -> bool:
+        """Take a line as the answer to the next field; return whether the answer is complete.
+
+        Raises:
+            LooplineError: it is no value of the field.
+        """
+        name = self._next
+        if name is None:
+            if line.strip().casefold() not in YES_AND_NO:
+                raise LooplineError("type yes or no")
+            self._answers[""] = YES_AND_NO[line.strip().casefold()]
+            return True
+        self._answers[name] = _value(line.strip(), self._fields[name])
+        return self._next is None
+
+    def take_values(self, texts: Sequence[str]) -> None:
+        """Take `field=value` for each field that has no default, or the value alone if there is one field.
+
+        Raises:
+            LooplineError: a field is missing, or a text is no value of one.
+        """
+        if not self._fields or (len(self._fields) == 1 and not _PAIR.match(texts[0])):
+            self.take(" ".join(texts))
+            return
+        values: dict[str, str] = {}
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not equals or name not in self._fields:
+                raise LooplineError(f"{text!r} names no field: {', '.join(self._fields)}")
+            values[name] = value
+        missing = [name for name in self._fields if name not in values and self._needs(name)]
+        if missing:
+            raise LooplineError(f"a value is missing: {', '.join(missing)}")
+        for name, value in values.items():
+            self._answers[name] = _value(value, self._fields[name])
+
+    def _needs(self, name: str) -> bool:
+        return name in self._required and "default" not in self._fields[name]
+
+    @property
+    def answer(self) -> Json:
+        """Return the values of the fields; of a question without fields yes or no."""
+        return {**self._answers} if self._fields else self._answers[""]
+
+
+def _fields(schema: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    match schema:
+        case {"properties": dict(properties)}:
+            for name, described in properties.items():
+                yield name, described if isinstance(described, dict) else {}
+        case _:
+            return
+
+
+def _required(schema: Json) -> list[Json]:
+    match schema:
+        case {"required": list(names)}:
+            return names
+        case _:
+            return []
+
+
+def _described(field: Mapping[str, Json]) -> str:
+    """Return what may be typed for a field: its choices, or its type."""
+    match field:
+        case {"enum": list(values)}:
+            return f" ({' | '.join(map(_plain, values))})"
+        case {"type": "boolean"}:
+            return " (yes | no)"
+        case {"type": "string"}:
+            return ""
+        case {"type": str(name)}:
+            return f" ({name})"
+        case _:
+            return ""
+
+
+def _value(line: str, field: Mapping[str, Json]) -> Json:
+    """Return what a line means for a field; an empty line is its default.
+
+    Raises:
+        LooplineError: it is no such value.
+    """
+    match field:
+        case {"default": default} if not line:
+            return default
+        case {"enum": list(values)} if line not in map(_plain, values):
+            raise LooplineError(f"choose one of {', '.join(map(_plain, values))}")
+        case {"type": "boolean"} if line.casefold() in YES_AND_NO:
+            return YES_AND_NO[line.casefold()]
+        case {"type": "boolean"}:
+            raise LooplineError("type yes or no")
+        case {"type": "integer" | "number" | "array" | "object" as kind}:
+            return _parsed(line, kind)
+        case _:
+            return line
+
+
+def _parsed(line: str, kind: str) -> Json:
+    try:
+        value: Json = json.loads(line)
+    except ValueError:
+        raise LooplineError(f"{line!r} is no {kind}") from None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "integer": is_number and isinstance(value, int),
+        "number": is_number,
+        "array": isinstance(value, list),
+        "object": isinstance(value, dict),
+    }
+    if not fits[kind]:
+        raise LooplineError(f"{line!r} is no {kind}")
+    return value
+
+
+def _plain(value: Json) -> str:
+    return value if isinstance(value, str) else dumps(value)

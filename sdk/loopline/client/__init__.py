@@ -3,5 +3,5 @@
 from loopline.client.connection import ServerProblem as ServerProblem
 from loopline.client.connection import ServerUnreachable as ServerUnreachable
 from loopline.client.remote_conversation import RemoteConversation as RemoteConversation
-from loopline.client.remote_server import RemoteServer as RemoteServer
-from loopline.client.remote_server import connect as connect
+from loopline.client.remote_conversation import RemoteServer as RemoteServer
+from loopline.client.remote_conversation import connect as connect

@@ -3,18 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
-from loopline.client.server_sessions import ServerExchange, ServerSession
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.models import one_line
+from loopline.models import JsonObject, is_loopback, one_line
+
+IDLE_SECONDS = 60.0
+"""A server sends a comment into a quiet stream every fifteen seconds: after so many the connection is lost."""
+
+
+class ServerExchange(Protocol):
+    """The answer to a request, whose body is still to be read."""
+
+    @property
+    def status(self) -> int:
+        """The status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers; names are found in any case."""
+        ...
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            ConnectionError: the connection was lost.
+        """
+        ...
+
+    def lines(self) -> AsyncGenerator[str, None]:
+        """Yield the lines of the body, without their ends.
+
+        Raises:
+            ConnectionError: the connection was lost, or was silent for too long.
+        """
+        ...
+
+
+class ServerSession(Protocol):
+    """Requests to one server, with one key."""
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[ServerExchange]:
+        """Send a request, and yield its answer once its headers are there.
+
+        Raises:
+            ConnectionRefusedError: there is no connection; nothing was sent.
+            ConnectionError: the connection was lost, or was silent for too long.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+def server_session(url: str, key: str) -> ServerSession:
+    """Return a session with a server; nothing is sent yet.
+
+    Raises:
+        LooplineError: the URL is no address of a server, or a key could be read by others on its way.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise LooplineError(f"{url!r} is no address of a server: it begins with https://")
+    if key and parts.scheme != "https" and not is_loopback(parts.hostname):
+        raise LooplineError(
+            f"{url} would get the key unencrypted: use https://, or a tunnel to this machine"
+        )
+    from loopline.client.http_session import HttpSession
+
+    return HttpSession(url.rstrip("/"), key, idle_seconds=IDLE_SECONDS)
+
 
 RETRY_SECONDS = 60.0
 """How long a request is repeated while the server cannot be reached."""
@@ -198,3 +275,80 @@ def problem_of(status: int, body: bytes) -> LooplineError:
     if status == HTTPStatus.UNPROCESSABLE_ENTITY and document.action_by == "user":
         return AttachmentError(text)
     return ServerProblem(text, status=status, action_by=document.action_by)
+
+
+class PrincipalDocument(Struct):
+    """Whom the key names."""
+
+    tenant: str
+    project: str
+    user: str
+    roles: tuple[str, ...]
+    bundles: tuple[str, ...]
+
+
+class PlaceDocument(Struct):
+    """Where a message is stored."""
+
+    turn_id: str
+    seq: int
+
+
+class DoneDocument(Struct):
+    """Whether there was something to do, and it was done."""
+
+    done: bool
+
+
+class _ApprovalDocument(Struct):
+    call_id: str
+    approval: str
+
+
+class ApprovalsDocument(Struct):
+    """The calls that await approval, each with its signed approval."""
+
+    approvals: tuple[_ApprovalDocument, ...]
+
+
+class ForkDocument(Struct):
+    """The conversation that a fork began."""
+
+    conversation_id: str
+
+
+class StatusMeta(Struct):
+    """How far a conversation is."""
+
+    last_seq: int
+    pending_calls: tuple[str, ...]
+    resumable_turns: tuple[str, ...]
+    left_turns: dict[str, str]
+
+
+class StatusDocument(Struct):
+    """Whether a conversation runs."""
+
+    meta: StatusMeta
+
+
+class BlocksDocument(Struct):
+    """Some blocks, and the seq after which there are more."""
+
+    blocks: tuple[JsonObject, ...]
+    next_after: int | None
+
+
+class ListedDocument(Struct):
+    """A conversation in a list."""
+
+    conversation_id: str
+    last_activity_at: str
+    started_at: str
+    title: str | None
+
+
+class ListDocument(Struct):
+    """The conversations of a user."""
+
+    items: tuple[ListedDocument, ...]

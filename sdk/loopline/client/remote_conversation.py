@@ -8,31 +8,40 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, overload
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Self, Unpack, overload
 from urllib.parse import quote
 
 from msgspec import structs
 from msgspec.json import decode
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.client.answers import (
+from loopline.client.connection import (
+    RETRY_SECONDS,
     ApprovalsDocument,
     BlocksDocument,
     DoneDocument,
     ForkDocument,
+    ListDocument,
+    ListedDocument,
     PlaceDocument,
+    PrincipalDocument,
+    ServerConnection,
+    ServerProblem,
+    ServerRequest,
     StatusDocument,
+    server_session,
 )
-from loopline.client.connection import ServerConnection, ServerProblem, ServerRequest
-from loopline.client.multipart import encode_form
 from loopline.client.turn_stream import EVENT_STREAM, EventStream, TurnStream
+from loopline.clock import Clock, SystemClock
 from loopline.conversations import Receipt, WhenBusy
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import Delta, Event
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.react import Limits
-from loopline.reader import Reading, block_at
+from loopline.reader import Reading, block_at, check_name
 from loopline.timeline import (
     Block,
     ConversationKey,
@@ -41,6 +50,26 @@ from loopline.timeline import (
     TurnResult,
     turn_number,
 )
+
+_ESCAPES = {ord('"'): "%22", ord("\r"): "%0D", ord("\n"): "%0A"}
+
+
+def encode_form(message: JsonObject, files: Sequence[Attachment]) -> tuple[bytes, str]:
+    """Return the body of the form, and its type."""
+    boundary = f"loopline-{token_hex(16)}"
+    parts = [_part(boundary, 'name="message"', "application/json"), dumps(message).encode()]
+    for file in files:
+        name = file.name.translate(_ESCAPES)
+        mime = file.mime.translate(_ESCAPES) or "application/octet-stream"
+        parts += [_part(boundary, f'name="files"; filename="{name}"', mime), bytes(file.data)]
+    body = b"".join([*parts, f"\r\n--{boundary}--\r\n".encode()])
+    return body, f"multipart/form-data; boundary={boundary}"
+
+
+def _part(boundary: str, disposition: str, mime: str) -> bytes:
+    lines = f"\r\n--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\nContent-Type: {mime}\r\n\r\n"
+    return lines.encode("utf-8", "replace")
+
 
 Out = TypeVar("Out")
 Attachments = AttachmentInput | Sequence[AttachmentInput]
@@ -405,3 +434,100 @@ def _file(source: AttachmentInput) -> Attachment:
         return Attachment(path.name, path.read_bytes())
     except OSError as error:
         raise AttachmentError(f"{path}: it cannot be read: {error.strerror}") from error
+
+
+def connect(
+    url: str, key: str = "", *, retry_seconds: float = RETRY_SECONDS, clock: Clock | None = None
+) -> RemoteServer:
+    """Return a server, to be opened with `async with`; it has the `conversation` of a harness.
+
+    A request is repeated for `retry_seconds` while the server cannot be reached.
+
+    Raises:
+        LooplineError: the URL is no address of a server, or a key could be read by others on its way.
+    """
+    session = server_session(url, key)
+    return RemoteServer(ServerConnection(session, clock or SystemClock(), retry_seconds))
+
+
+class RemoteServer:
+    """A server, and the user whom the key names there."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._principal: PrincipalDocument | None = None
+
+    async def __aenter__(self) -> Self:
+        """Ask the server whom the key names.
+
+        Raises:
+            LooplineError: the key is wrong, or the server could not be reached for too long.
+        """
+        request = ServerRequest(method="GET", path="/me")
+        try:
+            self._principal = await self._connection.read(request, PrincipalDocument)
+        except BaseException:
+            await self._connection.session.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self._connection.session.close()
+
+    @property
+    def bundles(self) -> tuple[str, ...]:
+        """The ids of the bundles that are served; the first begins a conversation that names none."""
+        return self._open.bundles
+
+    @property
+    def user(self) -> str:
+        """The user whom the key names."""
+        return self._open.user
+
+    @property
+    def _open(self) -> PrincipalDocument:
+        if self._principal is None:
+            raise LooplineError("the server is not open: use async with connect(…)")
+        return self._principal
+
+    def conversation(
+        self,
+        name: str,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        bundle: str = "",
+    ) -> RemoteConversation:
+        """Return a conversation of the user whom the key names; `bundle` is the one that begins it.
+
+        Raises:
+            LooplineError: the key is of another user, project or tenant, or there can be no such name.
+        """
+        check_name("conversation", name)
+        own = self._open
+        for kind, wished, key_name in (
+            ("user", user, own.user),
+            ("project", project, own.project),
+            ("tenant", tenant, own.tenant),
+        ):
+            if wished not in (None, key_name):
+                raise LooplineError(f"the key is of the {kind} {key_name!r}, not of {wished!r}")
+        key = ConversationKey(name=name, user=own.user, project=own.project, tenant=own.tenant)
+        return RemoteConversation(self._connection, key, bundle)
+
+    async def conversations(self, *, limit: int = 100) -> tuple[ListedDocument, ...]:
+        """Return the user's conversations, the last active one first."""
+        own = self._open
+        request = ServerRequest(
+            method="GET",
+            path=f"/conversations/{own.tenant}/{own.project}",
+            query=[("last_n", f"{limit}")],
+        )
+        return (await self._connection.read(request, ListDocument)).items

@@ -5,29 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.conversations.event_order import EventOrder, ordered_events
-from loopline.conversations.fork_names import free_fork_name
-from loopline.conversations.input_checks import InputChecks
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
 from loopline.conversations.submission import (
     QUEUED,
     Message,
     Resumption,
+    StoppedInQueue,
     Submission,
     WhenBusy,
     turn_to_continue,
 )
-from loopline.conversations.turn_checks import StoppedInQueue
+from loopline.conversations.subscriptions import EventOrder, ordered_events
 from loopline.conversations.turn_order import sender_of
 from loopline.conversations.turns import Request, Turns, stopped_early
-from loopline.errors import ConflictError, LooplineError
+from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
-from loopline.files import AttachmentInput, check_text
+from loopline.files import (
+    AttachmentCaps,
+    AttachmentInput,
+    AttachmentScanner,
+    check_text,
+    read_attachments,
+)
 from loopline.models import (
     Json,
     output_type_of,
@@ -36,6 +41,7 @@ from loopline.models import (
 )
 from loopline.react import Limits, check_limits, stored_limits
 from loopline.reader import ConversationReader, Reader, check_name
+from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
 from loopline.timeline import (
     NEW_TURN,
@@ -48,6 +54,7 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     TurnResult,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -56,7 +63,65 @@ from loopline.timeline import (
     open_timeline,
     turn_number,
 )
+from loopline.timeline.attachments import content
 from loopline.timeline.log import check_not_forgotten
+
+
+async def free_fork_name(log: TimelineLog, conversation: ConversationKey) -> str:
+    """Return the first free name for a fork; a forgotten conversation's name is not free."""
+    number = 0
+    while True:
+        number += 1
+        key = structs.replace(conversation, name=f"{conversation.name}-fork-{number}")
+        if not await log.find(key) and await log.forgotten(key) is None:
+            return key.name
+
+
+@dataclass(frozen=True, slots=True)
+class InputChecks:
+    """The limits of messages, the scanner of their files, and the redactor of their texts, if there are any."""
+
+    caps: AttachmentCaps = field(default_factory=AttachmentCaps)
+    scanner: AttachmentScanner | None = None
+    redactor: Redactor | None = None
+
+    def stored(self, text: str) -> str:
+        """Return the text of a message as it is stored."""
+        return text if self.redactor is None else redact_text(self.redactor, text)
+
+    async def attachments(
+        self, text: str, attachments: AttachmentInput | Sequence[AttachmentInput]
+    ) -> Sequence[UserAttachment]:
+        """Return the files of a message as they are recorded, and check them and its text.
+
+        Raises:
+            AttachmentError: the text or a file is too large or not allowed.
+        """
+        size = check_text(text, self.caps)
+        if not attachments:
+            return ()
+        files = await asyncio.to_thread(read_attachments, attachments, self.caps, text_bytes=size)
+        if self.scanner is not None:
+            for file in files:
+                await self.scanner.scan(file.name, content(file))
+        if self.redactor is not None:
+            await asyncio.to_thread(self._check_documents, files)
+        return files
+
+    def _check_documents(self, files: Sequence[UserAttachment]) -> None:
+        """Check that no document has a text that may not be stored: in its bytes it cannot be replaced.
+
+        Raises:
+            AttachmentError: one has, or the name of a file may not be stored.
+        """
+        for file in files:
+            if self.stored(file.name) != file.name:
+                raise AttachmentError("the name of a file may not be stored here: rename it")
+            if file.data and self.stored(file.text) != file.text:
+                raise AttachmentError(
+                    f"{file.name} has text that may not be stored here: attach its text in its place"
+                )
+
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")

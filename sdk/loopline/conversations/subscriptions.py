@@ -4,37 +4,125 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from msgspec import Struct, structs
 
 from loopline.clock import Clock
-from loopline.conversations.turn_log import log_block
 from loopline.errors import StoreError
-from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
+from loopline.events import (
+    HELD_SIZE,
+    Caller,
+    Delta,
+    Event,
+    EventSink,
+    Mailbox,
+    ObservedTurn,
+    Observer,
+    event_size,
+)
 from loopline.redaction.redaction import Redactor, redact_json, redact_text
 from loopline.timeline import (
     Block,
     BodyUnion,
     ConversationKey,
+    Decision,
     Exit,
+    ModelSwitched,
     Recorder,
     RoundStart,
     Timeline,
     TimelineLog,
+    ToolPending,
+    ToolResult,
+    TurnHeader,
     open_timeline,
     parent_name,
     turn_id,
 )
+
+logger: logging.Logger = logging.getLogger("loopline")
+_running: ContextVar[Recorder | None] = ContextVar("_running", default=None)
+
+
+class InTurn(logging.Filter):
+    """A filter that gives each record the `conversation`, `turn_id` and `round` of the turn that made it.
+
+    Outside of a turn they are empty and 0. Child runs have their own, and so has a tool's thread.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass."""
+        recorder, fields = _running.get(), vars(record)
+        fields.setdefault("conversation", recorder.conversation.name if recorder else "")
+        fields.setdefault("turn_id", turn_id(recorder.number) if recorder else "")
+        fields.setdefault("round", recorder.round if recorder else 0)
+        return True
+
+
+IN_TURN: InTurn = InTurn()
+
+
+@contextmanager
+def in_turn(recorder: Recorder) -> Generator[None, None, None]:
+    """Attribute the records that are made within the context to that turn."""
+    token = _running.set(recorder)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+Values = dict[str, str | int | float]
+
+
+LoggedBody = TurnHeader | Decision | ModelSwitched | ToolPending | ToolResult | Exit
+"""The bodies whose records are of use to a person."""
+_LOGGED = BodyUnion[LoggedBody](LoggedBody)
+
+
+def log_block(conversation: str, block: Block) -> None:
+    """Log the block, if blocks of its type are logged for people."""
+    body = block.body
+    if _LOGGED.has(body):
+        turn = block.turn_id
+        text, values = _record(body, block.round)
+        where: Values = {"conversation": conversation, "turn_id": turn, "round": block.round}
+        logger.info("%s %s %s", conversation, turn, text, extra=where | values)
+
+
+def _record(body: LoggedBody, number: int) -> tuple[str, Values]:
+    """Return the text of a record, and its values for programs that read records."""
+    match body:
+        case TurnHeader(bundle=bundle, model=model):
+            return f"begins: {bundle} with {model}", {"bundle": bundle, "model": model}
+        case Decision(stop_reason=why, calls=calls, usage=usage, model=model):
+            tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
+            text = f"round {number}: {why}, {calls} calls, {tokens}"
+            return text, {"model": model, "stop_reason": why, "calls": calls}
+        case ModelSwitched(model=model, to=to, why=why):
+            text = f"round {number}: {model} gives way to {to}: {why}"
+            return text, {"model": model, "to": to, "why": why}
+        case ToolPending(call_id=call_id, kind=kind):
+            return f"{call_id} waits for the user: {kind}", {"call_id": call_id}
+        case ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):
+            of_call: Values = {"call_id": call_id, "tool": tool, "status": status}
+            text = f"{call_id} {tool}: {status} in {elapsed:.0f} ms"
+            return text, of_call | {"elapsed_ms": elapsed}
+        case Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
+            text = f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms"
+            return text, {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
+
 
 BUSY_SECONDS = 0.5
 """How long a turn waits before its sender is told what for."""
 QUEUE_CHANNEL = "queue"
 
 _ROUNDS = BodyUnion[RoundStart](RoundStart)
-logger: logging.Logger = logging.getLogger("loopline")
 
 
 @dataclass(slots=True, eq=False)
@@ -276,3 +364,98 @@ class BusyNotice:
         logger.info("conversation %r is busy: %s", self._conversation.name, text)
         if self._sink is not None:
             self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
+
+
+PAGE = 200
+"""So many blocks are read from the log at a time."""
+FIRST_PAGE = 8
+"""So many are read first for whoever may not read them soon, then more while they are small."""
+
+
+class ReadBlocks(Protocol):
+    """Reads the blocks of a conversation behind a seq, at most `limit` of them."""
+
+    def __call__(self, *, after: int, limit: int) -> Awaitable[Sequence[Block]]:
+        """Return the blocks."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class EventOrder:
+    """What comes next behind the block `newest`.
+
+    `reached` is the newest block that the turns told. The log may be ahead of them: deltas from before the last block
+    that a runner wrote are dropped then.
+    """
+
+    newest: int
+    reached: int
+    _stands: int = 0
+
+    def take_stored(self, blocks: Sequence[Block]) -> list[Block]:
+        """Take blocks of the log, which begin no later than behind the newest one; return those that come next."""
+        new = [block for block in blocks if block.seq > self.newest]
+        self._stands = max([block.seq for block in new if block.term], default=self._stands)
+        self.newest = max([block.seq for block in new], default=self.newest)
+        return new
+
+    def missing(self, event: Event) -> int:
+        """Return how many blocks are to be read from the log before the event is taken."""
+        match event:
+            case Block(seq=seq):
+                return max(seq - 1 - self.newest, 0)
+            case Delta(type="missed", through=through):
+                return max(through - self.newest, 0)
+            case Delta():
+                return 0
+
+    def take(self, event: Event) -> bool:
+        """Take what a turn told; return whether it comes next."""
+        match event:
+            case Block(seq=seq):
+                self.reached, is_next = max(self.reached, seq), seq > self.newest
+                self.newest = max(self.newest, seq)
+                return is_next
+            case Delta(type="missed", through=through):
+                self.reached = max(self.reached, through)
+                return False
+            case Delta():
+                return self.reached >= self._stands
+
+
+async def ordered_events(
+    mailbox: Mailbox, order: EventOrder, read: ReadBlocks
+) -> AsyncGenerator[Event, None]:
+    """Yield the blocks of the log that come next, then the events of the mailbox, and from the log what it lacks."""
+    limit, is_behind = FIRST_PAGE, True
+    while is_behind:
+        page = await read(after=order.newest, limit=limit)
+        is_behind, limit = len(page) == limit, _next_limit(limit, page)
+        for block in order.take_stored(page):
+            yield block
+    async for event in mailbox:
+        if order.missing(event):
+            async for block in missing_blocks(order, event, read):
+                yield block
+        if order.take(event):
+            yield event
+
+
+async def missing_blocks(
+    order: EventOrder, event: Event, read: ReadBlocks
+) -> AsyncGenerator[Block, None]:
+    """Take the blocks that are to be read from the log before an event, page by page, and yield those that come next."""
+    limit = FIRST_PAGE
+    while missing := order.missing(event):
+        page = await read(after=order.newest, limit=min(missing, limit))
+        limit = _next_limit(limit, page)
+        for block in order.take_stored(page):
+            yield block
+        if not page:
+            return
+
+
+def _next_limit(limit: int, page: Sequence[Block]) -> int:
+    """Return how many blocks to read next, so that a page holds no more than a mailbox."""
+    size = sum(map(event_size, page))
+    return min(limit * 2, PAGE) if size < HELD_SIZE // 4 else max(limit // 2, 1)

@@ -18,19 +18,20 @@ from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
-from loopline.conversations.subscriptions import (
-    BusyNotice,
-    Subscriber,
-    Subscriptions,
-    replay,
-)
-from loopline.conversations.turn_checks import (
+from loopline.conversations.submission import (
     HandedOver,
     StoppedInQueue,
     check_confirmed,
     check_known,
 )
-from loopline.conversations.turn_log import IN_TURN, in_turn
+from loopline.conversations.subscriptions import (
+    IN_TURN,
+    BusyNotice,
+    Subscriber,
+    Subscriptions,
+    in_turn,
+    replay,
+)
 from loopline.conversations.turn_order import NOBODY, EndTurn, RunTurn, TurnOrder, WaitForTurn
 from loopline.errors import (
     BundleError,

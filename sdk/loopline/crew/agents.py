@@ -21,6 +21,7 @@ from loopline.timeline import LimitValue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 AGENTS_FOLDER = "agents"
 """The folder of a bundle whose `.md` files are agents."""
 KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits", "files", "leads")
@@ -320,3 +321,92 @@ class _AgentFile:
 
     def _wrong(self, key: str, problem: str, *inside: str) -> BundleError:
         return BundleError(f"{self.path}:{self.document.line(key, *inside)}: {problem}")
+
+
+DEFAULT_EFFORTS: Mapping[str, Effort] = {
+    **dict.fromkeys(["planner", "refactor", "diagnostics", "reviewer", "verifier"], "high"),
+    **dict.fromkeys(["coder", "tester", "refiner"], "medium"),
+    **dict.fromkeys(["file", "search", "git", "shell", "deps", "formatter"], "low"),
+}
+"""The reasoning effort of an agent of that name, where nothing else says one."""
+EFFORT_BUDGETS: tuple[tuple[int, Effort], ...] = (
+    (16_384, "max"),
+    (8_000, "high"),
+    (4_096, "medium"),
+)
+"""Tokens of thinking from which on a budget means an effort."""
+ReasoningMode = Literal["off", "on", "auto"]
+REASONING_MODES: tuple[ReasoningMode, ...] = ("off", "on", "auto")
+AUTO_AGENTS = ("planner", "refiner", "verifier")
+
+
+def effort_of_budget(tokens: int) -> Effort:
+    """Return the reasoning effort that a budget of thinking tokens means."""
+    for threshold, effort in EFFORT_BUDGETS:
+        if tokens >= threshold:
+            return effort
+    return "low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """How hard agents think that have no effort of their own.
+
+    With `auto` those named in `auto_agents` have the effort of the `budget`, if there is one, and all others that of
+    their name; with `on` every agent has one, and with `off` none.
+    """
+
+    mode: ReasoningMode = "auto"
+    budget: int | None = None
+    auto_agents: tuple[str, ...] = AUTO_AGENTS
+
+    def effort(self, agent: str) -> Effort | None:
+        """Return the effort of an agent, None if its requests name none."""
+        named = DEFAULT_EFFORTS.get(agent.lower())
+        of_budget = None if self.budget is None else effort_of_budget(self.budget)
+        match self.mode:
+            case "off":
+                return None
+            case "on":
+                return of_budget or named or "high"
+            case "auto":
+                return (agent.lower() in self.auto_agents and of_budget) or named
+
+
+REFINER = "refiner"
+VERIFIER = "verifier"
+PLANNER = "planner"
+ANSWERER = "answerer"
+
+SERVANTS = Agents(
+    [
+        Agent(
+            name=REFINER,
+            description="Improves a draft.",
+            instructions=(
+                "You improve a draft. Say what is wrong or missing in <critique>…</critique>, then give the "
+                "whole improved text in <revised>…</revised>. Keep what is right, the handoff block, and marks "
+                "of sources such as [1]. If nothing needs to change, leave <revised></revised> empty."
+            ),
+            tools=[],
+        ),
+        Agent(
+            name=VERIFIER,
+            description="Checks an answer.",
+            instructions="You check answers by questions. Reply in the form that the task asks for.",
+            tools=[],
+        ),
+        Agent(
+            name=ANSWERER,
+            description="Answers one question.",
+            instructions="Answer the question in one or two sentences. Say so if you do not know.",
+            effort="low",
+        ),
+        Agent(
+            name=PLANNER,
+            description="Plans steps.",
+            instructions="You plan. Reply with one JSON object in the form that the task asks for.",
+            tools=[],
+        ),
+    ]
+)

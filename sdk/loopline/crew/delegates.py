@@ -15,8 +15,7 @@ from itertools import count
 from msgspec import structs
 
 from loopline.clock import Clock
-from loopline.crew.agents import Agents
-from loopline.crew.child_logs import reflections_below
+from loopline.crew.agents import SERVANTS, Agents, Reasoning
 from loopline.crew.dispatcher import (
     MAX_WORKERS,
     AgentCall,
@@ -24,17 +23,15 @@ from loopline.crew.dispatcher import (
     Dispatcher,
     feedback,
 )
-from loopline.crew.effort import Reasoning
 from loopline.crew.handoff import SUFFIX
 from loopline.crew.pipeline import QualityPipeline, RecallLessons, RunAgent, no_lessons
-from loopline.crew.servants import SERVANTS
-from loopline.crew.shared_files import SharedFiles
+from loopline.crew.shared_files import SharedFiles, reflections_below
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.timeline import Effect, LimitValue, Source, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
-from loopline.tools.arguments import (
+from loopline.tools.parameters import (
     check_names,
     integer_argument,
     object_schema,

@@ -7,15 +7,16 @@ finds what it had, and carries on with what it had not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
 
 from msgspec import structs
 
 from loopline.clock import Clock
 from loopline.crew.agents import FilesMode
-from loopline.crew.call_cache import GraphCache
-from loopline.crew.child_logs import reflections_below
 from loopline.crew.graph_plan import (
     ANALYSING,
     ANALYSIS_FORM,
@@ -30,14 +31,16 @@ from loopline.crew.graph_plan import (
     settled,
 )
 from loopline.crew.handoff import with_marks
-from loopline.crew.shared_files import SharedFiles
-from loopline.crew.step_progress import StepProgress
+from loopline.crew.shared_files import SharedFiles, reflections_below
 from loopline.errors import LooplineError, ToolError
+from loopline.events import Delta, Event
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import (
+    Block,
     Body,
     BodyUnion,
     CrewGraph,
+    Decision,
     Effect,
     GraphStatus,
     GraphStep,
@@ -46,12 +49,121 @@ from loopline.timeline import (
     RunChild,
     Source,
     Timeline,
+    ToolCalled,
     TurnResult,
     UserFollowup,
     turn_number,
 )
-from loopline.tools import ChildTask, Outcome, ReplyForm, RerunnableTool, ToolInvocation
-from loopline.tools.arguments import check_names, object_schema, text_argument
+from loopline.tools import (
+    CallCache,
+    ChildTask,
+    Outcome,
+    ReplyForm,
+    RerunnableTool,
+    Tool,
+    ToolInvocation,
+)
+from loopline.tools.parameters import check_names, object_schema, text_argument
+
+
+@dataclass(slots=True, eq=False)
+class GraphCache:
+    """What equal calls gave; a call that others wait for runs once, and one that failed is made again.
+
+    `patterns` name the tools; only those that read are ever cached.
+    """
+
+    patterns: tuple[str, ...]
+    _running: dict[str, asyncio.Future[Outcome]] = field(
+        default_factory=dict[str, "asyncio.Future[Outcome]"]
+    )
+
+    def takes(self, tool: str, effect: Effect) -> bool:
+        """Return whether calls to that tool are cached."""
+        return effect == "read" and any(fnmatchcase(tool, pattern) for pattern in self.patterns)
+
+    async def outcome(
+        self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        """Return the outcome of an equal call, or of this one."""
+        key = json.dumps([tool, arguments], sort_keys=True)
+        while (running := self._running.get(key)) is not None:
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if not running.cancelled():  # whoever waits here is cancelled, and not the call
+                    raise
+        self._running[key] = own = asyncio.get_running_loop().create_future()
+        try:
+            outcome = await run()
+        except BaseException:
+            del self._running[key]
+            own.cancel()
+            raise
+        own.set_result(outcome)
+        return outcome
+
+
+class CachedTool(RerunnableTool):
+    """A tool that reads, with its calls in a cache."""
+
+    def __init__(self, tool: Tool, cache: CallCache) -> None:
+        self.spec: ToolSpec = tool.spec
+        self._tool = tool
+        self._cache = cache
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse what the tool refuses."""
+        self._tool.check(arguments)
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Return what the tool gives, or gave for an equal call."""
+        work = partial(self._tool.run, arguments, call)
+        return await self._cache.outcome(self.spec.name, arguments, work)
+
+
+def with_cache(tools: Iterable[Tool], cache: CallCache) -> list[Tool]:
+    """Return the tools, with the calls of those cached that the cache takes."""
+    return [
+        CachedTool(tool, cache) if cache.takes(tool.spec.name, tool.effect) else tool
+        for tool in tools
+    ]
+
+
+_ReadBody = Decision | ToolCalled
+_READ = BodyUnion[_ReadBody](_ReadBody)
+
+
+@dataclass(slots=True, eq=False)
+class StepProgress:
+    """The listener to the run of a step, which tells of each call as an `iteration`, and of each `thinking_delta`."""
+
+    tell: Callable[[GraphStep, JsonObject], None]
+    step: GraphStep
+    iteration: int = 0
+
+    def __call__(self, event: Event) -> None:
+        """Tell of the event, if it is of the step's work."""
+        match event:
+            case Delta(type="delta", channel="thinking", text=text):
+                self._tell({"event": "thinking_delta", "text": text})
+            case Delta():
+                pass
+            case Block(body=body):
+                if _READ.has(body):
+                    self._take(body)
+
+    def _take(self, body: _ReadBody) -> None:
+        match body:
+            case Decision(purpose=purpose):
+                self.iteration += purpose == "decision"
+            case ToolCalled(call_id=call_id, tool=tool):
+                called: JsonObject = {"call_id": call_id, "tool": tool}
+                self._tell({"event": "iteration", "iteration": self.iteration, **called})
+
+    def _tell(self, data: JsonObject) -> None:
+        self.tell(self.step, {"status": "running", **data})
+
 
 STEP_EVENT = "crew.step"
 """The name of the custom event that tells of a step."""

@@ -18,7 +18,7 @@ from loopline.react import Hold, ReactStateV2, Reminder, RoundHook
 from loopline.react.extensions import RoundHookResult
 from loopline.timeline import Effect, TurnResult, turn_number
 from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
-from loopline.tools.arguments import check_names, object_schema
+from loopline.tools.parameters import check_names, object_schema
 
 OWN = "main"
 """What hooks see as the agent of the user's own turn."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from loopline.crew.agents import PLANNER
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import HookedRun, NewCall, PreOutcome
-from loopline.crew.servants import PLANNER
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, extract_json
 

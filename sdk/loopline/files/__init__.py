@@ -3,6 +3,7 @@
 from loopline.files.attachment import Attachment as Attachment
 from loopline.files.attachment import AttachmentCaps as AttachmentCaps
 from loopline.files.attachment import AttachmentInput as AttachmentInput
+from loopline.files.attachment import AttachmentScanner as AttachmentScanner
 from loopline.files.attachment import attachment_of as attachment_of
 from loopline.files.attachment import check_text as check_text
 from loopline.files.attachment import check_values as check_values
@@ -12,7 +13,6 @@ from loopline.files.attachment import with_unique_names as with_unique_names
 from loopline.files.folder import Folder as Folder
 from loopline.files.patch import PatchedFile as PatchedFile
 from loopline.files.patch import apply_patch as apply_patch
-from loopline.files.scanner import AttachmentScanner as AttachmentScanner
 from loopline.files.search import FileHits as FileHits
 from loopline.files.search import FileQuery as FileQuery
 from loopline.files.search import SearchReport as SearchReport

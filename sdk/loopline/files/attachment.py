@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePath
+from typing import Protocol
 
 from msgspec import structs
 
@@ -304,3 +305,18 @@ def _utf8_size(text: str) -> int:
 
 def _base64(data: bytes) -> str:
     return b64encode(data).decode()
+
+
+class AttachmentScanner(Protocol):
+    """Searches files for viruses before they are recorded.
+
+    Promised: a file that was not searched to its end is refused. Not promised: that a harmful file is known.
+    """
+
+    async def scan(self, name: str, data: bytes) -> None:
+        """Search the bytes of a file.
+
+        Raises:
+            AttachmentError: something was found, or the scanner cannot be reached or is too slow.
+        """
+        ...

@@ -6,26 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loopline.harness.cassette import Cassette
-    from loopline.harness.conversation_names import ConversationNames
-    from loopline.harness.executions import open_executions
-    from loopline.harness.harness import Harness
-    from loopline.harness.model_choice import ModelChoice
-    from loopline.harness.provider_models import model
-    from loopline.harness.read_only_store import ReadOnlyStore
-    from loopline.harness.sandboxes import execution_features
+    from loopline.harness.harness import Harness, run_sync, skill_places
+    from loopline.harness.model_choice import Cassette, ModelChoice, model
+    from loopline.harness.read_only_store import ConversationNames, ReadOnlyStore
+    from loopline.harness.sandboxes import execution_features, open_executions
     from loopline.harness.served_bundle import (
         ServedBundle,
         http_address,
         model_or_call,
         serve_mcp,
     )
-    from loopline.harness.skill_search import skill_places
     from loopline.harness.stale_answers import StaleAnswer, find_stale_answers
-    from loopline.harness.store import Store
-    from loopline.harness.sync import run_sync
-    from loopline.harness.user_data import forget_inactive
-    from loopline.harness.webhook_senders import WebhookSender, webhook_sender
+    from loopline.harness.store import Store, forget_inactive
+    from loopline.harness.web_ports import WebhookSender, webhook_sender
 
 __all__ = [
     "Cassette",
@@ -34,8 +27,6 @@ __all__ = [
     "ModelChoice",
     "ReadOnlyStore",
     "ServedBundle",
-    "ServerExchange",
-    "ServerSession",
     "StaleAnswer",
     "Store",
     "WebhookSender",
@@ -48,15 +39,13 @@ __all__ = [
     "open_executions",
     "run_sync",
     "serve_mcp",
-    "server_session",
     "skill_places",
-    "token_checker",
     "webhook_sender",
 ]
 
 _MODULES = {
-    "Cassette": "cassette",
-    "ConversationNames": "conversation_names",
+    "Cassette": "model_choice",
+    "ConversationNames": "read_only_store",
     "Harness": "harness",
     "ModelChoice": "model_choice",
     "ReadOnlyStore": "read_only_store",
@@ -64,21 +53,17 @@ _MODULES = {
     "StaleAnswer": "stale_answers",
     "Store": "store",
     "execution_features": "sandboxes",
-    "open_executions": "executions",
+    "open_executions": "sandboxes",
     "find_stale_answers": "stale_answers",
-    "model": "provider_models",
+    "model": "model_choice",
     "http_address": "served_bundle",
     "model_or_call": "served_bundle",
-    "forget_inactive": "user_data",
-    "run_sync": "sync",
-    "token_checker": "token_issuers",
-    "WebhookSender": "webhook_senders",
-    "webhook_sender": "webhook_senders",
-    "ServerExchange": "server_sessions",
-    "ServerSession": "server_sessions",
-    "server_session": "server_sessions",
+    "forget_inactive": "store",
+    "run_sync": "harness",
+    "WebhookSender": "web_ports",
+    "webhook_sender": "web_ports",
     "serve_mcp": "served_bundle",
-    "skill_places": "skill_search",
+    "skill_places": "harness",
 }
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, Unpack
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, overload
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle import (
     Bundle,
@@ -23,11 +27,13 @@ from loopline.bundle import (
     Properties,
     Services,
     Setting,
+    SkillSearch,
     bundle_agents,
     call_load_hook,
     check_restrictions,
     descriptor_modules,
     load,
+    load_skills,
     load_tools,
     loop_settings,
     make_deps,
@@ -35,6 +41,7 @@ from loopline.bundle import (
 )
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import (
+    Attachments,
     Conversation,
     InputChecks,
     LeftTurns,
@@ -46,49 +53,235 @@ from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
-from loopline.harness.cassette import Cassette, OpenCassette, open_cassette
-from loopline.harness.conversation_host import ConversationHost
-from loopline.harness.embedders import Embedders
-from loopline.harness.executions import open_background, open_executions
-from loopline.harness.hosted_files import HostedFolder
-from loopline.harness.inspections import chosen_redactor, redacted_models
-from loopline.harness.lessons import open_lessons
+from loopline.harness.inspections import chosen_redactor, chosen_scanner, redacted_models
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
-from loopline.harness.metered_models import Metering, metered_models
 from loopline.harness.model_choice import (
+    Cassette,
+    Metering,
     ModelChoice,
     ModelsInUse,
+    OpenCassette,
+    metered_models,
+    open_cassette,
     resolve_models,
     with_agent_models,
 )
-from loopline.harness.past_knowledge import past_repositories_beside
-from loopline.harness.past_turns import finish_cut_off_forgetting, open_memory
-from loopline.harness.scanners import chosen_scanner
-from loopline.harness.skill_search import skill_finder
-from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
-from loopline.harness.store_place import MEMORY, open_log, store_place
-from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
+from loopline.harness.read_only_store import MEMORY, open_log, past_repositories_beside, store_place
+from loopline.harness.sandboxes import open_background, open_executions
+from loopline.harness.spaces import (
+    Embedders,
+    finish_cut_off_forgetting,
+    knowledge_config,
+    knowledge_reader,
+    open_memory,
+    open_space,
+)
+from loopline.harness.store import ConversationHost
 from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
+from loopline.react import Limits
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
-from loopline.skills import Skill, Skills
+from loopline.refs import HostedRef
+from loopline.skills import SKILLS_FOLDER, Skill, SkillPlace, Skills
 from loopline.tasks import ThreadCache
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
+    Entry,
+    FileAdded,
+    Lesson,
     Sender,
     TimelineLog,
+    TurnResult,
     warm_codec,
+    workspace,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
 from loopline.tools import Tool
 
 if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
+    from loopline.telemetry.otel import Otlp
+
+
+class HostedFolder:
+    """A folder that only this user can read. It is made for the first file, and removed with the harness."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def host_file(self, name: HostedRef, file: FileAdded) -> str:
+        """Return the URL of a copy of the file, which is valid until the folder is closed.
+
+        The copy is made before this returns, by the caller's thread: a file is as large as a conversation may have one.
+        """
+        if self._folder is None:
+            self._folder = Path(mkdtemp(prefix="loopline-files-"))
+        digest = sha256(str(name).encode(errors="surrogatepass")).hexdigest()
+        path = self._folder / digest[:32] / PurePosixPath(file.path).name
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            part = self._folder / "part"  # what could not be written to its end is no copy
+            part.write_bytes(workspace.file_bytes(file))
+            part.replace(path)
+        return path.as_uri()
+
+    def close(self) -> None:
+        """Remove the folder with all copies."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def open_lessons(
+    services: Services, turns: Turns, log: TimelineLog, stack: AsyncExitStack
+) -> LessonWriter | None:
+    """Return the writer of lessons, which follows the turns until the stack closes it; None if no lessons are drawn."""
+    reflexion = services.quality.reflexion
+    if reflexion is None:
+        return None
+    writer = LessonWriter(
+        bundle=services.bundle_id,
+        log=log,
+        record=partial(record_lesson, log),
+        models=services.models,
+        clock=services.clock,
+        options=reflexion,
+    )
+    turns.on_turn_end = writer.follow
+    stack.push_async_callback(writer.close)
+    writer.catch_up()
+    return writer
+
+
+async def record_lesson(
+    log: TimelineLog, conversation: ConversationKey, turn: int, lesson: Lesson, /
+) -> None:
+    """Append a lesson to a turn that is over, once nobody runs the conversation; if another process has, do nothing.
+
+    Raises:
+        StoreError: it cannot be stored.
+    """
+    async with log.lease(conversation) as term:
+        summary = await log.find(conversation)
+        head = 0 if summary is None else summary.head
+        entries, key = [Entry(body=lesson, turn=turn)], f"lesson:{lesson.lesson_id}"
+        await log.append(conversation, entries, seen=head, term=term, key=key)
+
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+_HOME, _CONFIG = "HOME", "XDG_CONFIG_HOME"
+PROJECT, USER = "project", "user"
+"""The namespaces of the skills that are found there."""
+
+
+def skill_places(
+    search: SkillSearch, environment: Mapping[str, str], folder: Path
+) -> tuple[SkillPlace, ...]:
+    """Return the places that are searched, the first of which wins."""
+    places: list[SkillPlace] = []
+    if search != "bundle":
+        places += (SkillPlace(PROJECT, root / SKILLS_FOLDER) for root in _project_folders(folder))
+    if search == "all":
+        places += (SkillPlace(USER, root) for root in _user_folders(environment))
+    return tuple(places)
+
+
+def _project_folders(folder: Path) -> list[Path]:
+    """Return the folder and those around it up to its repository's; without a repository the folder alone."""
+    around = [folder, *folder.parents]
+    top = next((index for index, root in enumerate(around) if (root / ".git").exists()), 0)
+    return around[: top + 1]
+
+
+def _user_folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = Path(environment[_HOME]) if environment.get(_HOME) else Path.home()
+    yield home / SKILLS_FOLDER
+    configured = Path(environment.get(_CONFIG, ""))
+    config = configured if configured.is_absolute() else home / ".config"
+    yield config / "agents" / "skills"
+
+
+def skill_finder(
+    bundle: LoadedBundle, search: SkillSearch, environment: Mapping[str, str]
+) -> Callable[[str], Skills]:
+    """Return what gives the skills that a descriptor module selects, once for each; what was left out elsewhere is logged."""
+
+    @cache
+    def found(module: str) -> Skills:
+        places = skill_places(search, environment, Path.cwd())
+        skills = load_skills(module, bundle, places=places)
+        if places:
+            for warning in skills.warnings:
+                logger.warning("%s", warning)
+        return skills
+
+    return found
+
+
+Telemetry = Literal["otlp"] | Observer | None
+_VARIABLE = "LOOPLINE_TELEMETRY"
+_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_WITH_CONTENT = {"true", "span_only", "span_and_event"}
+
+
+def chosen_telemetry(choice: Telemetry) -> Telemetry:
+    """Return the chosen telemetry, else that of `LOOPLINE_TELEMETRY`, else none.
+
+    Raises:
+        LooplineError: there is none of that name.
+    """
+    named: object = choice  # who calls this is not always checked by types
+    if choice is None:
+        return _named(os.environ.get(_VARIABLE, ""), _VARIABLE)
+    return _named(named, "telemetry") if isinstance(named, str) else choice
+
+
+def _named(name: str, source: str) -> Telemetry:
+    match name:
+        case "":
+            return None
+        case "otlp":
+            return "otlp"
+        case _:
+            raise LooplineError(f"{source} is {name!r}: use 'otlp', or leave it out")
+
+
+async def open_observer(telemetry: Telemetry) -> Observer | None:
+    """Open and return the observer.
+
+    Raises:
+        LooplineError: a package is missing, or an `OTEL_*` variable has a wrong value.
+    """
+    return await asyncio.to_thread(_otlp) if telemetry == "otlp" else telemetry
+
+
+def _otlp() -> Otlp:
+    """Import and open the adapter, which takes a while: not on the event loop."""
+    try:
+        from loopline.telemetry.otel import Otlp
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise LooplineError("telemetry is not installed: pip install 'loopline[otel]'") from error
+    try:
+        return Otlp(
+            content=os.environ.get(_CONTENT, "").strip().lower() in _WITH_CONTENT,
+            traces=_sent("OTEL_TRACES_EXPORTER"),
+            metrics=_sent("OTEL_METRICS_EXPORTER"),
+        )
+    except ValueError as error:
+        raise LooplineError(f"a variable OTEL_… has a wrong value: {error}") from error
+
+
+def _sent(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() != "none"
+
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
@@ -550,3 +743,81 @@ def _unopened() -> ModelRegistry:
 
 def _not_open() -> LooplineError:
     return LooplineError("the harness is not open: async with Harness.open(…) as harness")
+
+
+Out = TypeVar("Out")
+
+CONVERSATION = "main"
+"""The default conversation."""
+
+
+@overload
+def run_sync(
+    bundle: str | Path | Bundle[B],
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    deps: object = None,
+    output_type: None = None,
+    **limits: Unpack[Limits],
+) -> TurnResult[B]: ...
+@overload
+def run_sync(
+    bundle: str | Path | Bundle[Any],
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    deps: object = None,
+    output_type: TypeForm[Out],
+    **limits: Unpack[Limits],
+) -> TurnResult[Out]: ...
+def run_sync(
+    bundle: str | Path | Bundle[Any],
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    deps: object = None,
+    output_type: Any = None,
+    **limits: Unpack[Limits],
+) -> TurnResult[Any]:
+    """Open the bundle, say `text` in the conversation, and return the result of the turn.
+
+    The arguments are those of `Harness.open` and of `say`. With the default store nothing outlives the
+    call.
+
+    Raises:
+        LooplineError: an event loop runs in this thread already, which this would block; or as
+            `Harness.open` and `say` raise it.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise LooplineError(
+            "run_sync cannot be called while an event loop runs in this thread: "
+            "use `async with Harness.open(…) as harness` and `await harness.conversation(…).say(…)`"
+        )
+
+    async def run() -> TurnResult[Any]:
+        async with Harness.open(
+            bundle, store=store, model=model, properties=properties, deps=deps
+        ) as harness:
+            handle = harness.conversation(conversation)
+            return await handle.say(
+                text, attachments=attachments, output_type=output_type, **limits
+            )
+
+    return asyncio.run(run())

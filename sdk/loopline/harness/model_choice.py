@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from loopline.clock import Clock
+from loopline.clock import Clock, SystemClock
 from loopline.crew import agent_role, model_variable
-from loopline.errors import LooplineError, ModelError
-from loopline.harness.provider_models import ProviderModels
+from loopline.errors import CassetteError, LooplineError, ModelAccessError, ModelError
 from loopline.models import (
+    ATTACHMENTS,
     BRIDGED,
     GENERAL,
     OFFLINE,
@@ -21,10 +24,177 @@ from loopline.models import (
     ClockedModel,
     ClosingModel,
     Model,
+    ModelFacts,
     ModelRegistry,
+    ReplyLimits,
+    Timeouts,
+    Vendor,
+    find_model_facts,
+    find_vendor,
 )
 from loopline.models.model import MODEL_MEMBERS, is_model
-from loopline.models.safe_text import secrets_in
+from loopline.models.model_catalog import FAMILIES
+from loopline.models.safe_text import is_address, secrets_in, without_secrets
+from loopline.timeline import ConversationKey
+
+if TYPE_CHECKING:
+    from loopline.providers.cassettes import CassettePlayer, CassetteRecorder
+    from loopline.providers.http import ClientFactory, HttpTransport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArguments:
+    """Arguments that override the environment and the model catalogue for one model."""
+
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    facts: ModelFacts | None = None
+    timeouts: Timeouts | None = None
+    reply_limits: ReplyLimits | None = None
+
+
+class ProviderModels:
+    """Makes models that share one client, which is made with the first of them."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        make: ClientFactory | None = None,
+        *,
+        needs_keys: bool = True,
+    ) -> None:
+        """`make` replaces the usual client; it may need no keys."""
+        self._environment = environment
+        self._make_client = make
+        self._needs_keys = needs_keys
+        self._http: HttpTransport | None = None
+        self._models: list[Model] = []
+
+    def has_made(self, model: Model) -> bool:
+        """Return whether this is one of its models."""
+        return any(model is own_model for own_model in self._models)
+
+    def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
+        """Return the model of that string; its key and base URL come from the arguments or the environment.
+
+        Raises:
+            ModelError: there is no such provider, or its key is not set.
+        """
+        arguments = arguments or ModelArguments()
+        model = (
+            _offline(arguments)
+            if name == OFFLINE
+            else self._provider_model(name, find_vendor(name), arguments)
+        )
+        self._models.append(model)
+        return model
+
+    def _provider_model(self, name: str, vendor: Vendor, arguments: ModelArguments) -> Model:
+        base_url = self._base_url(name, vendor, arguments)
+        needs_key = self._needs_keys and not base_url
+        variable, key = self._key(name, vendor, arguments, required=needs_key)
+        facts = arguments.facts or _facts(name, vendor, is_elsewhere=bool(base_url))
+        if (facts.api == "messages") != (vendor.api_vendor == "anthropic"):
+            raise ModelError(f"{name} is not asked by way of {facts.api}: change api in its facts")
+        # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
+        is_own = vendor.name == vendor.api_vendor
+        attachments = ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"]
+        from loopline.providers import HTTP_MODELS, Credentials, HttpTransport
+
+        self._http = self._http or HttpTransport(self._make_client)
+        return HTTP_MODELS[facts.api](
+            name,
+            model=name.partition(":")[2],
+            url=base_url or vendor.base_url,
+            credentials=Credentials(
+                name,
+                variable,
+                key,
+                vendor.api_vendor,
+                secrets=secrets_in(base_url),
+                url_variable="base_url" if arguments.base_url else vendor.url_variable,
+            ),
+            facts=facts,
+            capabilities=facts.capabilities(attachments),
+            http=self._http,
+            timeouts=arguments.timeouts,
+            reply_limits=arguments.reply_limits,
+        )
+
+    def _base_url(self, name: str, vendor: Vendor, arguments: ModelArguments) -> str:
+        """Return the base URL, if it is not the provider's own."""
+        url = (arguments.base_url or self._environment.get(vendor.url_variable, "")).strip()
+        if url and not is_address(url):
+            setting = "base_url" if arguments.base_url else vendor.url_variable
+            raise ModelError(
+                f"{setting} of {name} is no URL: write http:// or https://, a host, and a path if any"
+            )
+        return url
+
+    def _key(
+        self, name: str, vendor: Vendor, arguments: ModelArguments, *, required: bool
+    ) -> tuple[str, str]:
+        """Return what sets the key, and the key; a key from the environment is never sent to a URL from code."""
+        if arguments.base_url or arguments.api_key:
+            variable, key = "api_key", arguments.api_key.strip()
+        elif vendor.key_variable:
+            variable, key = (
+                vendor.key_variable,
+                self._environment.get(vendor.key_variable, "").strip(),
+            )
+        else:
+            return "its server", ""
+        if required and not key:
+            raise ModelAccessError(f"{name} needs a key: set {variable}")
+        if not key.isascii() or not key.isprintable():
+            raise ModelAccessError(f"{variable} cannot be a key: it holds odd characters")
+        return variable, key
+
+
+def model(
+    name: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    facts: ModelFacts | None = None,
+    timeouts: Timeouts | None = None,
+    reply_limits: ReplyLimits | None = None,
+) -> Model:
+    """Return a model at a provider, or at any server with the same API; it may serve several harnesses.
+
+    `name` is a model string such as `openai:llama-3`. `base_url` is the part before `/chat/completions`, `/responses`
+    or `/v1/messages`; with it, no key is sent except `api_key`. `facts` replace the model's entry in the catalogue.
+
+    Raises:
+        ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
+    """
+    arguments = ModelArguments(
+        base_url=base_url or "",
+        api_key=api_key or "",
+        facts=facts,
+        timeouts=timeouts,
+        reply_limits=reply_limits,
+    )
+    return ProviderModels(os.environ).model(name, arguments)
+
+
+def _offline(arguments: ModelArguments) -> Model:
+    if arguments != ModelArguments():
+        raise ModelError(
+            "offline sends no requests: it takes no base_url, api_key, facts, timeouts or limits"
+        )
+    from loopline.offline import OfflineModel
+
+    return OfflineModel()
+
+
+def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
+    """Return the catalogue's facts; an unknown model elsewhere has those of most servers."""
+    facts = find_model_facts(name)
+    if is_elsewhere and vendor.api_vendor == "openai" and facts is FAMILIES.get(f"{vendor.name}:"):
+        return ModelFacts(window=facts.window, output_limit=facts.output_limit)
+    return facts
+
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
 """The endings of variables whose values no error may show."""
@@ -308,3 +478,136 @@ class _ModelCache:
         bridged_model = bridge_model(foreign, _secrets())
         self._bridged.append((foreign, bridged_model))
         return bridged_model
+
+
+@dataclass(frozen=True, slots=True)
+class Cassette:
+    """A file of HTTP requests to providers and their responses, byte for byte.
+
+    It works only with models named by model strings. `mode="record"` writes the file, which must not exist yet.
+    `mode="replay"` answers from the file, without network and keys; a request that was not recorded is a
+    `CassetteError`.
+    """
+
+    file: str | Path
+    mode: Literal["replay", "record"] = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCassette:
+    """A cassette in use: what chooses the models of a run, the cassette's clock, and its file.
+
+    The file begins to record or replay when the harness is open.
+    """
+
+    choose: Callable[[], ModelRegistry]
+    clock: Clock
+    file: CassetteRecorder | CassettePlayer
+
+
+async def open_cassette(
+    cassette: Cassette, model: ModelChoice, clock: Clock | None
+) -> OpenCassette:
+    """Return an open cassette; without a model or a clock it replays with the recorded ones.
+
+    Raises:
+        CassetteError: the file that is to be replayed is not there, or is no cassette; or a model would
+            be asked past it.
+        ModelError: a model string that does not work here.
+    """
+    file = Path(cassette.file)
+    match cassette.mode:
+        case "record":
+            return await asyncio.to_thread(_recording, file, model, clock or SystemClock())
+        case "replay":
+            return await asyncio.to_thread(_replay, file, model, clock)
+
+
+def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
+    from loopline.providers.cassettes import CassetteRecorder
+    from loopline.providers.http import pooled
+
+    named = model_names(model)
+    tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
+    provider_models = ProviderModels(os.environ, lambda: tape.client(pooled()))
+    return OpenCassette(_registry_maker(model, provider_models), tape.clock, tape)
+
+
+def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
+    from loopline.providers.cassettes import CassettePlayer
+
+    tape = CassettePlayer(file)
+    bases = {vendor.url_variable for vendor in VENDORS.values()}
+    environment = {name: value for name, value in os.environ.items() if name not in bases}
+    provider_models = ProviderModels(
+        {**environment, **tape.settings}, tape.client, needs_keys=False
+    )
+    choice = (",".join(tape.models) or None) if model is None else model
+    return OpenCassette(_registry_maker(choice, provider_models), clock or tape.clock, tape)
+
+
+@dataclass(frozen=True)
+class _CassetteRegistry(ModelRegistry):
+    """Models that all use the cassette, those of a workflow too."""
+
+    provider_models: ProviderModels
+
+    def __post_init__(self) -> None:
+        ModelRegistry.__post_init__(self)
+        self._check(self.models)
+
+    def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
+        chain = ModelRegistry.chain(self, choice)
+        self._check(chain)
+        return chain
+
+    def _check(self, models: Sequence[Model]) -> None:
+        for model in models:
+            if not self.provider_models.has_made(model):
+                raise CassetteError(
+                    f"{model.name} cannot be used with a cassette: use offline, or a model string that "
+                    f"begins with {', '.join(f'{vendor}:' for vendor in VENDORS)}"
+                )
+
+
+def _registry_maker(
+    choice: ModelChoice, provider_models: ProviderModels
+) -> Callable[[], ModelRegistry]:
+    """Return what chooses the models of a run; they are checked here already, unless a function makes them."""
+    choose = resolve_models(choice, provider_models)
+    if not callable(choice):
+        _CassetteRegistry(choose().roles, provider_models)
+    return lambda: _CassetteRegistry(choose().roles, provider_models)
+
+
+def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the base URLs that are set for these models, by variable."""
+    providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
+    variables = [VENDORS[variable].url_variable for variable in VENDORS if variable in providers]
+    return {
+        variable: without_secrets(environment[variable])
+        for variable in variables
+        if environment.get(variable)
+    }
+
+
+OpenModels = Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
+"""Opens the models of a run of a conversation."""
+Metering = Callable[[ConversationKey, ModelRegistry], AbstractAsyncContextManager[ModelRegistry]]
+"""Returns models that take the place of a run's, until the run has ended."""
+
+
+def metered_models(models: OpenModels, metering: Metering | None) -> OpenModels:
+    """Return what opens the models of a run as the metering has them."""
+    if metering is None:
+        return models
+
+    @asynccontextmanager
+    async def metered(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
+        async with (
+            models(conversation) as registry,
+            metering(conversation, registry) as counted,
+        ):
+            yield counted
+
+    return metered

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
 from typing import TYPE_CHECKING
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
-from loopline.harness.changed_lines import has_lines, lines_diff
-from loopline.harness.past_knowledge import used_commit
-from loopline.harness.read_only_store import OpenedStore
+from loopline.harness.read_only_store import OpenedStore, used_commit
 from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import (
     Block,
@@ -25,6 +24,42 @@ from loopline.timeline import (
 
 if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
+
+
+FAR_LINES = 40
+"""Lines that moved further than this from the others of the same text count as other lines."""
+
+
+def has_lines(text: str, lines: str) -> bool:
+    """Return whether whole lines stand in a text, one after the other, wherever."""
+    return f"\n{lines.strip(chr(10))}\n" in f"\n{text}\n"
+
+
+def lines_diff(cited: str, text: str, name: str) -> list[str]:
+    """Return a unified diff from cited lines to those of a text that stand in their place now; empty if they stand in it."""
+    if has_lines(text, cited):
+        return []
+    before = cited.strip("\n").splitlines()
+    after = _lines_in_place(before, text.splitlines())
+    return list(unified_diff(before, after, f"{name} as cited", f"{name} now", lineterm=""))
+
+
+def _lines_in_place(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:
+    """Return the lines that took the place of those before; none if no line of them is left."""
+    matcher = SequenceMatcher(None, before, now, autojunk=False)
+    longest = matcher.find_longest_match()
+    if not longest.size:
+        return []
+    shift = longest.b - longest.a
+    near = [
+        block
+        for block in matcher.get_matching_blocks()
+        if block.size and abs(block.b - block.a - shift) <= FAR_LINES
+    ]
+    first, last = near[0], near[-1]
+    start, end = first.b - first.a, last.b + len(before) - last.a
+    return now[max(start, 0) : max(end, 0)]
+
 
 NOW = "HEAD"
 _PROMPTS = BodyUnion[UserPrompt](UserPrompt)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 from loopline.bundle import Properties, WebPorts
 from loopline.clock import Clock
-from loopline.errors import PropertyError
+from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json
 from loopline.models.safe_text import is_address
 
@@ -47,8 +47,7 @@ async def open_web(
     missing = [name for name in ("protego", "trafilatura") if fetches and find_spec(name) is None]
     if missing:
         raise PropertyError(f"web.fetch needs {', '.join(missing)}: pip install 'loopline[web]'")
-    from loopline.web.address_guard import GuardedTransport
-    from loopline.web.guarded_client import BoundedClient
+    from loopline.web.guarded_client import BoundedClient, GuardedTransport
     from loopline.web.page_fetch import PageFetch
     from loopline.web.search_engines import EngineSearch, SearchEngine
 
@@ -96,3 +95,35 @@ def _networks(written: Json) -> list[IPv4Network | IPv6Network]:
         return [ip_network(str(item)) for item in items]
     except ValueError as error:
         raise PropertyError(f"web.allow: {error}; write networks such as 10.1.0.0/16") from None
+
+
+class WebhookSender(Protocol):
+    """Sends requests to addresses of the public web."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """Send the body, and return the status.
+
+        Raises:
+            LooplineError: the address may not be reached.
+            ConnectionError: there was no answer in time.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+def webhook_sender(networks: Sequence[str]) -> WebhookSender:
+    """Return what sends webhooks, also to addresses of these networks, which are not public.
+
+    Raises:
+        LooplineError: one of them is no network.
+    """
+    try:
+        allowed = [ip_network(network) for network in networks]
+    except ValueError as error:
+        raise LooplineError(f"{error}: write networks such as 10.1.0.0/16") from error
+    from loopline.web.guarded_client import WebhookClient
+
+    return WebhookClient(allowed)

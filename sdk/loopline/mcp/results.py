@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from mcp import Client, MCPError
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -13,13 +15,19 @@ from mcp_types import (
     ContentBlock,
     EmbeddedResource,
     ImageContent,
+    Prompt,
+    PromptMessage,
+    Resource,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     TextResourceContents,
 )
 
-from loopline.models import Json, dumps, one_line, well_formed, well_formed_json
-from loopline.tools import McpFile, McpResult
+from loopline.errors import ToolError
+from loopline.mcp.tool_lists import MAX_TOOLS
+from loopline.models import Json, JsonObject, dumps, one_line, well_formed, well_formed_json
+from loopline.tools import McpFile, McpResult, McpToolSpec
 
 
 def call_result(result: CallToolResult) -> McpResult:
@@ -91,3 +99,179 @@ def _decoded(what: str, mime: str, data: str, address: str) -> str | McpFile:
     except ValueError:
         return f"[{what}: {one_line(mime)}, whose data is no base64]"
     return McpFile(data=content, mime=mime, name=address.rpartition("/")[2])
+
+
+MAX_PAGES = 100
+LISTED = 200
+"""Resources that a list shows at most."""
+NAMED = 20
+"""Prompts that a description names at most."""
+LIST_RESOURCES, READ_RESOURCE, GET_PROMPT = "list_resources", "read_resource", "get_prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTool:
+    """A tool that stands for requests of the protocol other than calls."""
+
+    spec: McpToolSpec
+    run: Callable[[Client, JsonObject], Awaitable[McpResult]]
+
+
+async def added_tools(client: Client, own_names: Collection[str]) -> dict[str, AddedTool]:
+    """Return the tools for the resources and prompts that a server has, unless it has tools of these names.
+
+    Raises:
+        MCPError: the server does not list what it says it has.
+    """
+    tools, has = list[AddedTool](), client.server_capabilities
+    if has.resources is not None and await _has_resources(client):
+        tools += [_list_tool(), _read_tool()]
+    if has.prompts is not None:
+        prompts = await _prompts(client)
+        tools += [_prompt_tool(prompts)] if prompts else []
+    return {tool.spec.name: tool for tool in tools if tool.spec.name not in own_names}
+
+
+async def _has_resources(client: Client) -> bool:
+    if (await client.list_resources()).resources:
+        return True
+    return bool(await _templates(client, pages=1))
+
+
+async def _resources(client: Client) -> list[Resource]:
+    listed, cursor = list[Resource](), None
+    for _ in range(MAX_PAGES):
+        page = await client.list_resources(cursor=cursor)
+        listed += page.resources
+        cursor = page.next_cursor
+        if cursor is None or len(listed) >= MAX_TOOLS:
+            break
+    return listed
+
+
+async def _templates(client: Client, pages: int = MAX_PAGES) -> list[ResourceTemplate]:
+    listed, cursor = list[ResourceTemplate](), None
+    for _ in range(pages):
+        try:
+            page = await client.list_resource_templates(cursor=cursor)
+        except MCPError:  # it knows none
+            return listed
+        listed += page.resource_templates
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return listed
+
+
+async def _prompts(client: Client) -> list[Prompt]:
+    listed, cursor = list[Prompt](), None
+    for _ in range(MAX_PAGES):
+        page = await client.list_prompts(cursor=cursor)
+        listed += page.prompts
+        cursor = page.next_cursor
+        if cursor is None or len(listed) >= MAX_TOOLS:
+            break
+    return listed
+
+
+def _list_tool() -> AddedTool:
+    properties: JsonObject = {
+        "containing": {"type": "string", "description": "Only those whose line has this text."}
+    }
+    description = f"List the resources of the server, and templates of their addresses. {READ_RESOURCE} reads one."
+    return AddedTool(_spec(LIST_RESOURCES, description, properties), _list)
+
+
+async def _list(client: Client, arguments: JsonObject) -> McpResult:
+    search = str({"containing": "", **arguments}["containing"]).casefold()
+    lines = [
+        *(_line(str(each.uri), each) for each in await _resources(client)),
+        *(_line(f"template {each.uri_template}", each) for each in await _templates(client)),
+    ]
+    fitting = [line for line in lines if search in line.casefold()]
+    if len(fitting) > LISTED:
+        remainder = f"… and {len(fitting) - LISTED} more: narrow the list with containing"
+        fitting = [*fitting[:LISTED], remainder]
+    return McpResult(text="\n".join(fitting) or "There is no such resource.")
+
+
+def _line(address: str, each: Resource | ResourceTemplate) -> str:
+    kind = f" ({each.mime_type})" if each.mime_type else ""
+    description = f": {each.description}" if each.description else ""
+    return one_line(f"{address} — {each.name}{kind}{description}", 400)
+
+
+def _read_tool() -> AddedTool:
+    properties: JsonObject = {
+        "uri": {
+            "type": "string",
+            "description": "Its address, as it is listed, or from a template.",
+        }
+    }
+    description = (
+        "Read a resource of the server by its address; its bytes become a file of the turn."
+    )
+    return AddedTool(_spec(READ_RESOURCE, description, properties, "uri"), _read)
+
+
+async def _read(client: Client, arguments: JsonObject) -> McpResult:
+    read = await client.read_resource(str(arguments["uri"]))
+    return joined_result(map(resource_part, read.contents))
+
+
+def _prompt_tool(prompts: Sequence[Prompt]) -> AddedTool:
+    names = [f"- {_signature(prompt)}" for prompt in prompts[:NAMED]]
+    if len(prompts) > NAMED:
+        names.append(f"- and {len(prompts) - NAMED} more")
+    description = "\n".join(["Return a prompt that the server has written. There are:", *names])
+    properties: JsonObject = {
+        "name": {"type": "string"},
+        "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    required = {
+        prompt.name: [each.name for each in prompt.arguments or () if each.required]
+        for prompt in prompts
+    }
+
+    async def run(client: Client, arguments: JsonObject) -> McpResult:
+        return await _prompt_result(client, arguments, required)
+
+    return AddedTool(_spec(GET_PROMPT, description, properties, "name"), run)
+
+
+async def _prompt_result(
+    client: Client, arguments: JsonObject, required: Mapping[str, Sequence[str]]
+) -> McpResult:
+    match {"arguments": {}, **arguments}:
+        case {"name": str(name), "arguments": dict(given)}:
+            texts = {key: str(value) for key, value in given.items()}
+        case _:
+            raise ToolError("name is a text, and arguments are texts by name")
+    missing = [each for each in required.get(name, ()) if each not in texts]
+    if missing:
+        raise ToolError(f"the prompt {name!r} needs the arguments {', '.join(missing)}")
+    result = await client.get_prompt(name, texts)
+    return joined_result(part for message in result.messages for part in _message_parts(message))
+
+
+def _message_parts(message: PromptMessage) -> tuple[str | McpFile, ...]:
+    part = content_part(message.content)
+    return (f"{message.role}:\n{part}",) if isinstance(part, str) else (part,)
+
+
+def _signature(prompt: Prompt) -> str:
+    arguments = ", ".join(
+        each.name if each.required else f"{each.name}?" for each in prompt.arguments or ()
+    )
+    description = f": {prompt.description}" if prompt.description else ""
+    return one_line(f"{prompt.name}({arguments}){description}", 200)
+
+
+def _spec(name: str, description: str, properties: JsonObject, *required: str) -> McpToolSpec:
+    parameters: JsonObject = {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    return McpToolSpec(name=name, description=description, parameters=parameters, effect="read")

@@ -17,12 +17,12 @@ from loopline.memory.turn_index import QueryVector as QueryVector
 from loopline.memory.turn_index import TurnCandidates as TurnCandidates
 from loopline.memory.turn_index import TurnIndex as TurnIndex
 from loopline.memory.turn_index import TurnIndexDamaged as TurnIndexDamaged
-from loopline.memory.turn_query import TurnQuery as TurnQuery
-from loopline.memory.turn_query import ordinal_of as ordinal_of
 from loopline.memory.turn_texts import TARGETS as TARGETS
 from loopline.memory.turn_texts import Owner as Owner
 from loopline.memory.turn_texts import Target as Target
+from loopline.memory.turn_texts import TurnQuery as TurnQuery
 from loopline.memory.turn_texts import TurnText as TurnText
+from loopline.memory.turn_texts import ordinal_of as ordinal_of
 from loopline.memory.turn_texts import turn_texts as turn_texts
 from loopline.memory.user_facts import MOST_FACTS as MOST_FACTS
 from loopline.memory.user_facts import FactsOfTurn as FactsOfTurn

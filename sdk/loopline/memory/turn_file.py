@@ -32,7 +32,6 @@ from loopline.memory.turn_index import (
     TurnCandidates,
     TurnIndexDamaged,
 )
-from loopline.memory.turn_query import TurnQuery
 from loopline.memory.turn_statements import (
     CONVERSATIONS,
     CREATE_WORDS,
@@ -62,7 +61,7 @@ from loopline.memory.turn_statements import (
     texts_of_turns,
     vectors_of,
 )
-from loopline.memory.turn_texts import Owner, TurnText
+from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
 from loopline.search import CosineFunction, Vector, VectorLoader, VectorState, loaded_vectors
 from loopline.timeline import ConversationKey
 

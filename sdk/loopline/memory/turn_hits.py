@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from loopline.memory.turn_index import TurnCandidates
-from loopline.memory.turn_query import TurnQuery
-from loopline.memory.turn_texts import Target, TurnText
+from loopline.memory.turn_texts import Target, TurnQuery, TurnText
 from loopline.search import Chunk, nearness, vector_weight
 from loopline.search.ranking import score_by_words
 from loopline.timeline.prompt_blocks import turn_id

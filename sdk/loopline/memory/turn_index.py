@@ -9,10 +9,9 @@ from heapq import nlargest
 from typing import Protocol
 
 from loopline.errors import StoreError
-from loopline.memory.turn_query import TurnQuery
-from loopline.memory.turn_texts import Owner, TurnText
+from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
 from loopline.search import QueryTerm, Vector, VectorState, cosines
-from loopline.search.memory_index import word_stem, word_stems
+from loopline.search.ranking import word_stem, word_stems
 from loopline.timeline import ConversationKey
 
 TEXTS_TO_RANK = 80

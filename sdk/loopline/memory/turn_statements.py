@@ -31,8 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from loopline.memory.turn_index import TEXTS_TO_RANK, IndexedConversation
-from loopline.memory.turn_query import TurnQuery
-from loopline.memory.turn_texts import Owner, Target, TurnText
+from loopline.memory.turn_texts import Owner, Target, TurnQuery, TurnText
 from loopline.search import QueryTerm, name_parts
 from loopline.timeline import ConversationKey
 

@@ -5,25 +5,23 @@ from loopline.models.json import (
     BrokenJson,
     Json,
     JsonObject,
-    dumps,
-    extract_json,
-    has_many_values,
-    json_objects,
-    parse_object,
-    parse_object_at,
-    scan_json,
-    well_formed,
-    well_formed_json,
-    well_formed_object,
-)
-from loopline.models.json_fields import (
     as_count,
     as_list,
     as_object,
     count_in,
+    dumps,
+    extract_json,
+    has_many_values,
+    json_objects,
     object_in,
     objects_in,
+    parse_object,
+    parse_object_at,
+    scan_json,
     text_in,
+    well_formed,
+    well_formed_json,
+    well_formed_object,
 )
 from loopline.models.json_schema import SchemaMismatch
 from loopline.models.model import (
@@ -82,10 +80,17 @@ from loopline.models.provider_errors import (
 )
 from loopline.models.request_limits import (
     ATTACHMENTS,
+    BRIDGED,
+    OFFLINE,
+    VENDORS,
+    ApiVendor,
     AttachmentLimits,
     AttachmentSupport,
     ReplyLimits,
     Timeouts,
+    Vendor,
+    find_vendor,
+    public_url,
 )
 from loopline.models.safe_text import ADDRESS_CHARACTERS, is_loopback, one_line
 from loopline.models.structured import (
@@ -97,15 +102,6 @@ from loopline.models.structured import (
     structured_llm_call,
 )
 from loopline.models.token_errors import Overflow, TokenRate, find_overflow, find_token_rate
-from loopline.models.vendors import (
-    BRIDGED,
-    OFFLINE,
-    VENDORS,
-    ApiVendor,
-    Vendor,
-    find_vendor,
-    public_url,
-)
 from loopline.models.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [

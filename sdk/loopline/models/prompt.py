@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from msgspec import Struct
 
-from loopline.models.json import JsonObject
+from loopline.models.json import Json, JsonObject, dumps
 
 Purpose = Literal["decision", "answer", "summary", "selection", "title", "search", "lesson"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
@@ -344,3 +346,61 @@ def breaks_off(prompt: Prompt, family: str) -> bool:
     """Return whether this family would have to continue behind calls whose thinking it cannot see."""
     message = prompt.last_assistant_message
     return message is not None and bool(message.calls) and echo_for(message, family) is None
+
+
+_PLAIN = (string.ascii_letters + " ").encode()
+
+
+def estimate(text: str) -> int:
+    """Return a safe estimate: four letters or spaces to a token, and two bytes of everything else.
+
+    Digits, punctuation and other scripts are what tokenizers split finest; a Chinese character of
+    three bytes counts for one and a half.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    dense = len(data.translate(None, _PLAIN))
+    return -(-(len(data) - dense) // 4) + -(-dense // 2)
+
+
+def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
+    """Return the first entries that together cost at most `limit` tokens, each on lines of its own."""
+    if limit is None:
+        return list(entries)
+    totals = accumulate(estimate(f"{entry}\n") for entry in entries)
+    return [entry for entry, total in zip(entries, totals, strict=True) if total <= limit]
+
+
+def cost(message: Message) -> int:
+    """Return the tokens of a message as it is sent: with its files, or as its provider gets it back."""
+    return cost_of_text(message, repr(message)) + cost_of_files(message)
+
+
+def cost_of_text(message: Message, written: str) -> int:
+    """Return the tokens of a message without its files; `written` is its repr."""
+    match message:
+        case UserMessage(passing=True):
+            return 0  # the provider has forgotten it
+        case AssistantMessage(text=text, calls=calls, echo=ReasoningReplay() as echo):
+            text_tokens = estimate(text) if is_beside(echo) else 0
+            return text_tokens + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
+        case _:
+            return estimate(written)
+
+
+def cost_of_prompt(prompt: Prompt) -> int:
+    """Return the tokens of a request, by the same estimate."""
+    tools: list[Json] = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        for tool in prompt.tools
+    ]
+    texts = [prompt.system, prompt.tail, *([dumps(tools)] if tools else [])]
+    return sum(map(cost, prompt.messages)) + sum(map(estimate, texts))
+
+
+def cost_of_files(message: Message) -> int:
+    """Return the tokens of the files that the model is given with a message."""
+    match message:
+        case UserMessage(attachments=attachments) | ToolMessage(attachments=attachments):
+            return sum([attached.tokens for attached in attachments]) if attachments else 0
+        case _:
+            return 0

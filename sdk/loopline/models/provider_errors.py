@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from loopline.models.vendors import ApiVendor
+from loopline.models.request_limits import ApiVendor
 
 ErrorMeaning = Literal[
     "request",

@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import Struct
 
 from loopline.models import one_line
-from loopline.models.tokens import estimate, fitting
+from loopline.models.prompt import estimate, fitting
 from loopline.refs import DocumentRef, PlanRef, SourcesRef
 from loopline.timeline import PlanSnapshot, Source
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loopline.models import Attached, AttachmentSupport, one_line
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.prompt import truncation
 from loopline.prompt.truncation import escape_frame
 from loopline.timeline import Block, Projection, ShownImage, UserAttachment, attachments

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import structs
 
 from loopline.models import Usage, dumps, one_line
-from loopline.models.tokens import estimate, fitting
+from loopline.models.prompt import estimate, fitting
 from loopline.prompt.rendering import CutPoint
 from loopline.prompt.truncation import (
     LONG_ARGUMENTS,

@@ -14,7 +14,7 @@ from math import log
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps, one_line, well_formed
-from loopline.models.base64_runs import without_base64
+from loopline.models.safe_text import without_base64
 
 TEXT_LIMIT = 4_000
 """Characters of what a user or an assistant said."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from loopline.models import Api
 from loopline.providers.anthropic_messages import AnthropicMessages
 from loopline.providers.failures import Credentials
-from loopline.providers.http import HttpTransport
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel, HttpTransport
 from loopline.providers.openai_chat import OpenAiChat
 from loopline.providers.openai_responses import OpenAiResponses
 

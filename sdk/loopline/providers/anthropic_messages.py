@@ -33,7 +33,7 @@ from loopline.models import (
 )
 from loopline.models.prompt import breaks_off, sent_id
 from loopline.providers.failures import Credentials, parse_chunk, stream_error
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.providers.request_bytes import (
     CallForm,

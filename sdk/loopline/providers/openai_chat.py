@@ -20,7 +20,7 @@ from loopline.models import (
     dumps,
 )
 from loopline.models.prompt import echo_for, sent_id
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.providers.reply_parser import ReplyParser
 from loopline.providers.request_bytes import (

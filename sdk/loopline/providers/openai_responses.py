@@ -29,7 +29,7 @@ from loopline.models import (
 )
 from loopline.models.prompt import Channel, sent_id
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
-from loopline.providers.http_model import HttpModel
+from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import usage_in
 from loopline.providers.reply_parser import CallPiece, ReplyParser
 from loopline.providers.request_bytes import (

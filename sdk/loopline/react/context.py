@@ -23,7 +23,7 @@ from loopline.models import (
     Usage,
     well_formed_object,
 )
-from loopline.models.tokens import cost, cost_of_files, estimate
+from loopline.models.prompt import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
     NATIVE,

@@ -19,12 +19,18 @@ from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
-from loopline.react.call_questions import pending_event, tool_question
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
-from loopline.react.guards import CallChecker, CheckedCall, approval_digest, is_approval
+from loopline.react.guards import (
+    CallChecker,
+    CheckedCall,
+    approval_digest,
+    claim_for_thread,
+    is_approval,
+    wait_for_threads,
+)
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.proxied_calls import ProgramHost, ProxiedCalls
+from loopline.react.proxied_calls import ProgramHost, ProxiedCalls, pending_event, tool_question
 from loopline.react.replies import answer_text
 from loopline.react.result_text import (
     artifact_bodies,
@@ -35,7 +41,6 @@ from loopline.react.result_text import (
     truncate_outcome,
     with_file_sources,
 )
-from loopline.react.thread_claims import claim_for_thread, wait_for_threads
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.tasks import run_together
@@ -66,7 +71,7 @@ from loopline.tools import (
     ToolProxy,
     Work,
 )
-from loopline.tools.arguments import copied_arguments
+from loopline.tools.parameters import copied_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
 

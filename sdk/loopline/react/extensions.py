@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
+from typing_extensions import TypeIs
+
+from loopline.clock import Alarm, Clock
+from loopline.errors import LooplineError, StoreError
 from loopline.models import JsonObject
-from loopline.react.state import ReactStateV2, TurnPayload
-from loopline.timeline import Effect, ExitReason, TurnResult
+from loopline.react.loop_options import LoopOptions
+from loopline.react.state import ReactStateV2, TurnPayload, repetitions
+from loopline.timeline import Batch, Effect, ExitReason, ToolResult, TurnResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +121,409 @@ class Extensions:
 
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
+
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+PRIORITY = 100
+FAILURES = 5
+COOLDOWN_SECONDS = 30.0
+
+BeforeHook = Callable[[TurnPayload], Awaitable[TurnPayload | TurnResult[Any] | None]]
+"""Returns another payload, a result that replaces the run, or None to change nothing."""
+AfterHook = Callable[[TurnPayload, TurnResult[Any]], Awaitable[TurnResult[Any] | None]]
+"""Returns another result, or None to change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Middleware with a priority: a lower one wraps a higher one."""
+
+    middleware: Middleware
+    priority: int = PRIORITY
+
+
+def in_order(layers: Iterable[Middleware | Layer]) -> tuple[Middleware, ...]:
+    """Return the middleware by priority, then as listed; the first is the outermost."""
+    placed = [entry if isinstance(entry, Layer) else Layer(entry) for entry in layers]
+    return tuple(entry.middleware for entry in sorted(placed, key=lambda layer: layer.priority))
+
+
+def wrap(run: Run, layers: Iterable[Middleware | Layer]) -> Run:
+    """Return the run wrapped in middleware: the first sees the payload first and the result last."""
+    for middleware in reversed(in_order(layers)):
+        run = partial(middleware, run=run)
+    return run
+
+
+def before_run(*hooks: BeforeHook) -> Middleware:
+    """Return middleware that calls hooks with the payload in order; the first result ends the run."""
+
+    async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        for hook in hooks:
+            match await hook(payload):
+                case None:
+                    pass
+                case TurnResult() as instead:
+                    return instead
+                case changed:
+                    payload = changed
+        return await run(payload)
+
+    return middleware
+
+
+def after_run(*hooks: AfterHook) -> Middleware:
+    """Return middleware that calls hooks with the result in order, each with that of the hook before."""
+
+    async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        result = await run(payload)
+        for hook in hooks:
+            changed = await hook(payload, result)
+            result = result if changed is None else changed
+        return result
+
+    return middleware
+
+
+def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
+    """Limit the time of middleware before the run and after it; the run itself does not count.
+
+    Middleware that takes longer is cancelled and not waited for, and can no longer begin a run. Then TimeoutError is
+    raised; a `Breaker` around it uses the plain run instead.
+    """
+
+    async def limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        timed = _TimedRun(run, seconds, clock)
+        working = asyncio.ensure_future(middleware(payload, timed))
+        timed.begin()
+        try:
+            awaited: list[asyncio.Future[Any]] = [working, timed.late]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise TimeoutError(f"{middleware!r} took longer than {seconds:g} s")
+            if working.cancelled():
+                raise LooplineError(f"{middleware!r} cancelled its own work")
+            return working.result()
+        except asyncio.CancelledError:
+            working.cancel()
+            await asyncio.wait([working])
+            raise
+        finally:
+            timed.end()
+            working.cancel()
+            working.add_done_callback(_retrieve_outcome)
+
+    return limited
+
+
+@dataclass(slots=True, eq=False)
+class Breaker:
+    """Protects a run from middleware that raises: the error is logged, and the plain run is used instead.
+
+    If the middleware had already begun the run, its result is used and the run is not repeated; an error of the run
+    itself is raised. After `failures` errors in a row the middleware is skipped for `cooldown_seconds`; the first error
+    after that skips it again. Use one breaker for many turns.
+    """
+
+    middleware: Middleware
+    clock: Clock
+    failures: int = FAILURES
+    cooldown_seconds: float = COOLDOWN_SECONDS
+    _failures_in_row: int = field(default=0, init=False)
+    _closed_until: float = field(default=0.0, init=False)
+
+    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
+        """Return the result of the middleware, or of the plain run if it breaks.
+
+        Raises:
+            StoreError: the store failed, which nothing can stand in for.
+        """
+        if self._failures_in_row >= self.failures:
+            if self.clock.elapsed() < self._closed_until:
+                return await run(payload)
+            self._open_circuit()  # this turn tries it again, others meanwhile do without
+        watched = _ObservedRun(run)
+        try:
+            result = _check_result(self.middleware, await self.middleware(payload, watched))
+        except StoreError:
+            raise
+        except Exception as error:
+            await watched.wait()
+            if watched.error is error:
+                raise
+            if watched.error is not None:
+                raise watched.error from error
+            logger.exception("%r broke, so the plain run is used", self.middleware)
+            self._failures_in_row += 1
+            self._open_circuit()
+        else:
+            self._failures_in_row = 0
+            return result
+        finally:
+            watched.closed = True
+        return await run(payload) if watched.result is None else watched.result
+
+    def _open_circuit(self) -> None:
+        self._closed_until = self.clock.elapsed() + self.cooldown_seconds
+
+
+class _ObservedRun:
+    """A run as middleware is given it: what came of it is kept, and whether it is under way."""
+
+    def __init__(self, run: Run) -> None:
+        self.result: TurnResult[Any] | None = None
+        self.error: Exception | None = None
+        self.closed = False
+        self.running = 0
+        self._run = run
+        self._over = asyncio.Event()
+
+    async def __call__(self, payload: TurnPayload) -> TurnResult[Any]:
+        if self.closed:
+            raise LooplineError("it is too late for this run: its turn has gone on without it")
+        self.running += 1
+        self.error = None
+        try:
+            self.result = await self._run(payload)
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.running -= 1
+            self._over.set()
+        return self.result
+
+    async def wait(self) -> None:
+        """Wait until no run is under way."""
+        while self.running:
+            self._over.clear()
+            await self._over.wait()
+
+
+class _TimedRun:
+    """A run as middleware is given it that has so much time of its own; `late` is done once that is over."""
+
+    def __init__(self, run: Run, seconds: float, clock: Clock) -> None:
+        self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._run = run
+        self._seconds = seconds
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._closed = False
+
+    def begin(self) -> None:
+        """Start the middleware's own time."""
+        self._alarm = self._clock.alarm(self._seconds, self._ring)
+
+    def end(self) -> None:
+        """Stop the time; no run may begin any more."""
+        self._closed = True
+        self._pause()
+
+    async def __call__(self, payload: TurnPayload) -> TurnResult[Any]:
+        if self._closed or self.late.done():
+            raise LooplineError("it is too late for this run: its turn has gone on without it")
+        self._pause()
+        try:
+            return await self._run(payload)
+        finally:
+            self._pause()
+            if not self._closed:
+                self.begin()
+
+    def _pause(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _ring(self) -> None:
+        if not self.late.done():
+            self.late.set_result(None)
+
+
+def _retrieve_outcome(working: asyncio.Future[TurnResult[Any]]) -> None:
+    """Take note of how it ended, so that asyncio does not complain that nobody did."""
+    if not working.cancelled():
+        working.exception()
+
+
+def _check_result(middleware: Middleware, result: object) -> TurnResult[Any]:
+    if not _is_result(result):
+        raise TypeError(f"{middleware!r} must give a TurnResult, not {result!r}")
+    return result
+
+
+def _is_result(value: object) -> TypeIs[TurnResult[Any]]:
+    return isinstance(value, TurnResult)
+
+
+CYCLE = "cycle_warning"
+SELF_CHECK = "self_check"
+COMPLETION_CHECK = "completion_check"
+FAILURE_REFLECTION = "failure_reflection"
+
+CHECKLIST = """\
+- Is every part of what was asked answered?
+- Does each statement rest on something that a tool gave?
+- Has anything been left open that a further call would settle?"""
+"""What the option `completion_check` has the model ask itself."""
+
+ESCALATES_AT = 3
+"""Rounds in a row with a failed call from which the reminder is firmer."""
+
+
+def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
+    """Yield the hooks that the options switch on, in the order in which they run."""
+    if options.stagnation_rounds:
+        yield stagnation(options.stagnation_rounds)
+    if options.cycle_warning_rounds:
+        yield cycle_warning(options.cycle_warning_rounds)
+    if options.failure_reflection:
+        yield failure_reflection()
+    if options.self_check_rounds:
+        yield self_check(options.self_check_rounds)
+    if options.completion_check:
+        yield completion_check(CHECKLIST)
+
+
+def cycle_warning(after: int = 3) -> RoundHook:
+    """Warn once when the same calls have been made `after` times, and once more in each new cycle."""
+    _check_count(after, "after", minimum=2)
+
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _may_decide(state) or state.same_calls < after:
+            return None
+        text = (
+            f"{_repetition_text(state)} Do not expect other results: use what they gave, call something else or "
+            "with other arguments, or answer."
+        )
+        return _reminder(state, CYCLE, _cycles(state.batches, after), text)
+
+    return hook
+
+
+def stagnation(after: int = 3) -> RoundHook:
+    """End the turn when the same calls have been made `after` times."""
+    _check_count(after, "after", minimum=2)
+
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _may_decide(state) or state.same_calls < after:
+            return None
+        return Stop("stagnation", _repetition_text(state))
+
+    return hook
+
+
+def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
+    """Ask the model to check its progress after every `rounds_between` rounds with calls; `goal` is quoted."""
+    _check_count(rounds_between, "rounds_between")
+    goal_text = f"\nWhat was asked: {goal}" if goal else ""
+
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        rounds = sum(bool(batch.calls) for batch in state.batches)
+        if not _follows_calls(state) or rounds % rounds_between:
+            return None
+        text = (
+            f"[Self-check] {rounds} rounds with calls are over. Before the next one: what was found, "
+            "what is still missing, and is this the shortest way there? If there is enough, answer."
+        )
+        return _reminder(state, SELF_CHECK, rounds // rounds_between, text + goal_text)
+
+    return hook
+
+
+def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
+    """Hold one answer of the turn until the model has gone through the checklist.
+
+    An answer is held only if it has at most `longest` characters, and the turn has made calls in `after` rounds.
+    """
+    _check_count(after, "after", minimum=0)
+    _check_count(longest, "longest")
+
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        rounds = sum(bool(batch.calls) for batch in state.batches)
+        if state.answer is None or len(state.answer) > longest or rounds < after:
+            return None
+        if state.exhausted or state.notices.get(COMPLETION_CHECK, 0):
+            return None
+        text = f"Before this is the answer, check it:\n{checklist}\nThen answer, changed or not."
+        return Hold(COMPLETION_CHECK, text)
+
+    return hook
+
+
+def failure_reflection() -> RoundHook:
+    """Ask for another way after a round with a failed call; more firmly from the third in a row on."""
+
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _follows_calls(state) or not _has_failure(state.batches[-1]):
+            return None
+        due = sum(map(_has_failure, state.batches))
+        return _reminder(state, FAILURE_REFLECTION, due, _failure_text(state.batches))
+
+    return hook
+
+
+def _check_count(count: int, name: str, minimum: int = 1) -> None:
+    if count < minimum:
+        raise LooplineError(f"{name} must be {minimum} or more, not {count}")
+
+
+def _may_decide(state: ReactStateV2) -> bool:
+    """Return whether another decision follows, and no answer is on the table."""
+    return state.answer is None and not state.exhausted
+
+
+def _follows_calls(state: ReactStateV2) -> bool:
+    """Return whether the newest round made calls, and another decision follows."""
+    return _may_decide(state) and bool(state.batches) and bool(state.batches[-1].calls)
+
+
+def _reminder(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
+    """Return the reminder, unless the turn was given as many as are due."""
+    return Reminder(code, text) if state.notices.get(code, 0) < due else None
+
+
+def _cycles(batches: Sequence[Batch], after: int) -> int:
+    """Count how often the same calls have reached `after` repetitions."""
+    times = [0, *repetitions(batches)]
+    return sum(before < after <= now for before, now in pairwise(times))
+
+
+def _repetition_text(state: ReactStateV2) -> str:
+    tools = ", ".join(dict.fromkeys(call.tool for call in state.batches[-1].calls))
+    return f"The same calls were made {state.same_calls} times over: {tools}."
+
+
+def _failures(batch: Batch) -> list[ToolResult]:
+    """Return the results of calls that failed; interrupted calls did not."""
+    return [result for result in batch.results.values() if result.status in ("error", "denied")]
+
+
+def _has_failure(batch: Batch) -> bool:
+    """Return whether a call failed and none is pending."""
+    return len(batch.results) == len(batch.calls) and bool(_failures(batch))
+
+
+def _failure_text(batches: Sequence[Batch]) -> str:
+    failures = _failures(batches[-1])
+    statuses = {result.status for result in failures}
+    tools = ", ".join(dict.fromkeys(result.tool for result in failures))
+    failed_rounds = 0
+    for batch in reversed(batches):
+        if not _has_failure(batch):
+            break
+        failed_rounds += 1
+    subject = (
+        "Every call of the last round" if len(failures) == len(batches[-1].calls) else "Some calls"
+    )
+    if statuses == {"denied"}:
+        sentence = f"None of these calls is permitted: {tools}. Asking again changes nothing."
+    else:
+        sentence = f"{subject} failed: {tools}. Read the errors and say what was wrong."
+    if failed_rounds >= ESCALATES_AT:
+        return (
+            f"{sentence} That is {failed_rounds} rounds in a row: stop trying this. Take another way that needs "
+            "none of these calls, or answer with what there is and say what could not be done."
+        )
+    return f"{sentence} Correct it, or take another way."

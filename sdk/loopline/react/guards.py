@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,6 +18,7 @@ from typing import Protocol
 from msgspec import Struct, structs
 from msgspec.json import decode as decode_json
 
+from loopline.clock import Clock, done_within
 from loopline.errors import LooplineError, ToolError, WrongBundle
 from loopline.models import Json, JsonObject, dumps
 from loopline.names import caller_location
@@ -481,3 +484,44 @@ def check_answer(pending: ToolPending, value: Json) -> None:
     answer = value.strip().casefold() if isinstance(value, str) else value
     if not isinstance(answer, bool) and answer not in _YES | _NO:
         raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
+
+
+_claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
+"""By the uid of a conversation, for as long as the threads run: they belong to the process."""
+
+
+def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
+    """Keep claimed what a thread claims whose call was cut off."""
+    entry = (claim, thread)
+    _claimed.setdefault(uid, []).append(entry)
+
+    def release(_: Future[object]) -> None:
+        remaining = [
+            other_entry for other_entry in _claimed.get(uid, []) if other_entry is not entry
+        ]
+        _claimed[uid] = remaining
+        if not remaining:
+            _claimed.pop(uid, None)
+
+    thread.add_done_callback(release)
+
+
+async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
+    """Wait until no thread that outlived its call claims the same.
+
+    Raises:
+        ToolError: one still does after so many seconds.
+    """
+    threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
+    if not threads:
+        return
+    await done_within(clock, seconds, _all_done(threads))
+    if not all(thread.done() for thread in threads):
+        raise ToolError(
+            "This call was not begun: an earlier one that it must not run beside was cut off, and still runs. "
+            "Try again later."
+        )
+
+
+async def _all_done(threads: Sequence[Future[object]]) -> None:
+    await asyncio.gather(*map(asyncio.wrap_future, threads), return_exceptions=True)

@@ -25,7 +25,7 @@ from loopline.errors import (
     StoreError,
 )
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, Usage
-from loopline.models.tokens import cost_of_prompt, estimate
+from loopline.models.prompt import cost_of_prompt, estimate
 from loopline.react.quota import Amount, OutOfBudget, RequestEstimate
 from loopline.tasks import LONG_TEXT, text_parts
 

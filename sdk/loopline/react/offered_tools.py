@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, EventSink
 from loopline.models import Model, ToolSpec, dumps
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, protocol, tools_text
 from loopline.react.replies import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt

@@ -12,7 +12,7 @@ from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
 from loopline.models import Message, Model, Options, Prompt, well_formed
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.prompt import (
     HISTORY_SHARE,
     LEDGER_SHARE,

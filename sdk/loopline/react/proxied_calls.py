@@ -7,14 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Literal
 
 from msgspec import Struct
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
+from loopline.events import Delta
 from loopline.files import file_bodies
-from loopline.models import Json, JsonObject, well_formed
-from loopline.react.call_questions import pending_event, tool_question
+from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, is_approval
 from loopline.react.result_text import (
@@ -35,8 +36,33 @@ from loopline.timeline import (
     ResultStatus,
     Timeline,
     ToolCalled,
+    ToolQuestion,
 )
 from loopline.tools import ApprovalRequired, AskUser, Outcome, ProxiedAnswer, ToolSet
+
+
+def tool_question(
+    call_id: str,
+    question: str,
+    form: Json = None,
+    kind: Literal["question", "approval"] = "question",
+) -> ToolQuestion:
+    """Return the question in a form that can be stored."""
+    return ToolQuestion(
+        call_id=call_id, question=well_formed(question), form=well_formed_json(form), kind=kind
+    )
+
+
+def pending_event(question: ToolQuestion) -> Delta:
+    """Return the event by which listeners hear of the question."""
+    return Delta(
+        type="pending",
+        channel="tool",
+        text=question.question,
+        call_id=question.call_id,
+        data=question.form,
+    )
+
 
 logger: logging.Logger = logging.getLogger("loopline")
 

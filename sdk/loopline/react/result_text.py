@@ -22,7 +22,7 @@ from loopline.timeline import (
     SourceSpan,
     TextKept,
     Timeline,
-    unbound_citations,
+    citations,
     workspace,
 )
 from loopline.tools import Outcome, ResultSection
@@ -98,11 +98,11 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
     sections, kept, shows = list[ResultSection](), list[TextKept](), list(outcome.shows)
     for section in outcome.sections:
         by_number = {number: next(numbers) for number in section.cites}
-        text = unbound_citations.bind(section.text, by_number)
+        text = citations.bind(section.text, by_number)
         sections.append(structs.replace(section, text=text))
         shows += ((ref, sha256(text.encode()).hexdigest()) for ref in section.shown_as)
         if section.kept is not None:
-            stored = unbound_citations.bind(section.kept.text, by_number)
+            stored = citations.bind(section.kept.text, by_number)
             kept.append(structs.replace(section.kept, text=stored))
     return NumberedOutcome(
         outcome=structs.replace(outcome, sections=tuple(sections), sources=tuple(listed)),

@@ -20,13 +20,19 @@ from loopline.prompt import Calls
 from loopline.react.answers import AnswerWriter, Journal, LoopEnd, notice_bodies, recorded_end
 from loopline.react.context import Context
 from loopline.react.executor import ToolExecutor
-from loopline.react.extensions import Extensions, Hold, Reminder, RoundHook, Stop
+from loopline.react.extensions import (
+    Extensions,
+    Hold,
+    Reminder,
+    RoundHook,
+    Stop,
+    configured_hooks,
+    wrap,
+)
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.middleware import wrap
 from loopline.react.model_chain import ModelChain
 from loopline.react.model_requests import RequestSkipped
 from loopline.react.replies import ChannelTexts, join_notes
-from loopline.react.round_hooks import configured_hooks
 from loopline.react.router import (
     Accept,
     Act,

@@ -28,7 +28,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.models.tokens import cost_of_prompt
+from loopline.models.prompt import cost_of_prompt
 from loopline.prompt import NATIVE, messages_digest, tools_text
 from loopline.react.answers import (
     LoopEnd,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from loopline.models import Json, JsonObject
-from loopline.models.base64_runs import without_base64
+from loopline.models.safe_text import without_base64
 from loopline.timeline import (
     Block,
     BodyUnion,

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from loopline.errors import RefError
 from loopline.models import Json, JsonObject, dumps
-from loopline.models.tokens import estimate
+from loopline.models.prompt import estimate
 from loopline.refs import (
     Characters,
     KnowledgeRef,
@@ -29,7 +29,7 @@ from loopline.timeline import (
     Timeline,
     attachments,
     blocks,
-    crew_bodies,
+    bodies,
     encode,
     encode_full,
     summary_text,
@@ -149,7 +149,7 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Notice(text=text)
             | blocks.PlanHistory(text=text)
             | blocks.SystemMessage(text=text)
-            | crew_bodies.Lesson(text=text)
+            | bodies.Lesson(text=text)
         ):
             return text, "text/plain"
         case blocks.Feedback(reaction=reaction, text=text):
@@ -177,10 +177,10 @@ def text_of(block: Block) -> tuple[str, str]:
             | blocks.Imported()
             | blocks.SourceAdded()
             | blocks.CustomEvent()
-            | crew_bodies.CrewGraph()
-            | crew_bodies.ReflectionDue()
-            | crew_bodies.AgentSwitched()
-            | crew_bodies.SearchExpanded()
+            | bodies.CrewGraph()
+            | bodies.ReflectionDue()
+            | bodies.AgentSwitched()
+            | bodies.SearchExpanded()
             | blocks.MemoryFact()
             | blocks.FileRemoved()
             | blocks.FilesPulled()

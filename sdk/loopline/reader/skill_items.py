@@ -13,7 +13,7 @@ from loopline.files import describe_data
 from loopline.reader.items import MARKDOWN, Item, fitted_item
 from loopline.refs import SkillRef
 from loopline.skills import COMPACT_FILE, DIGEST, Skill, Skills, read_folder_file
-from loopline.timeline import TextKept, Timeline, unbound_citations
+from loopline.timeline import TextKept, Timeline, citations
 
 
 def skill_item(
@@ -57,7 +57,7 @@ def _shown(item: Item, kept: TextKept, skill: Skill) -> Item:
     """Return the item with what is recorded when it is shown, and with the sources that it cites."""
     if not item.text:
         return item
-    numbers = unbound_citations.cited_numbers(kept.text, max(skill.sources, default=0))
+    numbers = citations.cited_numbers(kept.text, max(skill.sources, default=0))
     cites = {number: skill.sources[number] for number in numbers if number in skill.sources}
     return replace(item, title=kept.title, kept=kept, cites=cites)
 
@@ -98,7 +98,7 @@ def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, 
     if stored is not None:
         return stored
     described = describe_data(ref.path, data)
-    text = unbound_citations.unbind(described.text)
+    text = citations.unbind(described.text)
     text_kept = TextKept(
         ref=whole_ref,
         text=text,

@@ -1,12 +1,17 @@
 """Programs in isolation: the contract, the limits, the messages, the result, and the port that runs them."""
 
-from loopline.sandbox.contract import ContractFile as ContractFile
-from loopline.sandbox.contract import parse_contract as parse_contract
+from loopline.sandbox.call_server import CallMessage as CallMessage
+from loopline.sandbox.call_server import EmitMessage as EmitMessage
+from loopline.sandbox.call_server import Hello as Hello
+from loopline.sandbox.call_server import MessageError as MessageError
+from loopline.sandbox.call_server import parse_message as parse_message
+from loopline.sandbox.execution import ContractFile as ContractFile
 from loopline.sandbox.execution import Execution as Execution
 from loopline.sandbox.execution import ExecutionLimits as ExecutionLimits
 from loopline.sandbox.execution import Failure as Failure
 from loopline.sandbox.execution import Feature as Feature
 from loopline.sandbox.execution import Language as Language
+from loopline.sandbox.execution import LoggedSandbox as LoggedSandbox
 from loopline.sandbox.execution import ProducedFile as ProducedFile
 from loopline.sandbox.execution import ProgramEnd as ProgramEnd
 from loopline.sandbox.execution import Sandbox as Sandbox
@@ -14,12 +19,7 @@ from loopline.sandbox.execution import Serve as Serve
 from loopline.sandbox.execution import ServedCall as ServedCall
 from loopline.sandbox.execution import Session as Session
 from loopline.sandbox.execution import StopProgram as StopProgram
-from loopline.sandbox.logged import LoggedSandbox as LoggedSandbox
-from loopline.sandbox.messages import CallMessage as CallMessage
-from loopline.sandbox.messages import EmitMessage as EmitMessage
-from loopline.sandbox.messages import Hello as Hello
-from loopline.sandbox.messages import MessageError as MessageError
-from loopline.sandbox.messages import parse_message as parse_message
+from loopline.sandbox.execution import parse_contract as parse_contract
 from loopline.sandbox.result import ExecutionResult as ExecutionResult
 from loopline.sandbox.result import ResultItem as ResultItem
 from loopline.sandbox.result import result_of as result_of

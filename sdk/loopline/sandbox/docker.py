@@ -5,25 +5,313 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 from loopline.errors import LooplineError
+from loopline.models import Json, JsonObject
 from loopline.sandbox.call_server import CallServer
-from loopline.sandbox.disk import DiskChannel, disk_size
-from loopline.sandbox.docker_container import SupervisorFeatures, WarmContainer, start_container
-from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
-from loopline.sandbox.docker_settings import DockerSettings
+from loopline.sandbox.docker_daemon import LABEL, DaemonError, DockerDaemon, DockerSettings
 from loopline.sandbox.execution import Execution, Failure, Feature, ProgramEnd, ServedCall, Session
-from loopline.sandbox.program_process import Launch, ProgramProcess
-from loopline.sandbox.run_folder import RunFolder, environment
+from loopline.sandbox.program_process import Launch, ProgramCost, ProgramProcess, StartedProgram
+from loopline.sandbox.run_folder import (
+    OUT,
+    SOCKET,
+    USER,
+    WORK,
+    DiskChannel,
+    RunFolder,
+    SharedFolder,
+    disk_size,
+    environment,
+    isolated_start,
+    make_shared_folder,
+)
 from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
-from loopline.sandbox.shared_folder import SharedFolder, make_shared_folder
-from loopline.sandbox.start_message import OUT, SOCKET, USER, WORK, isolated_start
+
+SHARED = "/loopline"
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+_LOOK_SECONDS = 0.5
+_PIECE = 1 << 16
+_SCRIPTS = Path(__file__).with_name("supervisor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How a program ended, as its supervisor has said; `lost` is why the supervisor is gone."""
+
+    exit_code: int = 0
+    cost: ProgramCost = field(default_factory=ProgramCost)
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorFeatures:
+    """What a container offers: control groups, Landlock, and where its Python looks for modules."""
+
+    has_groups: bool
+    has_landlock: bool
+    path: Sequence[str]
+
+
+class WarmContainer:
+    """A container whose supervisor serves one execution after another, and several at once."""
+
+    def __init__(self, daemon: DockerDaemon, container: str, control: socket.socket) -> None:
+        self._daemon = daemon
+        self._container = container
+        self._control = control
+        self._running: dict[str, asyncio.Future[_Ended]] = {}
+        self._hello: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
+        self.lost: str = ""
+        asyncio.get_running_loop().add_reader(control.fileno(), self._receive)
+
+    async def features(self) -> SupervisorFeatures:
+        """Return what the supervisor has said of its container."""
+        async with asyncio.timeout(START_SECONDS):
+            hello = await asyncio.shield(self._hello)
+        path = hello["path"]
+        return SupervisorFeatures(
+            has_groups=hello["groups"] is True,
+            has_landlock=hello["landlock"] is True,
+            path=[str(folder) for folder in path] if isinstance(path, list) else [],
+        )
+
+    async def begin(self, name: str, disk: int) -> StartedProgram:
+        """Have the supervisor begin the execution whose folder has that name; `disk` is where it hands over its file system.
+
+        Raises:
+            DaemonError: the container is gone.
+        """
+        if self.lost:
+            raise DaemonError(self.lost)
+        pipes = [os.pipe() for _ in range(3)]
+        inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        end: asyncio.Future[_Ended] = asyncio.get_running_loop().create_future()
+        self._running[name] = end
+        try:
+            await self._send({"begin": name}, [*inside, disk])
+        finally:
+            for descriptor in inside:
+                os.close(descriptor)
+        return ContainedProgram(
+            name=name,
+            container=self,
+            end=end,
+            stdin=await _writer(pipes[0][1]),
+            stdout=await _reader(pipes[1][0]),
+            stderr=await _reader(pipes[2][0]),
+        )
+
+    async def stop(self, name: str) -> None:
+        """Have the supervisor kill all processes of an execution."""
+        await self._send({"stop": name})
+
+    async def close(self) -> None:
+        """Remove the container; return once it is gone."""
+        self._lose("the container was closed")
+        await self._daemon.remove(self._container)
+
+    async def _send(self, message: JsonObject, descriptors: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode()
+        while not self.lost:
+            try:
+                socket.send_fds(self._control, [data], descriptors)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(0.005)
+            except OSError as error:
+                self._lose(f"the supervisor's container has ended: {error}")
+
+    def _receive(self) -> None:
+        try:
+            data = self._control.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose("the supervisor's container has ended")
+            return
+        message = cast("JsonObject", json.loads(data))
+        if "ended" not in message:
+            self._hello.set_result(message)
+            return
+        end = self._running.pop(str(message["ended"]), None)
+        if end is not None and not end.done():
+            kills, refused = _number(message, "memory_kills"), _number(message, "refused_processes")
+            cost = ProgramCost(memory_kills=kills, refused_processes=refused)
+            end.set_result(_Ended(exit_code=_number(message, "exit"), cost=cost))
+
+    def _lose(self, reason: str) -> None:
+        if self.lost:
+            return
+        self.lost = reason
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._control.close()
+        for end in self._running.values():
+            if not end.done():
+                end.set_result(_Ended(lost=reason))
+        if not self._hello.done():
+            self._hello.set_exception(DaemonError(reason))
+            self._hello.exception()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainedProgram:
+    """A program in a warm container."""
+
+    name: str
+    container: WarmContainer
+    end: asyncio.Future[_Ended]
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    async def wait(self) -> Failure | int:
+        """Return its exit code, or that its container is gone."""
+        end = await asyncio.shield(self.end)
+        if end.lost:
+            return Failure("sandbox", "supervisor_lost", end.lost)
+        return end.exit_code
+
+    async def stop(self) -> ProgramCost:
+        """Kill what still runs of it; a supervisor that does not is removed with its container."""
+        if not self.end.done():
+            await self.container.stop(self.name)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await asyncio.shield(self.end)
+            except TimeoutError:
+                await self.container.close()
+        return self.end.result().cost
+
+
+async def start_container(
+    daemon: DockerDaemon, settings: DockerSettings, folder: Path, bundle_root: str
+) -> WarmContainer:
+    """Start a container that shares the folder, and return it once its supervisor has connected.
+
+    Raises:
+        DaemonError: it does not start; the message says why.
+    """
+    await asyncio.to_thread(_write_scripts, folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listener:
+        listener.bind(str(folder / "control.sock"))
+        listener.listen(1)
+        config = _config(settings, folder, bundle_root, apparmor=await daemon.uses_apparmor())
+        container = await daemon.begin(config, folder.name)
+        try:
+            control = await _accepted(listener, daemon, container, folder)
+        except BaseException:
+            await asyncio.shield(daemon.remove(container))
+            raise
+    return WarmContainer(daemon, container, control)
+
+
+async def _accepted(
+    listener: socket.socket, daemon: DockerDaemon, container: str, folder: Path
+) -> socket.socket:
+    """Return the connection of the supervisor; one that ends before it connects has failed."""
+    attempts = int(START_SECONDS / _LOOK_SECONDS)
+    # One task for all looks: if a look cancelled it, a connection that it has just accepted would be lost.
+    accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
+    try:
+        for _ in range(attempts):
+            await asyncio.wait([accepting], timeout=_LOOK_SECONDS)
+            if accepting.done():
+                control, _ = accepting.result()
+                return control
+            if not await daemon.has_container(container):
+                break
+    finally:
+        accepting.cancel()
+    log = folder / "supervisor.log"
+    text = log.read_text("utf-8", "replace").strip()[-300:] if log.exists() else ""
+    raise DaemonError(f"the supervisor's container did not start: {text or 'it said nothing'}")
+
+
+def _write_scripts(folder: Path) -> None:
+    for name in ("executor.py", "privileged_supervisor.py"):
+        (folder / name).write_bytes((_SCRIPTS / name).read_bytes())
+    with suppress(FileNotFoundError):
+        (folder / "control.sock").unlink()
+
+
+def _config(
+    settings: DockerSettings, folder: Path, bundle_root: str, *, apparmor: bool
+) -> JsonObject:
+    """Return the container as the daemon takes it."""
+    options = settings.options()
+    # As mounts and not as binds: a folder that has gone, because this process was killed, is not made again.
+    mounts: list[Json] = [_mount(str(folder), SHARED, writable=True)]
+    if bundle_root:
+        mounts.append(_mount(bundle_root, f"/workspace/bundles/{Path(bundle_root).name}"))
+    labels = options.pop("Labels", None)
+    named = dict(str(label).split("=", 1) for label in labels) if isinstance(labels, list) else {}
+    rights: list[Json] = ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]
+    if os.getuid() != 0:
+        rights.append("DAC_OVERRIDE")  # the folder belongs to the user of this process
+    security: list[Json] = ["no-new-privileges"]
+    if apparmor:
+        security.append("apparmor=unconfined")  # its profile forbids every mount
+    host: JsonObject = {
+        "AutoRemove": True,
+        "ReadonlyRootfs": True,
+        "Mounts": mounts,
+        "Tmpfs": {
+            "/tmp": "rw,noexec,nosuid,size=64m",
+            "/workspace": "rw,nosuid,size=1m,mode=0755",
+        },
+        "CapDrop": ["ALL"],
+        "CapAdd": rights,
+        "SecurityOpt": security,
+        "NetworkMode": settings.network_mode,
+        "IpcMode": "private",
+        **options,
+    }
+    return {
+        "Image": settings.image,
+        "Entrypoint": [settings.python, "-I", "-B", f"{SHARED}/privileged_supervisor.py"],
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Labels": {**named, LABEL: f"{os.getpid()}-{folder.name}"},
+        "HostConfig": host,
+    }
+
+
+def _mount(source: str, target: str, *, writable: bool = False) -> JsonObject:
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable}
+
+
+def _number(message: JsonObject, name: str) -> int:
+    value = message.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    file = os.fdopen(descriptor, "rb", 0)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    return reader
+
+
+async def _writer(descriptor: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    file = os.fdopen(descriptor, "wb", 0)
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, file)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
 
 _SUPERVISOR_USER = 0
 _TRIAL_LINE = "isolated"

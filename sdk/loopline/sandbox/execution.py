@@ -2,15 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from loopline.errors import ToolError
 from loopline.models import Json, JsonObject
-from loopline.sandbox.contract import ContractFile
 
 if TYPE_CHECKING:
     import asyncio
+
+
+Area = Literal["files", "outputs"]
+MOST_FILES = 100
+LONGEST_PATH = 400
+_PATH = re.compile(r"(?:(turn_[0-9]{1,10})/)?(?:(files|outputs)/)?([^\x00-\x1f\x7f\\]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractFile:
+    """A file that the program is to make: `outputs/chart.png`, what it holds, and whether the user sees it."""
+
+    area: Area
+    path: str
+    description: str = ""
+    visibility: Literal["external", "internal"] = "external"
+
+    @property
+    def name(self) -> str:
+        """Return the path with its area, as the program writes it."""
+        return f"{self.area}/{self.path}"
+
+
+def parse_contract(contract: Json, turn_id: str) -> tuple[ContractFile, ...]:
+    """Return the files that a contract lists.
+
+    Raises:
+        ToolError: it is no list of files of this turn, or lists a file twice; the message names the entry.
+    """
+    if not isinstance(contract, list) or len(contract) > MOST_FILES:
+        raise ToolError(
+            f"contract: a list of at most {MOST_FILES} files, each with a filename and a description"
+        )
+    files = tuple(_parsed(contract, turn_id))
+    names = [file.name for file in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ToolError(f"contract: {twice} is listed twice")
+    return files
+
+
+def _parsed(contract: Sequence[Json], turn_id: str) -> Iterator[ContractFile]:
+    for number, entry in enumerate(contract, 1):
+        if not isinstance(entry, dict):
+            raise ToolError(f"contract[{number}]: an object with filename and description")
+        yield _file(entry, f"contract[{number}]", turn_id)
+
+
+def _file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
+    fields = {"filename": "", "description": "", "visibility": "external", **entry}
+    unknown = sorted(set(fields) - {"filename", "description", "visibility"})
+    if unknown:
+        raise ToolError(
+            f"{place}: it has filename, description and visibility, and no {unknown[0]!r}"
+        )
+    filename, description = fields["filename"], fields["description"]
+    visibility = fields["visibility"]
+    if not isinstance(filename, str) or not isinstance(description, str):
+        raise ToolError(f"{place}: filename and description are texts")
+    if visibility not in ("external", "internal"):
+        raise ToolError(f"{place}: visibility is external or internal, not {visibility!r}")
+    area, path = parse_output_path(filename, place, turn_id)
+    return ContractFile(
+        area=area,
+        path=path,
+        description=description,
+        visibility="internal" if visibility == "internal" else "external",
+    )
+
+
+def parse_output_path(filename: str, place: str, turn_id: str) -> tuple[Area, str]:
+    """Return the area and the path of a file that a program makes; without an area it is an output.
+
+    Raises:
+        ToolError: it is no path below `files/` or `outputs/` of this turn.
+    """
+    match = _PATH.fullmatch(filename)
+    parts = match[3].split("/") if match else []
+    if match is None or len(filename) > LONGEST_PATH or any(p in ("", ".", "..") for p in parts):
+        raise ToolError(f"{place}: {filename[:LONGEST_PATH]!r} is no file below files/ or outputs/")
+    if match[1] not in (None, turn_id):
+        raise ToolError(f"{place}: {filename!r} is in another turn; a program writes in {turn_id}")
+    return ("files" if match[2] == "files" else "outputs"), match[3]
+
 
 MB = 1_000_000
 Language = Literal["python", "shell"]
@@ -170,3 +261,92 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """Stop what runs, and remove what is left."""
         ...
+
+
+_logger = logging.getLogger("loopline")
+
+LOG_BYTES = 10_000_000
+"""Bytes that a log file may have; then it is renamed, and the file of that name before it is removed."""
+
+
+class LoggedSandbox:
+    """A sandbox whose executions are logged: each that was not cancelled adds a part to every file that it has something for."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+        self._order = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the backend."""
+        return self._sandbox.name
+
+    async def features(self) -> Sequence[Feature]:
+        """Return what the isolation needs, and whether it is here."""
+        return await self._sandbox.features()
+
+    async def run(self, execution: Execution, session: Session) -> ProgramEnd:
+        """Run the program to its end, and log it."""
+        calls, began = list[str](), monotonic()
+
+        async def serve(tool: str, arguments: JsonObject) -> ServedCall:
+            start, outcome = monotonic(), "cut off"
+            try:
+                served = await session.serve(tool, arguments)
+                outcome = "ok" if served.ok else served.code
+            except StopProgram as reason:
+                outcome = reason.code
+                raise
+            finally:
+                calls.append(
+                    f"{start - began:.3f} s: {tool}, {monotonic() - start:.3f} s: {outcome}"
+                )
+            return served
+
+        started = datetime.now(UTC)
+        end = await self._sandbox.run(execution, replace(session, serve=serve))
+        async with self._order:
+            await asyncio.to_thread(
+                self._write, execution.execution_id, started, _texts(end, calls)
+            )
+        return end
+
+    async def close(self) -> None:
+        """Close the sandbox."""
+        await self._sandbox.close()
+
+    def _write(self, execution_id: str, started: datetime, texts: Mapping[str, str]) -> None:
+        """Append the texts; a program's result is not lost because its log cannot be written."""
+        head = f"===== EXECUTION {execution_id} START {started:%Y-%m-%dT%H:%M:%SZ} =====\n"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name, text in texts.items():
+                if text:
+                    _append(self._folder / name, head + text.rstrip("\n") + "\n")
+        except OSError as error:
+            _logger.warning("execution.log_folder: %s: %s", error.filename, error.strerror)
+
+
+def _texts(end: ProgramEnd, calls: Sequence[str]) -> Mapping[str, str]:
+    """Return what each file gets of an execution."""
+    failure = end.failure
+    problem = "" if failure is None else f"{failure.where}: {failure.code}: {failure.message}"
+    ended = f"{end.isolation}: ended with {end.exit_code} after {end.seconds:.3f} s"
+    ours = failure is not None and failure.managed
+    return {
+        "user.log": end.user_out,
+        "runtime.err.log": end.runtime_err,
+        "executor.log": f"{ended}\n{problem}",
+        "supervisor.log": "\n".join(calls),
+        "infra.log": problem if ours else "",
+    }
+
+
+def _append(path: Path, text: str) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.1"))
+    descriptor = os.open(path, flags, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8", errors="replace") as file:
+        file.write(text)

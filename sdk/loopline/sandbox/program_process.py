@@ -17,10 +17,8 @@ from typing import Any, Protocol
 
 from loopline.sandbox.call_server import CallServer
 from loopline.sandbox.cgroup import ControlGroup
-from loopline.sandbox.disk import DiskChannel
 from loopline.sandbox.execution import Execution, Failure, ProducedFile, ProgramEnd, Session
-from loopline.sandbox.run_folder import Collected, RunFolder
-from loopline.sandbox.start_message import WORK
+from loopline.sandbox.run_folder import WORK, Collected, DiskChannel, RunFolder
 
 _logger = logging.getLogger("loopline")
 START_SECONDS = 30.0

@@ -8,8 +8,7 @@ from hashlib import sha256
 
 from loopline.files import describe_data
 from loopline.models import Json, JsonObject, well_formed
-from loopline.sandbox.contract import ContractFile
-from loopline.sandbox.execution import Execution, Failure, ProducedFile, ProgramEnd
+from loopline.sandbox.execution import ContractFile, Execution, Failure, ProducedFile, ProgramEnd
 
 LONGEST_NAME = 200
 USER_OUT_TAIL = 4_000

@@ -2,18 +2,107 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import socket
 import stat
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Lock
 
-from loopline.sandbox.disk import used_of
-from loopline.sandbox.execution import Execution, ProducedFile
+from loopline.sandbox.execution import Execution, ExecutionLimits, ProducedFile
 from loopline.sandbox.supervisor.folders import FOLDER, FolderEntry, entries, remove_tree, usage
+
+BLOCK = 4_096
+"""Bytes of a block of a file system."""
+_FILLED = b"f"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSize:
+    """The bytes and the number of files and folders that a file system has room for."""
+
+    size: int
+    files: int
+
+    @property
+    def options(self) -> str:
+        """Return the options with which it is mounted."""
+        return f"mode=0755,size={self.size},nr_inodes={self.files}"
+
+
+def disk_size(execution: Execution) -> DiskSize:
+    """Return room for what an execution finds and what it may write; a block and a file more show that it has tried."""
+    limits = execution.limits
+    found = [execution.program.encode("utf-8", "replace"), *execution.inputs.values()]
+    found += execution.workspace.values()
+    names = [f"work/{name}" for name in execution.inputs]
+    names += [f"out/{execution.turn_id}/{name}" for name in execution.workspace]
+    names += [f"out/{execution.turn_id}/{file.name}" for file in execution.contract]
+    places = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    fixed = 16  # the program, the link to attachments, and the folders that every execution has
+    return DiskSize(
+        size=sum(map(_blocks, map(len, found))) + _blocks(limits.disk_bytes) + BLOCK,
+        files=len(names) + len(places) + fixed + limits.disk_files,
+    )
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+class DiskChannel:
+    """How a sandbox hands over its file system, and learns that it is filled. `inside` is the sandbox's end."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    @property
+    def inside(self) -> int:
+        """Return the descriptor that the sandbox gets."""
+        return self._theirs.fileno()
+
+    def close_inside(self) -> None:
+        """Close the end of the sandbox, which has got it."""
+        self._theirs.close()
+
+    async def receive(self) -> int | None:
+        """Return the root of the file system as an open folder; None if the sandbox has ended without one."""
+        loop, ready, ours = asyncio.get_running_loop(), asyncio.Event(), self._ours.fileno()
+        loop.add_reader(ours, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(ours)
+        _, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        return descriptors[0] if descriptors else None
+
+    def tell_filled(self) -> None:
+        """Let the sandbox go on."""
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it has ended, which its process tells
+            self._ours.send(_FILLED)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._ours.close()
+        self._theirs.close()
+
+
+def used_of(descriptor: int) -> tuple[int, int]:
+    """Return the bytes and the number of files that a file system holds, those without a name too."""
+    status = os.fstatvfs(descriptor)
+    return (
+        (status.f_blocks - status.f_bfree) * status.f_frsize,
+        status.f_files - status.f_ffree,
+    )
+
 
 _logger = logging.getLogger("loopline")
 PROGRAM = {"python": "user_code.py", "shell": "user_code.sh"}
@@ -334,3 +423,136 @@ def _globals(execution: Execution) -> str:
     return json.dumps(
         {"turn_id": execution.turn_id, "tools": list(execution.tools), "contract": contract}
     )
+
+
+LONGEST_FOLDER = 60
+"""Characters of the path below which programs run: that of a socket in it has at most 107."""
+_CLOSED = b"closed"
+_SWEEP = """word=$(cat)
+for group in $2; do
+  [ -d "$group" ] || continue
+  while read -r process; do kill -9 "$process"; done <"$group/cgroup.procs"
+  tries=0
+  until rmdir "$group" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done
+done 2>/dev/null
+tries=0
+until rm -rf "$1" || [ $tries -gt 100 ]; do tries=$((tries + 1)); sleep 0.05; done 2>/dev/null
+name=${1##*/}
+shift 2
+[ -n "$word" ] || [ $# -eq 0 ] || exec "$@" "$name" 2>/dev/null
+"""
+"""Removes what is left when the process that holds the other end of its standard input is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """A folder below which programs run, and who sweeps it up."""
+
+    path: Path
+    sweeper: asyncio.subprocess.Process
+
+    async def remove(self) -> None:
+        """Remove the folder."""
+        await asyncio.to_thread(remove_folder, self.path)
+        if self.sweeper.stdin is not None:
+            self.sweeper.stdin.write(_CLOSED)
+            self.sweeper.stdin.close()
+        await self.sweeper.wait()
+
+
+async def make_shared_folder(
+    parent: Path | None, group_parents: Sequence[Path] = (), *, after_kill: Sequence[str] = ()
+) -> SharedFolder:
+    """Make a new folder; after a kill of this process it goes away, with the control groups that have its name.
+
+    The command `after_kill` is run then too, with the folder's name as its last argument.
+    """
+    path = (parent or _short_folder()) / f"loopline-exec-{os.urandom(6).hex()}"
+    pattern = " ".join(f"{folder}/{path.name}-*" for folder in group_parents)
+    # Before there is anything to sweep: this process may be killed at any time.
+    sweeper = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", _SWEEP, "sweep", str(path), pattern, *after_kill),
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    await asyncio.to_thread(path.mkdir, mode=0o700)
+    return SharedFolder(path, sweeper)
+
+
+def _short_folder() -> Path:
+    """Return the folder for temporary files, or another one if a socket's path would be too long there."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) < LONGEST_FOLDER else Path("/tmp")
+
+
+USER = 1001
+"""The user that programs run as, where this process may choose one."""
+WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
+"""Where an isolated program finds its folders and its supervisor."""
+
+
+def start_message(
+    execution: Execution,
+    token: str,
+    *,
+    work: str = WORK,
+    out: str = OUT,
+    socket: str = SOCKET,
+    path: Sequence[str] = (),
+) -> dict[str, object]:
+    """Return what every executor is told; `path` is where its Python looks for modules, if not where it would."""
+    return {
+        "socket": socket,
+        "token": token,
+        "folder": f"{out}/{execution.turn_id}",
+        "file": f"{work}/{PROGRAM[execution.language]}",
+        "language": execution.language,
+        "tools": list(execution.tools),
+        "path": list(path),
+    }
+
+
+def isolated_start(
+    execution: Execution,
+    token: str,
+    code: bytes,
+    *,
+    user: int = USER,
+    in_group: bool,
+    has_landlock: bool,
+    path: Sequence[str] = (),
+    disk: tuple[int, str] | None = None,
+) -> dict[str, object]:
+    """Return what an executor is told that isolates itself; `code` is the filter of its system calls.
+
+    `disk` is the descriptor by which the executor hands over the file system of its folders, and the options of that.
+    """
+    return {
+        **start_message(execution, token, path=path),
+        "isolated": True,
+        "user": user,
+        "limits": _resource_limits(execution.limits, in_group=in_group),
+        "writable": [WORK, OUT],
+        "landlock": has_landlock,
+        "seccomp": code,
+        "disk": disk,
+    }
+
+
+def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, int]:
+    """Return the limits of a process by name; without a control group each process has those of all together.
+
+    With one each has the memory of all, because the group counts the files of the program too.
+    """
+    of_one = {"RLIMIT_AS": 4 * limits.memory_bytes, "RLIMIT_NPROC": limits.processes}
+    return {
+        "RLIMIT_DATA": limits.memory_bytes,
+        "RLIMIT_CPU": limits.cpu_seconds,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        **({} if in_group else of_one),
+    }

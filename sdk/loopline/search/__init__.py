@@ -1,8 +1,5 @@
 """Search: files cut into chunks, found by words and by the vectors of an embedder."""
 
-from loopline.search.chunks import CHUNKS_VERSION as CHUNKS_VERSION
-from loopline.search.chunks import chunk as chunk
-from loopline.search.chunks import kind_of as kind_of
 from loopline.search.embedder import Embedder as Embedder
 from loopline.search.embedder import EmbeddingError as EmbeddingError
 from loopline.search.embedder import SharedEmbedder as SharedEmbedder
@@ -22,13 +19,15 @@ from loopline.search.index import IndexBase as IndexBase
 from loopline.search.index import IndexDamaged as IndexDamaged
 from loopline.search.index import Kind as Kind
 from loopline.search.index import QueryTerm as QueryTerm
-from loopline.search.memory_index import MemoryIndex as MemoryIndex
-from loopline.search.passage_text import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
-from loopline.search.passage_text import passage_text as passage_text
 from loopline.search.ranking import STOP_WORDS as STOP_WORDS
+from loopline.search.ranking import MemoryIndex as MemoryIndex
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
+from loopline.search.sections import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.sections import SEPARATOR as SEPARATOR
+from loopline.search.sections import chunk as chunk
+from loopline.search.sections import kind_of as kind_of
+from loopline.search.vectors import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
 from loopline.search.vectors import CosineFunction as CosineFunction
 from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
 from loopline.search.vectors import MemoryVectors as MemoryVectors
@@ -40,3 +39,4 @@ from loopline.search.vectors import VectorState as VectorState
 from loopline.search.vectors import VectorStore as VectorStore
 from loopline.search.vectors import cosines as cosines
 from loopline.search.vectors import loaded_vectors as loaded_vectors
+from loopline.search.vectors import passage_text as passage_text

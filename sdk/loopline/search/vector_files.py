@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 
 from loopline.search.embedder import Embedder, EmbeddingError, Vector
 from loopline.search.index import Index
-from loopline.search.passage_text import PASSAGE_TEXT_VERSION, passage_text
-from loopline.search.vectors import CosineFunction, Neighbour, VectorIndex, VectorProgress
+from loopline.search.vectors import (
+    PASSAGE_TEXT_VERSION,
+    CosineFunction,
+    Neighbour,
+    VectorIndex,
+    VectorProgress,
+    passage_text,
+)
 
 KEPT, KEPT_UNFINISHED = 16, 4
 """The indexes whose vectors are kept, whole or in part; the longest unused are removed."""

@@ -18,10 +18,18 @@ from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import approved_call
 from loopline.server.bundle_host import BundleHost
-from loopline.server.early_events import EarlyEvents
-from loopline.server.event_streams import counted_stream, dialect_frames, start_position
-from loopline.server.open_calls import answer_open_calls, submit_answers
-from loopline.server.run_streams import answered_frames, joined_frames, newest_turn, waiting_calls
+from loopline.server.event_streams import (
+    EarlyEvents,
+    answer_open_calls,
+    answered_frames,
+    counted_stream,
+    dialect_frames,
+    joined_frames,
+    newest_turn,
+    start_position,
+    submit_answers,
+    waiting_calls,
+)
 from loopline.timeline import turn_number
 
 router: APIRouter = APIRouter(tags=["ag-ui"])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections import ChainMap, Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from pydantic_core import to_jsonable_python
 
@@ -23,31 +26,82 @@ from loopline.conversations import Conversation, HandedOver, Recovery, Submissio
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
+from loopline.refs import HostedRef
 from loopline.server.approvals import ApprovalSigner, waiting_approvals
 from loopline.server.bodies import turn_of
-from loopline.server.broadcasts import Broadcasts
-from loopline.server.guards import RequestRates
-from loopline.server.listeners import Listeners
-from loopline.server.metrics import ServerMetrics
+from loopline.server.broadcasts import Broadcasts, Listeners
+from loopline.server.guards import RequestRates, ServerMetrics
 from loopline.server.open_tokens import OpenTokens
 from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of
 from loopline.server.quotas import QuotaGate
 from loopline.server.request_access import BodyBytes
-from loopline.server.retention import SECONDS_BETWEEN
-from loopline.server.settings import ServerSettings
-from loopline.server.signed_urls import UrlSigner
+from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
 from loopline.timeline import (
     BodyUnion,
     ConversationKey,
+    FileAdded,
     MemoryLog,
     TimelineLog,
     TurnHeader,
     TurnResult,
+    hosted_name,
     open_timeline,
     reaching,
 )
+
+PATH = "/files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlSigner:
+    """Signs the URLs of files, which are valid for `seconds`. They begin with `base`, the URL or path of the app."""
+
+    key: bytes = field(repr=False)
+    clock: Clock
+    seconds: int
+    base: str = ""
+
+    def begin(self, path: str) -> str:
+        """Return the URL of a path of the app where the public URL is known, else the path as it was requested."""
+        return f"{self.base.rstrip('/')}{path}"
+
+    def of_turn(self, key: ConversationKey, turn_id: str) -> str:
+        """Return the public URL of a turn, empty if the app does not know its own."""
+        names = "/".join(quote(name, safe="") for name in (key.tenant, key.project, key.name))
+        return self.base and self.begin(f"/conversations/{names}/turns/{turn_id}")
+
+    def host_file(self, name: HostedRef, file: FileAdded) -> str:
+        """Return the URL of a file, which is served as long as its conversation has it."""
+        del file
+        return f"{self.begin(PATH)}?{self.query(name)}"
+
+    def of_conversation(self, conversation: ConversationKey) -> Callable[[str, FileAdded], str]:
+        """Return what makes the URL of a file of a turn in that conversation."""
+
+        def url(turn_id: str, file: FileAdded) -> str:
+            return self.host_file(hosted_name(conversation, turn_id, file), file)
+
+        return url
+
+    def query(self, name: HostedRef) -> str:
+        """Return the query of the URL of a file, with its expiry and its signature."""
+        expires = int(self.clock.now().timestamp()) + self.seconds
+        rn = str(name)
+        fields = {"rn": rn, "expires": f"{expires}", "signature": self._signature(rn, expires)}
+        return urlencode(fields)
+
+    def is_valid(self, rn: str, expires: int, signature: str) -> bool:
+        """Return whether a URL was signed here, and has not expired."""
+        expected = self._signature(rn, expires)
+        is_signed = hmac.compare_digest(signature, expected)
+        return is_signed and expires > self.clock.now().timestamp()
+
+    def _signature(self, rn: str, expires: int) -> str:
+        text = f"{expires}\n{rn}".encode(errors="surrogatepass")
+        return hmac.new(self.key, text, sha256).hexdigest()
+
 
 BundleSource = str | Path | Bundle[Any]
 UNBEGUN = timedelta(days=1)

@@ -5,24 +5,85 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, suppress
-from typing import Any
+from contextlib import ExitStack, aclosing, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Literal, Unpack
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from loopline.conversations import Conversation, HandedOver, Submission
+from loopline.conversations import Conversation, HandedOver, Submission, questions_of
+from loopline.conversations.subscriptions import ordered_events
 from loopline.errors import LooplineError
-from loopline.events import Dialect, DialectName, Event, Record, dialect, sse
-from loopline.models import JsonObject
-from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS
+from loopline.events import (
+    HELD_SIZE,
+    Dialect,
+    DialectName,
+    Event,
+    Mailbox,
+    Record,
+    RunDialect,
+    dialect,
+    sse,
+)
+from loopline.models import Json, JsonObject, dumps, one_line, well_formed
+from loopline.react import Limits
+from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS, ListenerPlace
 from loopline.server.bundle_host import BundleHost
-from loopline.server.early_events import EarlyEvents
-from loopline.server.listeners import ListenerPlace
 from loopline.server.principals import Unauthenticated
-from loopline.server.problems import problem_of, response_to
+from loopline.server.problems import RequestProblem, problem_of, response_to
 from loopline.server.request_access import access_of
-from loopline.timeline import Block, ConversationKey
+from loopline.timeline import (
+    Block,
+    BodyUnion,
+    ConversationKey,
+    Timeline,
+    TimelineLog,
+    UserAnswer,
+    open_timeline,
+)
+
+
+class EarlyEvents:
+    """A subscription that begins before a message is sent, so that no piece of its answer is missed.
+
+    A failure in its context ends it; otherwise whoever streams the events does.
+    """
+
+    def __init__(self, talk: Conversation[Any], place: ListenerPlace | None = None) -> None:
+        """Subscribe; with the place of a listener, which is released at the end."""
+        self.place = place
+        self._read = talk.blocks
+        self._order = talk.event_order(0)
+        self._mailbox = Mailbox(limit=HELD_SIZE)
+        self._subscription = ExitStack()
+        self._subscription.enter_context(talk.subscribed(self._mailbox.put))
+
+    def __enter__(self) -> EarlyEvents:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.close()
+
+    def events(self) -> AsyncGenerator[Event, None]:
+        """Return every block of the conversation in order, and then its events."""
+        return ordered_events(self._mailbox, self._order, self._read)
+
+    def close(self) -> None:
+        """End the subscription, and whatever iterates over its events."""
+        if self.place is not None:
+            self.place.release()
+        self._subscription.close()
+        self._mailbox.close()
+
 
 MEDIA_TYPE = "text/event-stream"
 LAST_WORD_SECONDS = 1.0
@@ -256,3 +317,180 @@ async def _end(host: BundleHost, submission: Submission | None) -> None:
         raise
     except LooplineError:
         return  # the stream has the turn's exit, or nothing
+
+
+_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredCalls:
+    """Answers to calls of the running turn: its number, and the newest block that asked for one of them.
+
+    They are `first` if each is the answer that its call gets: another one may have come before.
+    """
+
+    turn: int
+    asked_at: int
+    first: bool
+
+
+async def answer_open_calls(
+    talk: Conversation[Any], values: Mapping[str, Json]
+) -> AnsweredCalls | None:
+    """Answer calls that stay open, in whatever process they run; return None if the values are for none of them.
+
+    Raises:
+        RequestProblem: only some of them are; nothing was answered.
+    """
+    asked = {question.call_id: block for block, question in await talk.interrupts.question_blocks()}
+    if not values.keys() & asked.keys():
+        return None
+    if absent := values.keys() - asked.keys():
+        names = well_formed(", ".join(absent))[:200]
+        raise RequestProblem(
+            HTTPStatus.CONFLICT,
+            f"no call {names} of the running turn stays open: nothing was answered; leave it out",
+        )
+    blocks = [asked[call_id] for call_id in values]
+    # The log decides between answers that come at once, from wherever they come: the first one counts.
+    counts = [await talk.interrupts.answer(*answer) for answer in values.items()]
+    return AnsweredCalls(
+        turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), first=all(counts)
+    )
+
+
+async def submit_answers(
+    log: TimelineLog,
+    talk: Conversation[Any],
+    values: Mapping[str, Json],
+    **limits: Unpack[Limits],
+) -> Submission:
+    """Continue the paused turn with answers to its calls; without values continue one that was cut off.
+
+    Raises:
+        LooplineError: no such call waits for such an answer; a RequestProblem if it has been answered already.
+    """
+    try:
+        return await talk.submit_resume(values or None, **limits)
+    except LooplineError:
+        await check_unanswered(log, talk.conversation, values)
+        raise
+
+
+async def check_unanswered(
+    log: TimelineLog, key: ConversationKey, values: Mapping[str, Json]
+) -> None:
+    """Check that no call of these has got an answer; the problem says which.
+
+    Raises:
+        RequestProblem: one has.
+    """
+    if not values:
+        return
+    blocks = await log.read(key, types=["user.answer"])
+    for _, answer in reversed(list(_ANSWERS.among(blocks))):
+        if answer.call_id in values:
+            given = one_line(dumps(answer.value))
+            raise RequestProblem(
+                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {given}"
+            )
+
+
+CallKind = Literal["question", "approval"]
+"""What a call waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestTurn:
+    """The newest turn of a conversation: the seq before its first block, and whether it runs behind the seq `head`."""
+
+    number: int
+    begins_after: int
+    head: int
+    is_running: bool
+
+
+async def newest_turn(host: BundleHost, talk: Conversation[Any]) -> NewestTurn | None:
+    """Return the newest turn that a runner started; None if there is none."""
+    timeline = await open_timeline(host.log, talk.conversation)
+    started = [turn for turn in timeline.turns.values() if turn.header is not None]
+    if not started:
+        return None
+    turn = max(started, key=lambda turn: turn.number)
+    return NewestTurn(
+        number=turn.number,
+        begins_after=turn.prompt.seq - 1 if turn.prompt else 0,
+        head=timeline.seq,
+        is_running=turn.exit is None and not turn.unanswered,
+    )
+
+
+async def waiting_calls(log: TimelineLog, talk: Conversation[Any]) -> Mapping[str, CallKind]:
+    """Return the calls that wait for the user, of a paused turn or open, in order, and for what each waits."""
+    timeline = await open_timeline(log, talk.conversation)
+    kinds: dict[str, CallKind] = dict(_paused(timeline))
+    for _, question in questions_of(timeline):
+        kinds[question.call_id] = question.kind
+    return kinds
+
+
+async def paused_calls(log: TimelineLog, talk: Conversation[Any]) -> list[str]:
+    """Return the calls of paused turns that wait for the user, in order."""
+    timeline = await open_timeline(log, talk.conversation)
+    return [call_id for call_id, _ in _paused(timeline)]
+
+
+def _paused(timeline: Timeline) -> list[tuple[str, CallKind]]:
+    return [
+        (call_id, pending.kind)
+        for turn in timeline.resumable
+        for call_id, pending in turn.unanswered.items()
+    ]
+
+
+def answered_frames(
+    host: BundleHost,
+    talk: Conversation[Any],
+    spoken: RunDialect,
+    answered: AnsweredCalls,
+    listening: EarlyEvents,
+    failure: Failure,
+) -> AsyncGenerator[bytes]:
+    """Return the records behind the block that asked, until the turn ends or asks again."""
+    return dialect_frames(
+        host,
+        talk,
+        spoken,
+        after=start_position(f"{answered.asked_at}"),
+        until=lambda: spoken.is_over,
+        listening=listening,
+        retry_ms=None,
+        failure=failure,
+    )
+
+
+def joined_frames(
+    host: BundleHost,
+    talk: Conversation[Any],
+    spoken: RunDialect,
+    turn: NewestTurn,
+    failure: Failure,
+) -> AsyncGenerator[bytes]:
+    """Return the records of a turn from its beginning, until it ends or pauses; of one that does not run, as stored."""
+    after = start_position(f"{turn.begins_after}")
+    if turn.is_running:
+        return dialect_frames(
+            host,
+            talk,
+            spoken,
+            after=after,
+            until=lambda: spoken.is_over,
+            head=turn.head,
+            failure=failure,
+        )
+    return sse.frames(_stored(talk), spoken, clock=host.clock, after=after)
+
+
+async def _stored(talk: Conversation[Any]) -> AsyncIterator[Event]:
+    for block in await talk.blocks():
+        yield block

@@ -18,10 +18,10 @@ from loopline.reader import Item
 from loopline.refs import FileRef, HostedRef, SourcesRef, parse
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.bodies import ResourceBody
+from loopline.server.bundle_host import PATH as FILES
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem, not_found
-from loopline.server.signed_urls import PATH as FILES
 from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, turn_number
 
 router: APIRouter = APIRouter(tags=["resources"])

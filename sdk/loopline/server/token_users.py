@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject
+from loopline.models import Json, JsonObject, is_loopback
 from loopline.reader import check_name
 from loopline.server.principals import Principal, Unauthenticated
-from loopline.server.token_issuers import token_checker
+
+
+class TokenChecker(Protocol):
+    """Checks signed tokens."""
+
+    async def claims(self, token: str) -> JsonObject:
+        """Return what a token claims.
+
+        Raises:
+            LooplineError: it is wrong, expired, or of another issuer or audience.
+        """
+        ...
+
+
+def token_checker(issuer: str, audience: str, jwks_url: str, clock: Clock) -> TokenChecker:
+    """Return what checks the tokens of an issuer; without a URL its keys are where its configuration says.
+
+    Raises:
+        LooplineError: a URL could be read by others on its way, or the audience is empty.
+    """
+    if not audience.strip():
+        raise LooplineError("a token is for an audience: name it")
+    for url in (issuer, jwks_url or issuer):
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise LooplineError(f"{url} is no address of an issuer: it must begin with https://")
+    from loopline.server.json_web_tokens import IssuerTokens
+
+    return IssuerTokens(issuer, audience, jwks_url, clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,15 +20,20 @@ from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.bodies import FILES, NAME
 from loopline.server.bundle_host import BundleHost
-from loopline.server.early_events import EarlyEvents
 from loopline.server.event_streams import (
+    EarlyEvents,
+    answer_open_calls,
+    answered_frames,
+    check_unanswered,
     counted_stream,
     dialect_frames,
+    joined_frames,
+    newest_turn,
     start_position,
+    submit_answers,
+    waiting_calls,
     with_done,
 )
-from loopline.server.open_calls import answer_open_calls, check_unanswered, submit_answers
-from loopline.server.run_streams import answered_frames, joined_frames, newest_turn, waiting_calls
 from loopline.timeline import TimelineLog, turn_number
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])

@@ -1,12 +1,18 @@
 """Skills: texts that say how to do something, listed in the prompt and read when needed."""
 
-from loopline.skills.companions import COMPACT_FILE, SkillTool
-from loopline.skills.folder_files import SkillFile, read_folder_file
-from loopline.skills.imports import with_imports
+from loopline.skills.companions import COMPACT_FILE, SkillFile, SkillTool, read_folder_file
 from loopline.skills.places import FOLDER as SKILLS_FOLDER
-from loopline.skills.places import SkillPlace, with_places
-from loopline.skills.selection import REACT, REACT_SHORT, SkillSelection, skill_selections
-from loopline.skills.skill import DEFAULT_NAMESPACE, DIGEST, Skill, read_skill
+from loopline.skills.places import SkillPlace, with_imports, with_places
+from loopline.skills.skill import (
+    DEFAULT_NAMESPACE,
+    DIGEST,
+    REACT,
+    REACT_SHORT,
+    Skill,
+    SkillSelection,
+    read_skill,
+    skill_selections,
+)
 from loopline.skills.skill import FILE as SKILL_FILE
 from loopline.skills.skills import Skills
 from loopline.skills.validation import SkillProblem, check_skill, skill_folders

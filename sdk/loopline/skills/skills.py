@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from loopline.errors import BundleError, RefError
-from loopline.skills.selection import REACT, SkillSelection
-from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, Skill, read_skills
+from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, REACT, Skill, SkillSelection, read_skills
 
 GALLERY_CHARACTERS = 16_000
 """The characters of a gallery; skills that do not fit are named by their refs alone, and then counted."""

@@ -18,7 +18,7 @@ from msgspec.json import decode as decode_json
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
-from loopline.store.blob_store import LARGE_BYTES, BlobStore
+from loopline.store.blobs import LARGE_BYTES, BlobStore
 from loopline.store.read_statements import (
     EPOCH,
     MILLISECOND,

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.store import statements
-from loopline.store.blob_store import BlobStore
+from loopline.store.blobs import BlobStore
 from loopline.store.group_commit import GroupCommit
 from loopline.store.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
 from loopline.store.read_statements import BlockFilter, ConversationFilter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import statements
-from loopline.store.blob_store import LARGE_BYTES, BlobStore
+from loopline.store.blobs import LARGE_BYTES, BlobStore
 from loopline.store.read_statements import SCHEMA_VERSION, VERSION_KEY
 from loopline.store.rows import (
     BATCH,

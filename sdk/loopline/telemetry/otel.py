@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 
 from loopline.events import ObservedTurn
-from loopline.telemetry import genai
+from loopline.telemetry import spans
 from loopline.telemetry.spans import FinishedSpan, TurnSpans
 from loopline.timeline import Block
 
@@ -232,32 +232,32 @@ class _Metrics:
         reader = PeriodicExportingMetricReader(self.exporter)
         self.provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         self._meter = self.provider.get_meter(SCOPE)
-        self._tokens = self._histogram(genai.TOKEN_USAGE, "{token}", genai.TOKENS)
-        self._rounds = self._histogram(genai.ROUNDS, "{round}", genai.CALLS)
-        self._operations = self._histogram(genai.OPERATION_DURATION, "s", genai.SECONDS)
-        self._cost = self._meter.create_counter(genai.COST, "USD")
+        self._tokens = self._histogram(spans.TOKEN_USAGE, "{token}", spans.TOKENS)
+        self._rounds = self._histogram(spans.ROUNDS, "{round}", spans.CALLS)
+        self._operations = self._histogram(spans.OPERATION_DURATION, "s", spans.SECONDS)
+        self._cost = self._meter.create_counter(spans.COST, "USD")
 
     def take(self, span: FinishedSpan) -> None:
         """Measure the span."""
         attributes = span.attributes
         dimensions = {name: attributes[name] for name in _DIMENSIONS if name in attributes}
         self._operations.record((span.end - span.start).total_seconds(), dimensions)
-        match attributes[genai.OPERATION]:
-            case genai.CHAT:
+        match attributes[spans.OPERATION]:
+            case spans.CHAT:
                 self._record_usage(span, dimensions)
-            case genai.INVOKE_AGENT:
-                exit_reason = {genai.EXIT_REASON: attributes[genai.EXIT_REASON]}
-                self._rounds.record(_number(span, genai.ROUNDS), {**dimensions, **exit_reason})
+            case spans.INVOKE_AGENT:
+                exit_reason = {spans.EXIT_REASON: attributes[spans.EXIT_REASON]}
+                self._rounds.record(_number(span, spans.ROUNDS), {**dimensions, **exit_reason})
             case _:
                 pass
 
     def _record_usage(self, span: FinishedSpan, dimensions: dict[str, Any]) -> None:
-        if genai.INPUT_TOKENS not in span.attributes:
+        if spans.INPUT_TOKENS not in span.attributes:
             return  # its usage is unknown
-        for kind, name in (("input", genai.INPUT_TOKENS), ("output", genai.OUTPUT_TOKENS)):
-            self._tokens.record(_number(span, name), {**dimensions, genai.TOKEN_TYPE: kind})
-        if genai.COST in span.attributes:
-            self._cost.add(_number(span, genai.COST), dimensions)
+        for kind, name in (("input", spans.INPUT_TOKENS), ("output", spans.OUTPUT_TOKENS)):
+            self._tokens.record(_number(span, name), {**dimensions, spans.TOKEN_TYPE: kind})
+        if spans.COST in span.attributes:
+            self._cost.add(_number(span, spans.COST), dimensions)
 
     def _histogram(self, name: str, unit: str, bounds: Sequence[float]) -> metrics.Histogram:
         return self._meter.create_histogram(
@@ -266,8 +266,8 @@ class _Metrics:
 
 
 _DIMENSIONS = (
-    *(genai.OPERATION, genai.PROVIDER, genai.REQUEST_MODEL, genai.RESPONSE_MODEL),
-    *(genai.AGENT, genai.TOOL, genai.ERROR),
+    *(spans.OPERATION, spans.PROVIDER, spans.REQUEST_MODEL, spans.RESPONSE_MODEL),
+    *(spans.AGENT, spans.TOOL, spans.ERROR),
 )
 """The attributes of a span by which its measurements are told apart."""
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from loopline.events import ObservedTurn
 from loopline.models import BRIDGED, JsonObject, dumps
-from loopline.telemetry import genai
+from loopline.telemetry import spans
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -37,6 +37,50 @@ from loopline.timeline import (
     UserPrompt,
     turn_id,
 )
+
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+AGENT: Final = "gen_ai.agent.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
+TOOL: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+CALL_ID: Final = "gen_ai.tool.call.id"
+ERROR: Final = "error.type"
+
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+RESULT: Final = "gen_ai.tool.call.result"
+
+TURN: Final = "loopline.turn_id"
+ROUND: Final = "loopline.round"
+PURPOSE: Final = "loopline.purpose"
+EXIT_REASON: Final = "loopline.exit_reason"
+ROUNDS: Final = "loopline.rounds"
+COST: Final = "loopline.cost"
+
+TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
+
+SECONDS: Final = tuple(0.01 * 2**power for power in range(14))
+"""Upper bounds of the buckets of durations: 0.01, 0.02, 0.04, … 81.92."""
+CALLS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Upper bounds of the buckets of counts per turn."""
+TOKENS: Final = tuple(float(4**power) for power in range(14))
+"""Upper bounds of the buckets of token counts: 1, 4, 16, … 67,108,864."""
+
 
 Value = str | int | float | tuple[str, ...]
 SpanKind = Literal["internal", "client"]
@@ -182,7 +226,7 @@ class TurnSpans:
 
     def _give_up(self, end: Block, error: str) -> Sequence[FinishedSpan]:
         """Return the request in progress, if there is one: it gets no reply."""
-        return self._chat(end, {genai.FINISH_REASONS: (NO_REASON,)}, error)
+        return self._chat(end, {spans.FINISH_REASONS: (NO_REASON,)}, error)
 
     def _chat(
         self, end: Block, attributes: Mapping[str, Value], error: str = ""
@@ -197,15 +241,15 @@ class TurnSpans:
     ) -> FinishedSpan:
         provider, model = _model(request.model)
         return self._span(
-            (genai.CHAT, str(request.block.seq)),
+            (spans.CHAT, str(request.block.seq)),
             model,
             request.start,
             end.ts,
             {
-                genai.PROVIDER: provider,
-                genai.REQUEST_MODEL: model,
-                genai.ROUND: request.block.round,
-                genai.PURPOSE: request.purpose,
+                spans.PROVIDER: provider,
+                spans.REQUEST_MODEL: model,
+                spans.ROUND: request.block.round,
+                spans.PURPOSE: request.purpose,
                 **attributes,
             },
             kind="internal" if provider == LOCAL else "client",
@@ -216,23 +260,23 @@ class TurnSpans:
         """Return the span of a call; that of a program's call is below the call that runs the program."""
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
         attributes: dict[str, Value] = {
-            genai.TOOL: result.tool,
-            genai.TOOL_TYPE: "function",
-            genai.CALL_ID: result.call_id,
-            genai.ROUND: end.round,
+            spans.TOOL: result.tool,
+            spans.TOOL_TYPE: "function",
+            spans.CALL_ID: result.call_id,
+            spans.ROUND: end.round,
         }
         if self.content:
             called_with = self._arguments.get(result.call_id, {})
             ran_with = called_with if result.ran_with is None else result.ran_with
-            attributes |= {genai.ARGUMENTS: dumps(ran_with), genai.RESULT: result.text}
+            attributes |= {spans.ARGUMENTS: dumps(ran_with), spans.RESULT: result.text}
         return self._span(
-            (genai.EXECUTE_TOOL, result.call_id),
+            (spans.EXECUTE_TOOL, result.call_id),
             result.tool,
             self._call_starts.get(result.call_id, elapsed),
             end.ts,
             attributes,
             error="" if result.status == "ok" else result.status,
-            parent_id=span_id(self.of, genai.EXECUTE_TOOL, result.parent)
+            parent_id=span_id(self.of, spans.EXECUTE_TOOL, result.parent)
             if isinstance(result, ProxiedResult)
             else "",
         )
@@ -240,27 +284,27 @@ class TurnSpans:
     def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
         turn, header, caller = self._turn, self._turn.header, self.of.caller
         attributes: dict[str, Value] = {
-            genai.EXIT_REASON: exit_.reason,
-            genai.ROUNDS: exit_.rounds,
-            genai.INPUT_TOKENS: turn.usage.input_tokens,
-            genai.OUTPUT_TOKENS: turn.usage.output_tokens,
+            spans.EXIT_REASON: exit_.reason,
+            spans.ROUNDS: exit_.rounds,
+            spans.INPUT_TOKENS: turn.usage.input_tokens,
+            spans.OUTPUT_TOKENS: turn.usage.output_tokens,
         }
         if header is not None:
-            attributes |= {genai.AGENT: header.bundle, genai.REQUEST_MODEL: _model(header.model)[1]}
+            attributes |= {spans.AGENT: header.bundle, spans.REQUEST_MODEL: _model(header.model)[1]}
         if turn.cost is not None:
-            attributes[genai.COST] = turn.cost
+            attributes[spans.COST] = turn.cost
         if self.content:
-            attributes[genai.INPUT_MESSAGES] = _message("user", self._prompt)
+            attributes[spans.INPUT_MESSAGES] = _message("user", self._prompt)
             if turn.completion is not None:
-                attributes[genai.OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
+                attributes[spans.OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
         return self._span(
-            (genai.INVOKE_AGENT,),
+            (spans.INVOKE_AGENT,),
             header.bundle if header else "",
             self._start or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
             end.ts,
             attributes,
             error=exit_.reason if exit_.reason in FAILED else "",
-            parent_id=span_id(caller.turn, genai.EXECUTE_TOOL, caller.call_id) if caller else None,
+            parent_id=span_id(caller.turn, spans.EXECUTE_TOOL, caller.call_id) if caller else None,
         )
 
     def _span(
@@ -284,15 +328,15 @@ class TurnSpans:
             kind=kind,
             trace_id=trace_id(self.of),
             span_id=span_id(self.of, *key),
-            parent_id=span_id(self.of, genai.INVOKE_AGENT) if parent_id == "" else parent_id,
+            parent_id=span_id(self.of, spans.INVOKE_AGENT) if parent_id == "" else parent_id,
             start=min(start, end),  # a clock may have been set back meanwhile
             end=end,
             attributes={
-                genai.OPERATION: key[0],
+                spans.OPERATION: key[0],
                 **attributes,
-                genai.CONVERSATION: self.of.conversation.name,
-                genai.TURN: turn_id(self.of.turn),
-                **({genai.ERROR: error} if error else {}),
+                spans.CONVERSATION: self.of.conversation.name,
+                spans.TURN: turn_id(self.of.turn),
+                **({spans.ERROR: error} if error else {}),
             },
             failed=bool(error),
         )
@@ -304,16 +348,16 @@ def _reply(
     """Return the attributes of a reply."""
     usage = body.usage
     attributes: dict[str, Value] = {
-        genai.RESPONSE_MODEL: _model(body.model)[1],
-        genai.INPUT_TOKENS: usage.input_tokens,
-        genai.OUTPUT_TOKENS: usage.output_tokens,
-        genai.CACHE_READ_TOKENS: usage.cache_read_tokens,
-        genai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+        spans.RESPONSE_MODEL: _model(body.model)[1],
+        spans.INPUT_TOKENS: usage.input_tokens,
+        spans.OUTPUT_TOKENS: usage.output_tokens,
+        spans.CACHE_READ_TOKENS: usage.cache_read_tokens,
+        spans.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
     }
     if stop_reason:
-        attributes[genai.FINISH_REASONS] = (stop_reason,)
+        attributes[spans.FINISH_REASONS] = (stop_reason,)
     if body.cost is not None:
-        attributes[genai.COST] = body.cost
+        attributes[spans.COST] = body.cost
     return attributes
 
 

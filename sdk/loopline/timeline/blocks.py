@@ -30,11 +30,11 @@ from loopline.refs import (
 )
 from loopline.timeline.attachments import UserAttachment as UserAttachment
 from loopline.timeline.bodies import BackgroundResult as BackgroundResult
+from loopline.timeline.bodies import CrewBody as CrewBody
 from loopline.timeline.bodies import CustomEvent as CustomEvent
 from loopline.timeline.bodies import ShownImage as ShownImage
 from loopline.timeline.bodies import ToolPending as ToolPending
 from loopline.timeline.bodies import ToolQuestion as ToolQuestion
-from loopline.timeline.crew_bodies import CrewBody as CrewBody
 from loopline.timeline.plan import Plan as Plan
 from loopline.timeline.plan import PlanAck as PlanAck
 from loopline.timeline.plan import PlanHistory as PlanHistory

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
-from loopline.timeline.background_work import BackgroundWork
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
@@ -28,6 +27,7 @@ from loopline.timeline.blocks import (
 from loopline.timeline.bodies import BackgroundResult, CustomEvent
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
+from loopline.timeline.open_calls import BackgroundWork
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from loopline.models import Json
 from loopline.timeline.blocks import Block, BodyUnion, ProxiedResult, ToolResult, UserAnswer
-from loopline.timeline.bodies import ToolQuestion
+from loopline.timeline.bodies import BACKGROUND_STARTED, BackgroundResult, CustomEvent, ToolQuestion
 
 QuestionBody = ToolQuestion | UserAnswer | ToolResult | ProxiedResult
 _QUESTIONS = BodyUnion[QuestionBody](QuestionBody)
@@ -85,3 +85,31 @@ def first_answer(blocks: Iterable[Block], call_id: str) -> UserAnswer | None:
     """Return the first answer to the call among the blocks, None if there is none."""
     answers = (answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id)
     return next(answers, None)
+
+
+BackgroundBody = CustomEvent | BackgroundResult
+_BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
+
+
+@dataclass(slots=True)
+class BackgroundWork:
+    """The fold of the calls that go on in the background: up to `seq`, each with the block and the data of its start."""
+
+    seq: int = 0
+    calls: dict[str, tuple[Block, Json]] = field(default_factory=dict[str, tuple[Block, Json]])
+
+    def extend(self, blocks: Iterable[Block]) -> None:
+        """Fold further blocks."""
+        for block in blocks:
+            self.seq = block.seq
+            if _BACKGROUND.has(block.body):
+                self.take(block, block.body)
+
+    def take(self, block: Block, body: BackgroundBody) -> None:
+        """Fold one block with its body."""
+        match body:
+            case CustomEvent(name=name, data=data, call_id=call_id):
+                if name == BACKGROUND_STARTED:
+                    self.calls[call_id] = block, data
+            case BackgroundResult(call_id=call_id):
+                self.calls.pop(call_id, None)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct, structs
 
 from loopline.errors import ToolError
-from loopline.models.tokens import fitting
+from loopline.models.prompt import fitting
 from loopline.refs import DocumentRef, PlanRef
 
 StepStatus = Literal["done", "failed", "in_progress", "pending"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from loopline.models import Usage, find_model_facts
 from loopline.timeline.blocks import Block, BodyUnion, Decision, RunChild, ToolsSelected
-from loopline.timeline.crew_bodies import Lesson, SearchExpanded
+from loopline.timeline.bodies import Lesson, SearchExpanded
 from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchCause
 
 PricedBody = (

@@ -40,8 +40,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserStop,
 )
-from loopline.timeline.bodies import ToolPending
-from loopline.timeline.crew_bodies import SearchExpanded
+from loopline.timeline.bodies import SearchExpanded, ToolPending
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import Source
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loopline.errors import ToolError
-from loopline.refs import FileRef, parse
-from loopline.timeline.workspace import WorkspaceArea
+from loopline.refs import FileRef, HostedRef, parse
+from loopline.timeline.log import ConversationKey
+from loopline.timeline.workspace import FileAdded, WorkspaceArea
 
 NAME_BYTES = 255
 PATH_BYTES = 1_024
@@ -148,3 +149,22 @@ def _clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:
 
 def _folded(path: str) -> str:
     return path.lower() if path.isascii() else unicodedata.normalize("NFC", path.casefold())
+
+
+def is_hosted(file: FileAdded) -> bool:
+    """Return whether a version is one for users: an output that is not for the agent alone."""
+    return file.area == "outputs" and file.visibility == "external"
+
+
+def hosted_name(conversation: ConversationKey, turn_id: str, file: FileAdded) -> HostedRef:
+    """Return the resource name of a version. It locates the file, and gives no right to read it."""
+    return HostedRef(
+        tenant=conversation.tenant,
+        project=conversation.project,
+        stage="file",
+        user_id=conversation.user,
+        conversation=conversation.name,
+        turn_id=turn_id,
+        role="assistant",
+        path=f"{file.version}/{file.path}",
+    )

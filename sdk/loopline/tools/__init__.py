@@ -1,6 +1,5 @@
 """Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
 
-from loopline.tools.background import Background, BackgroundCall, NoBackground, Work
 from loopline.tools.builtin.calculator import Calculator
 from loopline.tools.builtin.execution import ExecutionSettings, ExecutionTool
 from loopline.tools.builtin.knowledge_search import (
@@ -11,8 +10,7 @@ from loopline.tools.builtin.knowledge_search import (
     SearchTool,
     takes_filters,
 )
-from loopline.tools.builtin.memory import MemorySearchTool
-from loopline.tools.builtin.user_memory import MemoryTool
+from loopline.tools.builtin.memory import MemorySearchTool, MemoryTool
 from loopline.tools.builtin.web import (
     MemoryWeb,
     WebFetch,
@@ -26,17 +24,21 @@ from loopline.tools.invocation import (
     DELEGATE,
     ApprovalRequired,
     AskUser,
+    Background,
+    BackgroundCall,
     CallCache,
     ChildBodies,
     ChildTask,
     Deps,
     Emission,
+    NoBackground,
     NoProxy,
     ProxiedAnswer,
     ReplyForm,
     ToolContext,
     ToolInvocation,
     ToolProxy,
+    Work,
     custom_event,
 )
 from loopline.tools.mcp_tool import (
@@ -72,9 +74,13 @@ from loopline.tools.tool_selection import (
     tools_in_reply,
 )
 from loopline.tools.toolset import ProviderNames, ToolSet, provider_names
-from loopline.tools.workspace_history import CheckoutTool, PullTool
-from loopline.tools.workspace_search import SearchFilesTool
-from loopline.tools.workspace_tools import PatchTool, WriteTool
+from loopline.tools.workspace_tools import (
+    CheckoutTool,
+    PatchTool,
+    PullTool,
+    SearchFilesTool,
+    WriteTool,
+)
 
 __all__ = [
     "DELEGATE",

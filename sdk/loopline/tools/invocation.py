@@ -30,10 +30,12 @@ from loopline.reader import Reader
 from loopline.tasks import finish
 from loopline.timeline import (
     Body,
+    ConversationKey,
     CustomEvent,
     Effect,
     LimitValue,
     Moment,
+    Recorder,
     RunChild,
     Timeline,
     TurnResult,
@@ -356,3 +358,54 @@ def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
             "file or an artifact, and emit its ref"
         )
     return CustomEvent(name=name, data=value, call_id=call_id)
+
+
+Work = Callable[[], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundCall:
+    """A call whose work goes on in the background, for so many seconds at most."""
+
+    conversation: ConversationKey
+    turn: int
+    call_id: str
+    tool: str
+    seconds: float
+
+
+class Background(Protocol):
+    """Runs work of calls that have ended, and gives each call one result, also after a crash."""
+
+    def begin(self, call: BackgroundCall, work: Work) -> Outcome:
+        """Begin the work, and return the result of the call itself.
+
+        Raises:
+            ToolError: no work can be begun here.
+        """
+        ...
+
+    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
+        """Give each call a result whose work is not done any more, and fold it into the timeline."""
+        ...
+
+    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
+        """Take the recorders of the turns that run: results are recorded beside these turns."""
+        ...
+
+
+class NoBackground:
+    """No work goes on in the background here."""
+
+    def begin(self, call: BackgroundCall, work: Work) -> Outcome:
+        """Refuse."""
+        del work
+        raise ToolError(
+            f"{call.tool} cannot go on in the background here: call it without background"
+        )
+
+    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
+        """Do nothing."""
+
+    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
+        """Do nothing."""

@@ -18,8 +18,7 @@ from loopline.models.json_schema import SchemaMismatch, validator_of_checked
 from loopline.refs import FileRef
 from loopline.timeline import Effect, ShownImage, WorkspacePath, turn_number
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome
-from loopline.tools.read_images import images_within_limits, is_image
+from loopline.tools.outcome import Outcome, images_within_limits, is_image
 
 MCP = "mcp"
 """The first part of the id of every tool of an MCP server."""

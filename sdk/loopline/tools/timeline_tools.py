@@ -31,10 +31,9 @@ from loopline.timeline import (
     UserSteer,
     plan,
 )
-from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection
-from loopline.tools.read_images import images_within_limits, is_image
+from loopline.tools.outcome import Outcome, ResultSection, images_within_limits, is_image
+from loopline.tools.parameters import check_names, object_schema
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000

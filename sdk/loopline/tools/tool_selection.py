@@ -18,10 +18,9 @@ from loopline.models import (
 )
 from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
-from loopline.tools.arguments import check_names, object_schema
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.parameters import nearest_first
+from loopline.tools.parameters import check_names, nearest_first, object_schema
 from loopline.tools.tool import RerunnableTool
 
 SELECT_ABOVE = 12

@@ -3,15 +3,132 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
 
 import httpx2
 
-from loopline.errors import ToolError
+from loopline.errors import LooplineError, ToolError
 from loopline.models import one_line
 from loopline.models.safe_text import without_secrets
-from loopline.web.address_guard import AddressRefused, GuardedTransport
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the addresses of a host, in the order in which they are tried."""
+
+_NAT64: Final = ip_network("64:ff9b::/96")
+_LOCAL_NAT64: Final = ip_network("64:ff9b:1::/48")
+_COMPATIBLE: Final = ip_network("::/96")
+_NEVER: Final = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "fec0::/10", "5f00::/16", "3fff::/20"))
+)
+"""Addresses that no page is at, which older Pythons count as global."""
+
+
+class AddressRefused(httpx2.TransportError):
+    """The host has an address that may not be reached."""
+
+
+def is_public(address: Address) -> bool:
+    """Return whether the address is one of the public internet, also through those that IPv6 embeds in its own."""
+    inner = _embedded(address)
+    if inner:
+        return all(map(is_public, inner))
+    return (
+        address.is_global
+        and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+        and not any(address in network for network in _NEVER if network.version == address.version)
+    )
+
+
+def _embedded(address: Address) -> Sequence[IPv4Address]:
+    """Return the IPv4 addresses inside an IPv6 address: mapped, compatible, 6to4, Teredo, NAT64."""
+    if isinstance(address, IPv4Address):
+        return ()
+    last = IPv4Address(int(address) & 0xFFFF_FFFF)
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    if address.sixtofour is not None:
+        return (address.sixtofour,)
+    if address.teredo is not None:
+        return address.teredo
+    if address in _NAT64 or address in _LOCAL_NAT64:
+        return (last,)
+    return (last,) if address in _COMPATIBLE and int(address) > 1 else ()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host as the system resolves it; a number in any notation is one."""
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in addresses))
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """Sends each request, those after a redirect too, to an address that was checked.
+
+    `allowed` are networks that may be reached although they are not public, and `trusted` is the origin of a server
+    that may be anywhere, such as that of a search engine in the same house.
+    """
+
+    def __init__(
+        self, *, allowed: Sequence[Network] = (), trusted: str = "", resolve: Resolve = resolve
+    ) -> None:
+        self._allowed = tuple(allowed)
+        self._trusted = httpx2.URL(trusted) if trusted else None
+        self._resolve = resolve
+        self._transport = httpx2.AsyncHTTPTransport(trust_env=False)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request.
+
+        Raises:
+            AddressRefused: an address of the host is not public.
+            httpx2.HTTPError: the request failed.
+        """
+        url = request.url
+        if url.scheme not in ("http", "https"):
+            raise AddressRefused(f"{url.scheme!r} is no address of the web", request=request)
+        addresses = await self._checked(url, request)
+        sent = httpx2.Request(
+            request.method,
+            url.copy_with(host=addresses[0]),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": url.raw_host.decode("ascii")},
+        )
+        return await self._transport.handle_async_request(sent)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._transport.aclose()
+
+    async def _checked(self, url: httpx2.URL, request: httpx2.Request) -> Sequence[str]:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            addresses = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
+        except (OSError, UnicodeError) as error:
+            raise httpx2.ConnectError(f"{url.host} has no address", request=request) from error
+        if not addresses:
+            raise httpx2.ConnectError(f"{url.host} has no address", request=request)
+        is_trusted = self._trusted is not None and _origin(url) == _origin(self._trusted)
+        for address in map(ip_address, addresses):
+            is_allowed = is_trusted or any(address in network for network in self._allowed)
+            if not is_allowed and not is_public(address):
+                raise AddressRefused(
+                    f"{url.host} is at {address}, which is not an address of the public web",
+                    request=request,
+                )
+        return addresses
+
 
 AGENT = "Loopline"
 PAGE_BYTES = 5 * 2**20
@@ -108,3 +225,40 @@ class BoundedClient:
             charset=response.charset_encoding,
             body=bytes(body),
         )
+
+
+SECONDS = 15.0
+
+
+class WebhookClient:
+    """Sends requests to addresses of the public web, and to those of the `allowed` networks; it follows no redirect."""
+
+    def __init__(self, allowed: Sequence[Network] = ()) -> None:
+        self._client = httpx2.AsyncClient(
+            transport=GuardedTransport(allowed=allowed),
+            timeout=SECONDS,
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """Send the body, and return the status; what is answered with it is not read.
+
+        Raises:
+            LooplineError: the address may not be reached.
+            ConnectionError: there was no answer in time.
+        """
+        try:
+            async with (
+                asyncio.timeout(SECONDS),
+                self._client.stream("POST", url, content=body, headers=headers) as response,
+            ):
+                return response.status_code
+        except AddressRefused as error:
+            raise LooplineError(f"{error}") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+            raise ConnectionError(f"{type(error).__name__} {error}".rstrip()) from error
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.aclose()

@@ -23,7 +23,7 @@ from statistics import fmean, quantiles
 from rich.console import Console
 from rich.table import Table
 
-from loopline.harness.embedders import load_embedder
+from loopline.harness.spaces import load_embedder
 from loopline.memory import ConversationMemory, Owner, TurnHit, TurnText, turn_texts
 from loopline.memory.turn_file import MemoryFile
 from loopline.search import Embedder, SharedEmbedder, Vector

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from loopline.harness.embedders import load_embedder
+from loopline.harness.spaces import load_embedder
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.index_build import LARGEST_FILE_BYTES, decode_text
 from loopline.search import (

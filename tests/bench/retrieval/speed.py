@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 from pydantic import TypeAdapter
 
-from loopline.harness.embedders import load_embedder
+from loopline.harness.spaces import load_embedder
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
 from loopline.search.vector_files import VectorMatrix

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from loopline import Bundle, Harness
 from loopline.crew import GraphOptions
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
-from loopline.redaction.forwarding_log import ForwardingLog
+from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock
 from loopline.timeline import Block, ConversationKey, Entry, TimelineLog

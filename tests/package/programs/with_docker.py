@@ -6,8 +6,7 @@ import asyncio
 
 from loopline.sandbox import Execution, ServedCall, Session
 from loopline.sandbox.docker import DockerSandbox
-from loopline.sandbox.docker_daemon import DockerDaemon
-from loopline.sandbox.docker_settings import DockerSettings
+from loopline.sandbox.docker_daemon import DockerDaemon, DockerSettings
 
 
 async def main() -> None:

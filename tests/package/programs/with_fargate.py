@@ -6,8 +6,7 @@ import asyncio
 import os
 
 from loopline.sandbox import Execution, ServedCall, Session
-from loopline.sandbox.fargate import FargateSandbox
-from loopline.sandbox.fargate_task import FargateSettings
+from loopline.sandbox.fargate import FargateSandbox, FargateSettings
 
 
 async def main() -> None:

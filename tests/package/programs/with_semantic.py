@@ -11,7 +11,7 @@ import time
 from array import array
 from pathlib import Path
 
-from loopline.harness.embedders import check_embedder, load_embedder, model_folder
+from loopline.harness.spaces import check_embedder, load_embedder, model_folder
 from loopline.search import MemoryIndex, chunk, search
 from loopline.search.vector_files import VectorFiles
 

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from loopline.harness.embedders import check_embedder, load_embedder
+from loopline.harness.spaces import check_embedder, load_embedder
 from loopline.search import MemoryIndex, chunk, search
 from loopline.search.vector_files import VectorFiles
 

@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Block, Delta
 from loopline.models import Prompt, ToolMessage
-from loopline.models.base64_runs import without_base64
+from loopline.models.safe_text import without_base64
 from loopline.prompt import truncation
 from loopline.prompt.range_summary import terms
 from loopline.react import Limits

@@ -10,7 +10,7 @@ import pytest
 from loopline import Agent, LooplineError, ToolError
 from loopline.conversations import Conversation
 from loopline.crew import Agents, CrewOptions, parse_handoff
-from loopline.crew.effort import Reasoning
+from loopline.crew.agents import Reasoning
 from loopline.testing import Call
 from loopline.timeline import RunChild, SourceAdded, ToolResult, TurnHeader
 from tests.support.child_runs import EACH, Line

@@ -28,7 +28,7 @@ from loopline.crew import (
 )
 from loopline.crew.pipeline import PostOutcome, with_notes
 from loopline.crew.reflexion import parse_lesson
-from loopline.harness.lessons import record_lesson
+from loopline.harness.harness import record_lesson
 from loopline.models import ModelRegistry, Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import (

@@ -25,7 +25,7 @@ from loopline.crew import (
     SkipRun,
     Verify,
 )
-from loopline.crew.effort import effort_of_budget
+from loopline.crew.agents import effort_of_budget
 from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
 from loopline.search import EmbeddingError, SharedEmbedder, WordEmbedder

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loopline.models.json import JsonObject
-from loopline.models.json_fields import as_list, as_object
+from loopline.models.json import JsonObject, as_list, as_object
 from tests.support.peers.behaviors import Behaviour, answering
 from tests.support.peers.http_server import Peer, Request, serving
 from tests.support.peers.openai_like import CHAT, OpenAI, refusal

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
-from loopline.tools.arguments import check_names, object_schema, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
+from loopline.tools.parameters import check_names, object_schema, text_argument
 from loopline.tools.tool import RerunnableTool
 
 MAX_LENGTH = 1_000

@@ -17,7 +17,9 @@ from loopline.knowledge import Passage, SearchFilter
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.search import ANSWER_SCORE
-from loopline.tools.arguments import (
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, ResultSection, counted
+from loopline.tools.parameters import (
     QUERY,
     check_names,
     fraction_argument,
@@ -28,8 +30,6 @@ from loopline.tools.arguments import (
     optional_text,
     text_argument,
 )
-from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection, counted
 from loopline.tools.tool import RerunnableTool
 
 DEFAULT_LIMIT = 5

@@ -11,7 +11,9 @@ from typing import Protocol, TypeVar, runtime_checkable
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Source
-from loopline.tools.arguments import (
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, ResultSection, counted, tool_failures
+from loopline.tools.parameters import (
     QUERY,
     check_names,
     integer_argument,
@@ -19,8 +21,6 @@ from loopline.tools.arguments import (
     object_schema,
     text_argument,
 )
-from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection, counted, tool_failures
 from loopline.tools.tool import RerunnableTool
 
 DEFAULT_HITS = 8
