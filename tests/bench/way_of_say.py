@@ -6,7 +6,7 @@
 - `waits`: something in it waits on the way, for a coroutine of its own is entered
 - the others only compute
 
-Left out are the adapters, the rooms of values and pure functions (`PURE`), and the folds of the timeline.
+Left out are the store, the rooms of values and pure functions (`PURE`), and the folds of the timeline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolResu
 
 T = TypeVar("T")
 
-PURE = {"adapters", "clock", "errors", "models", "prompt", "refs", "search", "skills", "testing"}
+PURE = {"clock", "errors", "models", "prompt", "refs", "search", "skills", "store", "testing"}
 WRITER = "timeline.recorder"
 """The module of the timeline that is no fold, no value and no adapter."""
 WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

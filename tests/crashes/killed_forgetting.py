@@ -92,8 +92,8 @@ def run_in_child(work: Coroutine[None, None, None]) -> bool:
 
 def forget_and_die_everywhere(folder: Path) -> None:
     """Forget the user in one copy of a store after another, each killed one point later; say where traces are."""
-    for module in ("memory_files", "sql", "blobs"):  # once, and not in each child
-        import_module(f"loopline.adapters.{module}")
+    for module in ("memory.turn_file", "store", "store.blobs"):  # once, and not in each child
+        import_module(f"loopline.{module}")
     import_module("aiosqlite")
     whole = folder / "whole" / "talk.db"
     whole.parent.mkdir()

@@ -428,7 +428,7 @@ def test_an_earlier_index_that_is_damaged_is_not_used(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from loopline.adapters.fts import FtsIndexes, index_rows
+from loopline.knowledge.fts import FtsIndexes, index_rows
 from tests.knowledge.test_index import FILES, MOVED, History
 
 steps = [int(sys.argv[2])]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
+from loopline.client.http_session import HttpSession
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
@@ -88,8 +89,6 @@ def server_session(url: str, key: str) -> ServerSession:
         raise LooplineError(
             f"{url} would get the key unencrypted: use https://, or a tunnel to this machine"
         )
-    from loopline.client.http_session import HttpSession
-
     return HttpSession(url.rstrip("/"), key, idle_seconds=IDLE_SECONDS)
 
 

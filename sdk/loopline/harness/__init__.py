@@ -1,4 +1,4 @@
-"""Where a bundle, a store and a model come together; the only place that picks adapters."""
+"""Where a bundle, a store and a model come together; the only place that picks technologies."""
 
 from __future__ import annotations
 

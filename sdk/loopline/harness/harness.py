@@ -1,4 +1,4 @@
-"""The harness: a bundle, a store and a model, opened together. The only place that picks adapters."""
+"""The harness: a bundle, a store and a model, opened together. The only place that picks technologies."""
 
 from __future__ import annotations
 

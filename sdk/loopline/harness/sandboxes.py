@@ -26,7 +26,7 @@ from loopline.conversations import BackgroundCalls
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
 from loopline.names import nearest_hint
-from loopline.sandbox import ExecutionLimits, Feature, Language, Sandbox
+from loopline.sandbox import ExecutionLimits, Feature, Language, LoggedSandbox, Sandbox
 from loopline.tasks import ThreadCache
 from loopline.timeline import Effect, TimelineLog
 from loopline.tools import Background, ExecutionSettings, ExecutionTool, NoBackground, Tool
@@ -246,8 +246,6 @@ class ProgramTools:
             self._stack.push_async_callback(sandbox.close)
             folder = self._properties.at("execution.log_folder")
             if folder:
-                from loopline.sandbox import LoggedSandbox
-
                 sandbox = LoggedSandbox(sandbox, Path(str(folder)))
             self._sandboxes[mode] = sandbox
         return self._sandboxes[mode]

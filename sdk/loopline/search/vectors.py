@@ -152,7 +152,7 @@ def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
 
 
 def loaded_vectors(data: bytes, count: int) -> CosineFunction:
-    """Return what compares queries with these vectors. With NumPy it is faster: `adapters.vectors.vector_rows`."""
+    """Return what compares queries with these vectors. With NumPy it is faster: `search.vector_files`."""
     size = len(data) // max(count, 1)
     vectors = [data[size * row : size * (row + 1)] for row in range(count)]
     return lambda query: cosines(query, vectors)

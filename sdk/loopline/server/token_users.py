@@ -10,6 +10,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, is_loopback
 from loopline.reader import check_name
+from loopline.server.json_web_tokens import IssuerTokens
 from loopline.server.principals import Principal, Unauthenticated
 
 
@@ -37,8 +38,6 @@ def token_checker(issuer: str, audience: str, jwks_url: str, clock: Clock) -> To
         parts = urlsplit(url)
         if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise LooplineError(f"{url} is no address of an issuer: it must begin with https://")
-    from loopline.server.json_web_tokens import IssuerTokens
-
     return IssuerTokens(issuer, audience, jwks_url, clock)
 
 

@@ -29,7 +29,7 @@ from tests.bench.mutants.named import NAMED
 from tests.bench.mutants.trial import Copy, Coverage, Result, tried
 from tests.docs.pages import ROOT
 
-DRAWN_FROM = ("timeline", "prompt", "react", "adapters/sql")
+DRAWN_FROM = ("timeline", "prompt", "react", "store")
 COUNT = 60
 SEED = 12
 TARGET = 0.85

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 PACKAGE = "/sdk/loopline/"
-ROOMS = ("timeline", "prompt", "react", "adapters/sql", "events", "models", "tools", "knowledge")
+ROOMS = ("timeline", "prompt", "react", "store", "events", "models", "tools", "knowledge")
 """Of which functions are looked for."""
 
 _names: dict[int, tuple[CodeType, str]] = {}

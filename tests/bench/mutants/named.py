@@ -119,13 +119,13 @@ NAMED = (
     ),
     Named(
         "a silent owner is taken over without a second look",
-        "adapters/sql/leases.py",
+        "store/leases.py",
         "        if owner != await self._owner(lock):\n            return None\n",
         "",
     ),
     Named(
         "a process takes over from itself",
-        "adapters/sql/leases.py",
+        "store/leases.py",
         "if lock.conversation in self._leases or not owner.is_silent",
         "if not owner.is_silent",
     ),

@@ -358,7 +358,8 @@ def allowed(state: State, steps: Sequence[Step], door: Door, *, at_once: bool) -
 
 def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
     """Return the facts where a turn may be stopped at any point, and be met at any point."""
-    events, labels = {step.event for step in steps}, {step.label for step in steps}
+    events = set[Event](step.event for step in steps)
+    labels = {step.label for step in steps}
     facts |= {f"sender {step.label}": _loosened_outcome(facts, step, events) for step in steps}
     if "recall" in events:
         # A round may have taken a message for the turn whose prompt was recalled.
