@@ -13,9 +13,10 @@ from tests.house.tree import SDK, python_files, tree
 
 
 @cache
-def gates() -> dict[str, Any]:
-    """The tables of `pyproject.toml` that the gates read."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+def settings() -> dict[str, Any]:
+    """The tables of `pyproject.toml`."""
+    tables: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return tables
 
 
 @cache
@@ -23,7 +24,7 @@ def technologies() -> frozenset[str]:
     """The modules and folders that may name a technology, as the layers' gate lists them."""
     (contract,) = [
         contract
-        for contract in gates()["importlinter"]["contracts"]
+        for contract in settings()["tool"]["importlinter"]["contracts"]
         if contract["name"] == "Only its own modules know a technology"
     ]
     sources = {line.removesuffix(" -> *") for line in contract["ignore_imports"]}
@@ -57,7 +58,9 @@ def test_a_technology_is_imported_by_its_own_folder_and_the_harness_alone() -> N
 
 
 def test_a_technology_is_loaded_where_it_is_first_used() -> None:
-    banned = gates()["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"]
+    banned = settings()["tool"]["ruff"]["lint"]["flake8-tidy-imports"][
+        "banned-module-level-imports"
+    ]
     assert {name for name in technologies() if not is_among(name, frozenset(banned))} == set()
 
 

@@ -13,7 +13,7 @@ import pytest
 from loopline import Harness, LooplineError, ModelError
 from loopline.events import ObservedTurn
 from loopline.models import Prompt, Reply, TextDelta
-from loopline.telemetry import spans
+from loopline.telemetry import spans as genai
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.support.child_runs import Cast, Line, bundle
@@ -165,7 +165,7 @@ async def test_a_turn_that_was_left_is_told_of_by_who_ends_it() -> None:
     async with opened(FAMILY, log, watching) as harness:
         await harness.conversation("c").say("right")
     spans = [span for span in watching.spans if span.name == "invoke_agent kin"]
-    assert [span.attributes[spans.EXIT_REASON] for span in spans] == ["interrupted", "complete"]
+    assert [span.attributes[genai.EXIT_REASON] for span in spans] == ["interrupted", "complete"]
     assert by_id(watching.spans) == by_id(await rebuilt(log, C))
 
 
@@ -176,7 +176,7 @@ async def test_a_child_that_waits_is_told_of_when_it_ends_with_its_stopped_paren
     async with opened(ASKING, log, second) as harness:
         assert await harness.conversation("c").stop()
     spans = [span for span in second.spans if span.name == "invoke_agent kin"]
-    assert [span.attributes[spans.EXIT_REASON] for span in spans] == ["stopped", "stopped"]
+    assert [span.attributes[genai.EXIT_REASON] for span in spans] == ["stopped", "stopped"]
     assert by_id([*first.spans, *second.spans]) == by_id(await rebuilt(log, C))
 
 
@@ -196,8 +196,8 @@ async def test_a_turn_that_is_stopped_is_told_of_with_its_call() -> None:
         await talk.stop()
         await turn
     _, call, agent = watching.spans
-    assert (call.failed, call.attributes[spans.ERROR]) == (True, "stopped")
-    assert (agent.failed, agent.attributes[spans.EXIT_REASON]) == (False, "stopped")
+    assert (call.failed, call.attributes[genai.ERROR]) == (True, "stopped")
+    assert (agent.failed, agent.attributes[genai.EXIT_REASON]) == (False, "stopped")
 
 
 class Mute:
@@ -217,7 +217,7 @@ async def test_a_turn_whose_model_fails_is_told_of_as_failed() -> None:
         bundle, store="memory:", model=Mute(), clock=FakeClock(), telemetry=watching
     ) as harness:
         assert (await harness.conversation("c").say("go")).exit_reason == "error"
-    assert [(span.name, span.attributes[spans.ERROR]) for span in watching.spans] == [
+    assert [(span.name, span.attributes[genai.ERROR]) for span in watching.spans] == [
         ("chat mute", "model_error"),
         ("invoke_agent kin", "error"),
     ]

@@ -9,8 +9,8 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 
 from loopline.errors import StoreError, StoreFailed
-from loopline.server import guards
 from loopline.server.access import CallerDep, HostDep
+from loopline.server.guards import MEDIA_TYPE
 from loopline.server.problems import RequestProblem
 
 router: APIRouter = APIRouter(tags=["health"])
@@ -81,4 +81,4 @@ async def read_metrics(host: HostDep, caller: CallerDep) -> Response:
     """Return the metrics in the text format of Prometheus."""
     del caller
     gauges = {"running_turns": host.running_turns, "listeners": host.listeners.count}
-    return Response(host.guards.text(gauges), media_type=guards.MEDIA_TYPE)
+    return Response(host.metrics.text(gauges), media_type=MEDIA_TYPE)
