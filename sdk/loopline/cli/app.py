@@ -146,7 +146,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "answer",
-        "answer:answer",
+        "storage:answer",
         "Answer what a running call asks, in any process.",
         (_C, OWN, *SCOPE, "as_json"),
     ),
@@ -228,7 +228,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "stale",
-        "stale:stale",
+        "storage:stale",
         "List answers whose cited lines have changed, with the difference.",
         (*SCOPE, "as_json"),
     ),
@@ -252,7 +252,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "mcp",
-        "mcp_server:mcp",
+        "server:mcp",
         "Serve a bundle to MCP clients: its tools, questions, skills.",
         (OWN, *ANSWERS),
     ),
@@ -277,7 +277,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "doctor",
-        "doctor:doctor",
+        "checks:doctor",
         "Say what isolation of programs needs, and whether it is here.",
         ("as_json",),
     ),
@@ -310,25 +310,25 @@ FILES = (
     ),
 )
 SKILLS_CHECK = CommandEntry(
-    "check", "skills:check_skills", "Check skills by the rules of the format.", ("as_json",)
+    "check", "checks:check_skills", "Check skills by the rules of the format.", ("as_json",)
 )
 FACTS = (
     CommandEntry(
         "list",
-        "user_facts:list_facts",
+        "storage:list_facts",
         "List what is remembered about a user.",
         (*SCOPE, "as_json"),
     ),
-    CommandEntry("edit", "user_facts:edit_fact", "Replace the text of a fact.", SCOPE),
+    CommandEntry("edit", "storage:edit_fact", "Replace the text of a fact.", SCOPE),
     CommandEntry(
-        "remove", "user_facts:remove_fact", "Remove a fact, so that no turn recalls it.", SCOPE
+        "remove", "storage:remove_fact", "Remove a fact, so that no turn recalls it.", SCOPE
     ),
 )
 PRESETS = CommandEntry(
-    "presets", "presets:list_presets", "List the loop options of every preset.", ("as_json",)
+    "presets", "checks:list_presets", "List the loop options of every preset.", ("as_json",)
 )
 DIFF = CommandEntry(
-    "diff", "presets:diff", "Show the loop options in which two presets differ.", ("as_json",)
+    "diff", "checks:diff", "Show the loop options in which two presets differ.", ("as_json",)
 )
 
 
