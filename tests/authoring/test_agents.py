@@ -154,7 +154,7 @@ async def test_in_the_preset_of_the_seed_the_environment_chooses_the_model_of_an
 
 def test_the_environment_bounds_how_many_agents_run_at_once() -> None:
     variable = "CHATCLI_AGENT_MAX_WORKERS"
-    assert CrewOptions.of_environment({}).max_workers == 4
-    assert CrewOptions.of_environment({variable: "9"}).max_workers == 9
+    assert CrewOptions.from_environment({}).max_workers == 4
+    assert CrewOptions.from_environment({variable: "9"}).max_workers == 9
     with pytest.raises(LooplineError, match=variable):
-        CrewOptions.of_environment({variable: "many"})
+        CrewOptions.from_environment({variable: "many"})

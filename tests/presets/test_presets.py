@@ -312,7 +312,7 @@ async def test_the_configuration_wins_over_the_environment(monkeypatch: pytest.M
 ODD = {
     "CHATCLI_AGENT_WORKER_MAX_TURNS": ("many", "a whole number above 0"),
     "CHATCLI_AGENT_WORKER_TIMEOUT": ("600", "a duration such as 90s, 10m or 1h30m"),
-    "CHATCLI_AGENT_PARALLEL_MODE": ("perhaps", "true, 1, false or 0"),
+    "CHATCLI_AGENT_PARALLEL_MODE": ("perhaps", "true, 1, yes, on, false, 0, no or off"),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from loopline import Bundle, Harness
-from loopline.crew import Hyde, PlanFirst, Quality, Refine, Reflexion, Verify, of_environment
+from loopline.crew import Hyde, PlanFirst, Quality, Refine, Reflexion, Verify, with_environment
 from loopline.testing import Call, FakeClock
 from loopline.timeline import Completion, Draft, Lesson, RunChild
 from tests.support.child_runs import Line
@@ -92,7 +92,7 @@ async def test_a_turn_that_fails_is_learnt_from() -> None:
 
 
 def test_the_environment_changes_the_quality_that_it_names() -> None:
-    quality = of_environment(
+    quality = with_environment(
         Quality(verify=Verify(questions=2)),
         {
             "CHATCLI_QUALITY_REFINE_ENABLED": "yes",
@@ -132,8 +132,8 @@ def test_the_environment_changes_the_quality_that_it_names() -> None:
 )
 def test_junk_in_the_environment_changes_nothing(name: str, text: str) -> None:
     before = Quality(verify=Verify(), reflexion=Reflexion())
-    assert of_environment(before, {f"CHATCLI_QUALITY_{name}": text}) == before
-    assert of_environment(None, {}) is None
+    assert with_environment(before, {f"CHATCLI_QUALITY_{name}": text}) == before
+    assert with_environment(None, {}) is None
 
 
 async def test_the_environment_counts_in_the_preset_chatcli_alone(

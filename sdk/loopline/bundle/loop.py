@@ -171,7 +171,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
 
     def expanded(self, search: Tool, run: PreparedRun, quota: Quota) -> Tool:
         """Return the search, which also looks for words of an imagined answer if the bundle says so."""
-        hyde = run.services.quality.of_preset(self.preset.name).hyde
+        hyde = run.services.quality.for_preset(self.preset.name).hyde
         if hyde is None:
             return search
         model = MeteredModel(run.models.roles.get(hyde.model, self.models)[0], quota)
@@ -205,7 +205,7 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     Raises:
         LooplineError: a variable of the environment holds junk.
     """
-    in_force = services.quality.of_preset(preset.name)
+    in_force = services.quality.for_preset(preset.name)
     crew = Crew(
         agents=agents,
         clock=services.clock,
@@ -219,7 +219,7 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     return replace(
         crew,
         agents=agents.with_environment(environment),
-        options=CrewOptions.of_environment(environment),
+        options=CrewOptions.from_environment(environment),
     )
 
 

@@ -166,7 +166,7 @@ class OpenBundle:
 async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
     """Record that a lesson is due after the user's own turn, if one is."""
     header = run.recorder.turn.header
-    quality = run.services.quality.of_preset(header.preset if header else "")
+    quality = run.services.quality.for_preset(header.preset if header else "")
     if not quality.quality.own_turns or quality.reflexion is None:
         return
     due = quality.reflexion.of_turn(run.payload.text, result)

@@ -415,12 +415,12 @@ class BaseWorkflow(Generic[Deps]):
         agent = leaders.get(leader(recorder.timeline))
         if agent is None:
             return loop.base or loop
-        reasoning = services.quality.of_preset(loop.preset.name).quality.reasoning
+        reasoning = services.quality.for_preset(loop.preset.name).quality.reasoning
         return loop.led_by(agent, reasoning.effort(agent.name), self._run.models)
 
     def _own_turn_quality(self, loop: LoopSpec) -> Quality | None:
         """Return the quality of the user's own turn; None if its answer is left alone, or a value of a type."""
-        quality = self._run.services.quality.of_preset(loop.preset.name).quality
+        quality = self._run.services.quality.for_preset(loop.preset.name).quality
         is_on = quality.own_turns and quality.enabled and loop.output is None
         return quality if is_on else None
 
@@ -489,7 +489,7 @@ class BaseWorkflow(Generic[Deps]):
         services, tools = self._run.services, list[Tool]()
         crew = self._crew(loop) if below < options.max_depth else None
         if services.graph is not None and not below and options.max_depth:
-            in_force = services.quality.of_preset(loop.preset.name)
+            in_force = services.quality.for_preset(loop.preset.name)
             learns = in_force.reflexion is not None
             tools.append(GraphTool(services.graph, services.clock, learns=learns))
         if crew is not None:

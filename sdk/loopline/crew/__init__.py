@@ -38,7 +38,7 @@ from loopline.crew.quality import CHATCLI as CHATCLI
 from loopline.crew.quality import Quality as Quality
 from loopline.crew.quality import QualityChoice as QualityChoice
 from loopline.crew.quality import QualityInForce as QualityInForce
-from loopline.crew.quality import of_environment as of_environment
+from loopline.crew.quality import with_environment as with_environment
 from loopline.crew.reflexion import Reflexion as Reflexion
 from loopline.crew.reflexion import reflection_due as reflection_due
 from loopline.crew.verify import Refine as Refine

@@ -29,6 +29,7 @@ from loopline.crew.shared_files import SharedFiles, reflections_below
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
+from loopline.react.environment import read_variables, whole_number
 from loopline.timeline import Effect, LimitValue, Source, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
 from loopline.tools.parameters import (
@@ -63,23 +64,15 @@ class CrewOptions:
     worker_seconds: float = WORKER_SECONDS
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> CrewOptions:
-        """Return the options that the environment names.
+    def from_environment(cls, environment: Mapping[str, str]) -> CrewOptions:
+        """Return the default options, with `max_workers` from `CHATCLI_AGENT_MAX_WORKERS` if that is set.
 
         Raises:
-            LooplineError: `CHATCLI_AGENT_MAX_WORKERS` is no whole number above 0.
+            LooplineError: the variable is not a whole number above 0.
         """
-        text = environment.get(MAX_WORKERS_VARIABLE, "").strip()
-        if not text:
-            return cls()
-        if not text.isdecimal() or int(text) < 1:
-            raise LooplineError(
-                f"{MAX_WORKERS_VARIABLE} must be a whole number above 0, not {text!r}"
-            )
-        return cls(max_workers=int(text))
-
-
-MAX_WORKERS_VARIABLE = "CHATCLI_AGENT_MAX_WORKERS"
+        variable = "CHATCLI_AGENT_MAX_WORKERS"
+        values = read_variables(environment, {variable: whole_number(1)})
+        return cls(max_workers=values.get(variable, MAX_WORKERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The quality pipeline: hooks before and after the run of an agent, isolated from it and from each other.
+"""The quality pipeline: hooks before and after the run of an agent, isolated from the run and from each other.
 
-A run sees the hooks that there were when it began. A hook that fails, takes too long or is switched off by its
+A run sees the hooks that there were when it began. A hook that fails, takes too long or is blocked by its circuit
 breaker changes nothing.
 """
 
@@ -12,80 +12,65 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
-from loopline.clock import Alarm, Clock, done_within
+from loopline.clock import Clock, done_within
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.models import Json
+from loopline.react.extensions import PRIORITY, CircuitBreaker, TimeLimit
 from loopline.search import EmbeddingError, SharedEmbedder, cosines
 from loopline.timeline import TurnResult
 
 T = TypeVar("T")
+Hook = TypeVar("Hook")
 logger: logging.Logger = logging.getLogger("loopline")
 
-PRIORITY = 100
 HOOK_SECONDS = 30.0
-"""Seconds that a hook may work; while an agent works for it, its time stands still."""
-FAILURES = 5
-COOLDOWN_SECONDS = 30.0
+"""Seconds that a hook may take; the time stops while an agent works for the hook."""
+
+RunAgent = Callable[[AgentCall], Awaitable[TurnResult]]
+"""Runs an agent, for a hook or as the run itself, and returns the result.
+
+Raises:
+    ToolError: the run could not be begun, or its code failed.
+"""
+
+CompareMeaning = Callable[[str, str], Awaitable[float | None]]
+"""Returns the cosine similarity of two texts by the bundle's embedder; None without an embedder, or if it fails."""
+
+RecallLessons = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns lessons of the user's earlier turns about such a task, at most the given number."""
 
 
-class RunAgent(Protocol):
-    """Has an agent work, for a hook or as the run itself."""
-
-    def __call__(self, call: AgentCall, /) -> Awaitable[TurnResult]:
-        """Return the result of the run.
-
-        Raises:
-            ToolError: the run could not be begun, or its code failed.
-        """
-        ...
-
-
-class MeasureNearness(Protocol):
-    """Compares the meaning of two texts by the bundle's embedder."""
-
-    def __call__(self, first: str, second: str, /) -> Awaitable[float | None]:
-        """Return the cosine of their vectors; None without an embedder, or if it fails."""
-        ...
-
-
-async def _no_nearness(first: str, second: str, /) -> float | None:
+async def _compare_nothing(first: str, second: str, /) -> float | None:
     del first, second
     return None
 
 
-class RecallLessons(Protocol):
-    """Finds lessons of the user's earlier turns."""
-
-    def __call__(self, task: str, most: int, /) -> Awaitable[Sequence[str]]:
-        """Return at most so many lessons that are about such a task."""
-        ...
-
-
 async def no_lessons(task: str, most: int, /) -> Sequence[str]:
-    """Return none: nothing is remembered here."""
+    """Return no lessons, for a run that cannot search the memory."""
     del task, most
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedRun:
-    """The run that a hook is called for: what the agent was asked, and `dispatch`, which has other agents work.
+    """The run that a hook is called for: the call of the agent, and `dispatch`, which runs other agents for the hook.
 
-    `nearness` compares the meaning of two texts, and `recall` finds lessons.
+    `nearness` compares the meaning of two texts, and `recall` finds lessons for a task.
     """
 
     call: AgentCall
     dispatch: RunAgent
-    nearness: MeasureNearness = _no_nearness
+    nearness: CompareMeaning = _compare_nothing
     recall: RecallLessons = no_lessons
 
 
 @dataclass(frozen=True, slots=True)
 class NewCall:
-    """A hook before the run has changed what the agent is asked."""
+    """A hook before the run has changed the call of the agent."""
 
     call: AgentCall
 
@@ -99,7 +84,7 @@ class SkipRun:
 
 @dataclass(frozen=True, slots=True)
 class SkipHooks:
-    """The remaining hooks of this phase are not called; the result, if there is one, stands."""
+    """The remaining hooks of this phase are not called; the result is kept, or replaced by `result` if it is set."""
 
     result: AgentResult | None = None
 
@@ -112,7 +97,7 @@ class PreHook(Protocol):
     """A hook that is called before an agent runs."""
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return what changes, or None."""
+        """Return the change to the run, or None to change nothing."""
         ...
 
 
@@ -120,121 +105,25 @@ class PostHook(Protocol):
     """A hook that is called after an agent has run, also if it failed."""
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
-        """Return another result, or None."""
+        """Return another result, or None to change nothing."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Isolated:
-    """A hook with its priority and its circuit breaker, which all runs share."""
+class _HookEntry(Generic[Hook]):
+    """A hook of a pipeline with its circuit breaker, which all runs share; `number` is unique in the pipeline."""
 
-    hook: object
+    hook: Hook
     priority: int
-    clock: Clock
     number: int
-    failures: int = 0
-    closed_until: float = 0.0
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the breaker keeps the hook from being called now."""
-        return self.failures >= FAILURES and self.clock.elapsed() < self.closed_until
-
-    async def call(
-        self,
-        work: Callable[[RunAgent], Awaitable[T]],
-        dispatch: RunAgent,
-        seconds: float,
-    ) -> T | None:
-        """Return what the hook returns; None if it fails or takes too long.
-
-        Raises:
-            StoreError: the store failed.
-        """
-        try:
-            outcome = await _limited(work, dispatch, seconds, self.clock)
-        except StoreError:
-            raise
-        except Exception:
-            logger.exception("%r failed, and the run goes on without it", self.hook)
-            self.failures += 1
-            self.closed_until = self.clock.elapsed() + COOLDOWN_SECONDS
-            return None
-        self.failures = 0
-        return outcome
-
-
-class _HookTime:
-    """The time of one hook; it stands still while an agent works for it."""
-
-    def __init__(self, seconds: float, clock: Clock) -> None:
-        self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._seconds = seconds
-        self._clock = clock
-        self._alarm: Alarm | None = None
-        self._waits = 0
-
-    def begin(self) -> None:
-        """Start the time, for the whole of it."""
-        self._alarm = self._clock.alarm(self._seconds, self._ring)
-
-    def end(self) -> None:
-        """Stop the time."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    def dispatcher(self, dispatch: RunAgent) -> RunAgent:
-        """Return `dispatch` with the time stopped while its agent works; it begins none once the time is over."""
-
-        async def timed(call: AgentCall) -> TurnResult:
-            if self.late.done():
-                raise LooplineError("it is too late for this hook: the run has gone on without it")
-            self.end()
-            self._waits += 1
-            try:
-                return await dispatch(call)
-            finally:
-                self._waits -= 1
-                if not self._waits and not self.late.done():
-                    self.begin()
-
-        return timed
-
-    def _ring(self) -> None:
-        if not self.late.done():
-            self.late.set_result(None)
-
-
-async def _limited(
-    work: Callable[[RunAgent], Awaitable[T]], dispatch: RunAgent, seconds: float, clock: Clock
-) -> T:
-    time = _HookTime(seconds, clock)
-    working = asyncio.ensure_future(work(time.dispatcher(dispatch)))
-    time.begin()
-    try:
-        awaited: list[asyncio.Future[T] | asyncio.Future[None]] = [working, time.late]
-        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise TimeoutError(f"the hook took longer than {seconds:g} s")
-        return working.result()
-    finally:
-        time.end()
-        if not time.late.done():
-            time.late.set_result(None)
-        working.cancel()
-        working.add_done_callback(_retrieve_outcome)
-
-
-def _retrieve_outcome(working: asyncio.Future[T]) -> None:
-    if not working.cancelled():
-        working.exception()
+    circuit: CircuitBreaker
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QualityPipeline:
-    """Hooks around the runs of agents: those with a lower priority first, else in the order in which they were added.
+    """Hooks around the runs of agents: a lower priority first, equal priorities in the order in which they were added.
 
-    With `enabled` False a run is the agent's alone. `generation` counts the changes of the hooks.
+    With `enabled` False no hook is called. A hook may take `hook_seconds`. `generation` counts the hooks that were added.
     """
 
     clock: Clock
@@ -242,9 +131,9 @@ class QualityPipeline:
     hook_seconds: float = HOOK_SECONDS
     embedder: SharedEmbedder | None = None
     generation: int = field(default=0, init=False)
-    _before: tuple[tuple[_Isolated, PreHook], ...] = field(default=(), init=False)
-    _after: tuple[tuple[_Isolated, PostHook], ...] = field(default=(), init=False)
-    _in_flight: int = field(default=0, init=False)
+    _before: tuple[_HookEntry[PreHook], ...] = field(default=(), init=False)
+    _after: tuple[_HookEntry[PostHook], ...] = field(default=(), init=False)
+    _runs_in_flight: int = field(default=0, init=False)
     _draining: bool = field(default=False, init=False)
     _idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -254,8 +143,7 @@ class QualityPipeline:
         Raises:
             LooplineError: the pipeline is being drained.
         """
-        added = [*self._before, (self._isolated(hook, priority), hook)]
-        self._before = tuple(sorted(added, key=lambda entry: entry[0].priority))
+        self._before = self._with_hook(self._before, hook, priority)
 
     def add_after(self, hook: PostHook, priority: int = PRIORITY) -> None:
         """Add a hook after the run.
@@ -263,14 +151,16 @@ class QualityPipeline:
         Raises:
             LooplineError: the pipeline is being drained.
         """
-        added = [*self._after, (self._isolated(hook, priority), hook)]
-        self._after = tuple(sorted(added, key=lambda entry: entry[0].priority))
+        self._after = self._with_hook(self._after, hook, priority)
 
-    def _isolated(self, hook: object, priority: int) -> _Isolated:
+    def _with_hook(
+        self, entries: Sequence[_HookEntry[Hook]], hook: Hook, priority: int
+    ) -> tuple[_HookEntry[Hook], ...]:
         if self._draining:
-            raise LooplineError("the pipeline is being drained: it takes no more hooks")
+            raise LooplineError("the pipeline is being drained: it accepts no more hooks")
         self.generation += 1
-        return _Isolated(hook, priority, self.clock, self.generation)
+        entry = _HookEntry(hook, priority, self.generation, CircuitBreaker(self.clock))
+        return tuple(sorted([*entries, entry], key=attrgetter("priority")))
 
     async def run(
         self,
@@ -279,71 +169,75 @@ class QualityPipeline:
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons = no_lessons,
     ) -> AgentResult:
-        """Run an agent between the hooks, and return what is made of its result.
+        """Run an agent by `execute` between the hooks, and return the result that they make of its result.
 
-        `dispatch` gives each hook, by its number, what has other agents work for it.
+        `dispatch` returns the function by which the hook of that number runs other agents.
 
         Raises:
             StoreError: the store failed.
         """
         before, after = self._before, self._after
-        if self._draining or not self.enabled or not (before or after):
-            return await _executed(call, execute)
-        with self._counted():
-            call, answer = await self._begin(call, before, dispatch, recall)
+        if not self._calls_hooks:
+            return await _execute(call, execute)
+        with self._count_run():
+            call, answer = await self._call_before(before, call, dispatch, recall)
             if answer is None:
-                result = await _executed(call, execute)
+                result = await _execute(call, execute)
             else:
                 result = AgentResult(call=call, text=answer)
-            return await self._finish(result, after, dispatch)
-
-    @contextmanager
-    def _counted(self) -> Generator[None]:
-        """Count what goes on inside as in flight."""
-        self._in_flight += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+            return await self._call_after(after, result, dispatch)
 
     async def prepare(self, call: AgentCall, dispatch: Callable[[int], RunAgent]) -> AgentCall:
         """Return the call as the hooks before the run change it, without a run."""
-        if self._draining or not self.enabled:
+        if not self._calls_hooks:
             return call
-        with self._counted():
-            call, _ = await self._begin(call, self._before, dispatch, no_lessons)
+        with self._count_run():
+            call, _ = await self._call_before(self._before, call, dispatch, no_lessons)
         return call
 
     async def review(self, result: AgentResult, dispatch: Callable[[int], RunAgent]) -> AgentResult:
         """Return a result as the hooks after the run change it."""
-        if self._draining or not self.enabled:
+        if not self._calls_hooks:
             return result
-        with self._counted():
-            return await self._finish(result, self._after, dispatch)
+        with self._count_run():
+            return await self._call_after(self._after, result, dispatch)
 
     async def drain(self, seconds: float) -> bool:
-        """Take no more hooks, and wait at most so long for the runs between hooks; return whether all have ended."""
-        self._draining = True
-        if self._in_flight:
-            await done_within(self.clock, seconds, self._idle.wait())
-        return not self._in_flight
+        """Stop calling hooks for new runs, and wait at most `seconds` for the runs in flight.
 
-    async def _begin(
+        Returns whether all of them have ended.
+        """
+        self._draining = True
+        if self._runs_in_flight:
+            await done_within(self.clock, seconds, self._idle.wait())
+        return not self._runs_in_flight
+
+    @property
+    def _calls_hooks(self) -> bool:
+        return self.enabled and not self._draining
+
+    @contextmanager
+    def _count_run(self) -> Generator[None]:
+        """Count a run as in flight inside this context."""
+        self._runs_in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._runs_in_flight -= 1
+            if not self._runs_in_flight:
+                self._idle.set()
+
+    async def _call_before(
         self,
+        entries: Sequence[_HookEntry[PreHook]],
         call: AgentCall,
-        hooks: Sequence[tuple[_Isolated, PreHook]],
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons,
     ) -> tuple[AgentCall, str | None]:
-        """Return the call as the hooks change it, and the answer if one of them has it."""
-        for isolated, hook in hooks:
-            if isolated.is_off:
-                continue
-            work = partial(self._call_before, hook, call, recall)
-            match await isolated.call(work, dispatch(isolated.number), self.hook_seconds):
+        """Return the call as the hooks change it, and the answer if a hook skips the run, else None."""
+        for entry in entries:
+            match await self._isolate(entry, entry.hook.before, call, dispatch, recall):
                 case NewCall(call=changed):
                     call = changed if changed.task.strip() else call
                 case SkipRun(answer=answer):
@@ -354,17 +248,15 @@ class QualityPipeline:
                     pass
         return call, None
 
-    async def _finish(
+    async def _call_after(
         self,
+        entries: Sequence[_HookEntry[PostHook]],
         result: AgentResult,
-        hooks: Sequence[tuple[_Isolated, PostHook]],
         dispatch: Callable[[int], RunAgent],
     ) -> AgentResult:
-        for isolated, hook in hooks:
-            if isolated.is_off:
-                continue
-            work = partial(self._call_after, hook, result)
-            match await isolated.call(work, dispatch(isolated.number), self.hook_seconds):
+        for entry in entries:
+            review = partial(_review, entry.hook, result)
+            match await self._isolate(entry, review, result.call, dispatch, no_lessons):
                 case AgentResult() as changed:
                     result = changed
                 case SkipHooks(result=changed):
@@ -374,19 +266,40 @@ class QualityPipeline:
                     pass
         return result
 
-    async def _call_before(
-        self, hook: PreHook, call: AgentCall, recall: RecallLessons, dispatch: RunAgent
-    ) -> PreOutcome:
-        run = HookedRun(call=call, dispatch=dispatch, nearness=self._nearness, recall=recall)
-        return await hook.before(run)
+    async def _isolate(
+        self,
+        entry: _HookEntry[Hook],
+        work: Callable[[HookedRun], Awaitable[T]],
+        call: AgentCall,
+        dispatch: Callable[[int], RunAgent],
+        recall: RecallLessons,
+    ) -> T | None:
+        """Return the outcome of a hook; None if it is blocked, fails or takes too long.
 
-    async def _call_after(
-        self, hook: PostHook, result: AgentResult, dispatch: RunAgent
-    ) -> PostOutcome:
-        run = HookedRun(call=result.call, dispatch=dispatch, nearness=self._nearness)
-        return await hook.after(run, result)
+        Raises:
+            StoreError: the store failed.
+        """
+        if not entry.circuit.try_call():
+            return None
+        time = TimeLimit(self.hook_seconds, self.clock)
+        run_agent = dispatch(entry.number)
 
-    async def _nearness(self, first: str, second: str, /) -> float | None:
+        def run_untimed(call: AgentCall) -> Awaitable[TurnResult]:
+            return time.exclude(lambda: run_agent(call))
+
+        run = HookedRun(call=call, dispatch=run_untimed, nearness=self._compare, recall=recall)
+        try:
+            outcome = await time.limit(work(run), entry.hook)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("%r failed, and the run goes on without it", entry.hook)
+            entry.circuit.record_failure()
+            return None
+        entry.circuit.record_success()
+        return outcome
+
+    async def _compare(self, first: str, second: str, /) -> float | None:
         embedder = self.embedder
         if embedder is None:
             return None
@@ -397,12 +310,16 @@ class QualityPipeline:
             return None
 
 
+async def _review(hook: PostHook, result: AgentResult, run: HookedRun) -> PostOutcome:
+    return await hook.after(run, result)
+
+
 def _cosine(embedder: SharedEmbedder, first: str, second: str) -> float:
     before, after = embedder.get().embed_passages([first, second])
     return cosines(before, [after])[0]
 
 
-async def _executed(call: AgentCall, execute: RunAgent) -> AgentResult:
+async def _execute(call: AgentCall, execute: RunAgent) -> AgentResult:
     try:
         return AgentResult(call=call, result=await execute(call))
     except ToolError as error:
@@ -410,5 +327,5 @@ async def _executed(call: AgentCall, execute: RunAgent) -> AgentResult:
 
 
 def with_notes(result: AgentResult, notes: Mapping[str, Json]) -> AgentResult:
-    """Return the result with more notes about it."""
+    """Return the result with these notes added; a note of the same name is replaced."""
     return replace(result, notes={**result.notes, **notes})

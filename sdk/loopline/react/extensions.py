@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import TypeIs
 
@@ -123,6 +123,7 @@ class Extensions:
     middleware: Sequence[Middleware] = ()
 
 
+T = TypeVar("T")
 logger: logging.Logger = logging.getLogger("loopline")
 
 PRIORITY = 100
@@ -194,27 +195,124 @@ def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
     """
 
     async def limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
-        timed = _TimedRun(run, seconds, clock)
-        working = asyncio.ensure_future(middleware(payload, timed))
-        timed.begin()
+        time = TimeLimit(seconds, clock)
+
+        def untimed(payload: TurnPayload) -> Awaitable[TurnResult[Any]]:
+            return time.exclude(lambda: run(payload))
+
+        return await time.limit(middleware(payload, untimed), middleware)
+
+    return limited
+
+
+class TimeLimit:
+    """The seconds that an extension may take; they stop while the run that it extends is working."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._alarm: Alarm | None = None
+        self._runs = 0
+
+    async def limit(self, work: Awaitable[T], extension: object) -> T:
+        """Return the result of `work`, which is the work of `extension`.
+
+        Work that takes longer is cancelled and not waited for.
+
+        Raises:
+            TimeoutError: the work took longer.
+            LooplineError: the work cancelled itself.
+        """
+        working = asyncio.ensure_future(work)
+        self._start()
         try:
-            awaited: list[asyncio.Future[Any]] = [working, timed.late]
+            awaited: list[asyncio.Future[T] | asyncio.Future[None]] = [working, self._is_over]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise TimeoutError(f"{middleware!r} took longer than {seconds:g} s")
+                raise TimeoutError(f"{extension!r} took longer than {self._seconds:g} s")
             if working.cancelled():
-                raise LooplineError(f"{middleware!r} cancelled its own work")
+                raise LooplineError(f"{extension!r} cancelled its own work")
             return working.result()
         except asyncio.CancelledError:
             working.cancel()
             await asyncio.wait([working])
             raise
         finally:
-            timed.end()
+            self._stop()
+            self._end()
             working.cancel()
-            working.add_done_callback(_retrieve_outcome)
+            working.add_done_callback(_retrieve_exception)
 
-    return limited
+    async def exclude(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a run; the time starts anew when no run is working any more.
+
+        Raises:
+            LooplineError: the time is over, so the run is not begun.
+        """
+        if self._is_over.done():
+            raise LooplineError("it is too late for this run: the turn has gone on without it")
+        self._stop()
+        self._runs += 1
+        try:
+            return await begin()
+        finally:
+            self._runs -= 1
+            if not self._runs and not self._is_over.done():
+                self._start()
+
+    def _start(self) -> None:
+        self._alarm = self._clock.alarm(self._seconds, self._end)
+
+    def _stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _end(self) -> None:
+        if not self._is_over.done():
+            self._is_over.set_result(None)
+
+
+def _retrieve_exception(working: asyncio.Future[T]) -> None:
+    """Read the exception of work that is not waited for, since asyncio warns of exceptions that are never read."""
+    if not working.cancelled():
+        working.exception()
+
+
+@dataclass(slots=True, eq=False)
+class CircuitBreaker:
+    """Blocks calls after too many failures in a row.
+
+    After `failures` failures in a row calls are blocked for `cooldown_seconds`. Then one call is tried; the others stay
+    blocked for the same time again, or until that call succeeds.
+    """
+
+    clock: Clock
+    failures: int = FAILURES
+    cooldown_seconds: float = COOLDOWN_SECONDS
+    _failures_in_row: int = field(default=0, init=False)
+    _blocked_until: float = field(default=0.0, init=False)
+
+    def try_call(self) -> bool:
+        """Return whether a call may be made now; blocks further calls if this is the one that is tried."""
+        if self._failures_in_row < self.failures:
+            return True
+        if self.clock.elapsed() < self._blocked_until:
+            return False
+        self._block()
+        return True
+
+    def record_failure(self) -> None:
+        """Count a call that failed."""
+        self._failures_in_row += 1
+        self._block()
+
+    def record_success(self) -> None:
+        """Forget the failures, because a call succeeded."""
+        self._failures_in_row = 0
+
+    def _block(self) -> None:
+        self._blocked_until = self.clock.elapsed() + self.cooldown_seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -230,8 +328,10 @@ class Breaker:
     clock: Clock
     failures: int = FAILURES
     cooldown_seconds: float = COOLDOWN_SECONDS
-    _failures_in_row: int = field(default=0, init=False)
-    _closed_until: float = field(default=0.0, init=False)
+    _circuit: CircuitBreaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._circuit = CircuitBreaker(self.clock, self.failures, self.cooldown_seconds)
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
         """Return the result of the middleware, or of the plain run if it breaks.
@@ -239,10 +339,8 @@ class Breaker:
         Raises:
             StoreError: the store failed, which nothing can stand in for.
         """
-        if self._failures_in_row >= self.failures:
-            if self.clock.elapsed() < self._closed_until:
-                return await run(payload)
-            self._open_circuit()  # this turn tries it again, others meanwhile do without
+        if not self._circuit.try_call():
+            return await run(payload)
         watched = _ObservedRun(run)
         try:
             result = _check_result(self.middleware, await self.middleware(payload, watched))
@@ -255,17 +353,13 @@ class Breaker:
             if watched.error is not None:
                 raise watched.error from error
             logger.exception("%r broke, so the plain run is used", self.middleware)
-            self._failures_in_row += 1
-            self._open_circuit()
+            self._circuit.record_failure()
         else:
-            self._failures_in_row = 0
+            self._circuit.record_success()
             return result
         finally:
             watched.closed = True
         return await run(payload) if watched.result is None else watched.result
-
-    def _open_circuit(self) -> None:
-        self._closed_until = self.clock.elapsed() + self.cooldown_seconds
 
 
 class _ObservedRun:
@@ -299,52 +393,6 @@ class _ObservedRun:
         while self.running:
             self._over.clear()
             await self._over.wait()
-
-
-class _TimedRun:
-    """A run as middleware is given it that has so much time of its own; `late` is done once that is over."""
-
-    def __init__(self, run: Run, seconds: float, clock: Clock) -> None:
-        self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._run = run
-        self._seconds = seconds
-        self._clock = clock
-        self._alarm: Alarm | None = None
-        self._closed = False
-
-    def begin(self) -> None:
-        """Start the middleware's own time."""
-        self._alarm = self._clock.alarm(self._seconds, self._ring)
-
-    def end(self) -> None:
-        """Stop the time; no run may begin any more."""
-        self._closed = True
-        self._pause()
-
-    async def __call__(self, payload: TurnPayload) -> TurnResult[Any]:
-        if self._closed or self.late.done():
-            raise LooplineError("it is too late for this run: its turn has gone on without it")
-        self._pause()
-        try:
-            return await self._run(payload)
-        finally:
-            self._pause()
-            if not self._closed:
-                self.begin()
-
-    def _pause(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    def _ring(self) -> None:
-        if not self.late.done():
-            self.late.set_result(None)
-
-
-def _retrieve_outcome(working: asyncio.Future[TurnResult[Any]]) -> None:
-    """Take note of how it ended, so that asyncio does not complain that nobody did."""
-    if not working.cancelled():
-        working.exception()
 
 
 def _check_result(middleware: Middleware, result: object) -> TurnResult[Any]:

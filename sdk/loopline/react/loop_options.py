@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -22,6 +21,13 @@ from loopline.prompt import (
     OFFSET_ROUNDS,
     DecisionProtocol,
     protocol,
+)
+from loopline.react.environment import (
+    Parse,
+    parse_duration,
+    parse_switch,
+    read_variables,
+    whole_number,
 )
 from loopline.timeline import RESULT_CHARACTERS, LimitValue
 from loopline.tools import EDITABLE_TAIL_TOKENS
@@ -363,13 +369,6 @@ def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
 
 PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
 
-Variable = Callable[[str], Limits]
-"""What the text of an environment variable sets.
-
-Raises:
-    ValueError: it is none of what the variable takes, which the message says.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
@@ -378,7 +377,9 @@ class Preset:
     name: str
     about: str
     options: LoopOptions = field(default_factory=LoopOptions)
-    variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable], hash=False)
+    variables: Mapping[str, Parse[Limits]] = field(
+        default_factory=dict[str, Parse[Limits]], hash=False
+    )
 
     def environment(self, environment: Mapping[str, str]) -> Limits:
         """Return the limits that the environment sets.
@@ -387,16 +388,8 @@ class Preset:
             LooplineError: a variable has a wrong value; the message names it and says what it takes.
         """
         limits: Limits = {}
-        for name, variable in self.variables.items():
-            text = environment.get(name, "").strip()
-            if not text:
-                continue
-            try:
-                limits.update(check_limits(variable(text)))
-            except (ValueError, LooplineError) as error:
-                raise LooplineError(
-                    f"the environment variable {name} is {text!r}: {error}"
-                ) from error
+        for variable_limits in read_variables(environment, self.variables).values():
+            limits.update(variable_limits)
         return limits
 
 
@@ -423,32 +416,8 @@ def named_preset(choice: str | Preset) -> Preset:
     return PRESETS[choice]
 
 
-_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ns|us|µs|ms|s|m|h)")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _duration(text: str) -> Limits:
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError("it takes a duration such as 90s, 10m or 1h30m")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not seconds:
-        raise ValueError("it takes a duration above 0, such as 10m")
-    return {"deadline_seconds": seconds}
-
-
-def _turns(text: str) -> Limits:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ValueError("it takes a whole number above 0")
-    return {"max_iterations": int(text)}
-
-
-def _parallel(text: str) -> Limits:
-    if text.lower() in ("true", "1"):
-        return {}
-    if text.lower() in ("false", "0"):
-        return {"parallel_tools": 1, "max_depth": 0}
-    raise ValueError("it takes true, 1, false or 0")
+def _parse_parallel(text: str) -> Limits:
+    return {} if parse_switch(text) else {"parallel_tools": 1, "max_depth": 0}
 
 
 _ALL = (
@@ -501,9 +470,11 @@ _ALL = (
             dialect="chatcli",
         ),
         variables={
-            "CHATCLI_AGENT_WORKER_MAX_TURNS": _turns,
-            "CHATCLI_AGENT_WORKER_TIMEOUT": _duration,
-            "CHATCLI_AGENT_PARALLEL_MODE": _parallel,
+            "CHATCLI_AGENT_WORKER_MAX_TURNS": lambda text: {
+                "max_iterations": whole_number(1)(text)
+            },
+            "CHATCLI_AGENT_WORKER_TIMEOUT": lambda text: {"deadline_seconds": parse_duration(text)},
+            "CHATCLI_AGENT_PARALLEL_MODE": _parse_parallel,
         },
     ),
     Preset(

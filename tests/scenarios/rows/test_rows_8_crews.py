@@ -332,6 +332,8 @@ def test_the_environment_names_model_and_effort_of_an_agent_and_how_many_run_at_
     )
     assert (agents["reader"].model, agents["reader"].effort) == ("agent.reader", "max")
     assert agents["writer"] == AGENTS[1]
-    assert CrewOptions.of_environment({"CHATCLI_AGENT_MAX_WORKERS": "2"}).max_workers == 2
-    with pytest.raises(LooplineError, match="CHATCLI_AGENT_MAX_WORKERS must be a whole number"):
-        CrewOptions.of_environment({"CHATCLI_AGENT_MAX_WORKERS": "0"})
+    assert CrewOptions.from_environment({"CHATCLI_AGENT_MAX_WORKERS": "2"}).max_workers == 2
+    with pytest.raises(
+        LooplineError, match="CHATCLI_AGENT_MAX_WORKERS is '0': it takes a whole number"
+    ):
+        CrewOptions.from_environment({"CHATCLI_AGENT_MAX_WORKERS": "0"})
