@@ -17,8 +17,7 @@ from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.server import app
-from loopline.server.approvals import waiting_approvals
-from loopline.server.event_streams import paused_calls, waiting_calls
+from loopline.server.approvals import waiting_questions
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion
@@ -238,10 +237,9 @@ async def test_what_waits_for_the_user_is_read_at_once() -> None:
     async with Harness.open(Bundle(id="served"), store=log, model=model) as harness:
         talk = harness.conversation("c1")
         await talk.say("Go!")
-        for waiting in (waiting_calls, paused_calls, waiting_approvals):
-            log.opened = 0
-            assert not await waiting(log, talk)
-            assert log.opened == 1
+        log.opened = 0
+        assert not await waiting_questions(log, talk.conversation)
+        assert log.opened == 1
 
 
 @pytest.mark.parametrize("name", ["ag-ui", "vercel"])

@@ -17,7 +17,7 @@ from loopline.client import connect
 from loopline.clock import SystemClock
 from loopline.models import Json
 from loopline.server import ApiKeys, Principal, app
-from loopline.server.approvals import ApprovalSigner, WaitingApproval
+from loopline.server.approvals import ApprovalSigner, WaitingQuestion
 from loopline.server.principals import new_key
 from loopline.server.problems import RequestProblem
 from loopline.testing import FakeClock
@@ -181,7 +181,7 @@ def test_the_client_brings_what_was_signed(served: Served) -> None:
 
 
 KEY = ConversationKey(tenant="acme", project="tea", user="ann", name="c")
-CALL = WaitingApproval(call_id="c1", question="?", digest="d1")
+CALL = WaitingQuestion(call_id="c1", turn_id="turn_1", kind="approval", question="?", digest="d1")
 
 
 @pytest.mark.parametrize(

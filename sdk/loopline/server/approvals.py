@@ -1,4 +1,4 @@
-"""Signed approvals: the server signs each approval that it shows, and takes an answer only with that signature."""
+"""Questions and approvals that wait for the user, and the signatures that answers to approvals need."""
 
 from __future__ import annotations
 
@@ -9,36 +9,77 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
-from typing import Any
+from typing import Literal
 
 from loopline.clock import Clock
-from loopline.conversations import Conversation, questions_of
+from loopline.conversations import questions_of
 from loopline.events import question_digest
 from loopline.models import Json, JsonObject
 from loopline.server.problems import RequestProblem
-from loopline.timeline import ConversationKey, TimelineLog, open_timeline
+from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timeline, turn_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingApproval:
-    """A call that waits for the user's approval. `digest` is that of what is approved.
+class WaitingQuestion:
+    """A call that waits for the user's answer or approval.
 
-    A program's call that stays open has no arguments here: its question has them.
+    `digest` identifies what is approved. If `stays_open`, the turn is running and only the call waits; else the turn is
+    paused. Only paused calls have `arguments` and the name of a `tool`; only open calls have a `form`, the JSON schema
+    of the answer.
     """
 
     call_id: str
+    turn_id: str
+    kind: Literal["question", "approval"]
     question: str
     digest: str
+    stays_open: bool = False
     tool: str = ""
     arguments: JsonObject | None = None
+    form: Json = None
+
+
+async def waiting_questions(log: TimelineLog, key: ConversationKey) -> dict[str, WaitingQuestion]:
+    """Return the waiting calls of a conversation by call id, in order: paused calls, then open calls."""
+    questions = questions_in(await open_timeline(log, key))
+    return {question.call_id: question for question in questions}
+
+
+def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
+    """Return the waiting calls of a timeline: paused calls, then open calls."""
+    paused = [
+        WaitingQuestion(
+            call_id=call_id,
+            turn_id=turn_id(turn.number),
+            kind=pending.kind,
+            question=pending.question,
+            digest=pending.digest,
+            tool=turn.open_calls[call_id].tool,
+            arguments=turn.open_calls[call_id].arguments,
+        )
+        for turn in timeline.resumable
+        for call_id, pending in turn.unanswered.items()
+    ]
+    return paused + [
+        WaitingQuestion(
+            call_id=question.call_id,
+            turn_id=block.turn_id,
+            kind=question.kind,
+            question=question.question,
+            digest=question_digest(question) if question.kind == "approval" else "",
+            stays_open=True,
+            form=question.form,
+        )
+        for block, question in questions_of(timeline)
+    ]
 
 
 class ApprovalSigner:
     """Signs approvals, and checks the signatures that come with answers.
 
-    A signature holds for one call with its arguments, in one conversation of one user, for `seconds`. It counts for
-    nothing once the call no longer waits: an answer or a stop revokes it. If it is not `required`, an answer may come
-    without one.
+    A signature is valid for one call with its arguments, in one conversation of one user, for `seconds`. An answer or a
+    stop revokes it, because then the call no longer waits. If signatures are not `required`, an answer without one is
+    accepted, but a signature that is present is checked.
     """
 
     def __init__(self, key: bytes, clock: Clock, *, seconds: int, required: bool) -> None:
@@ -48,42 +89,42 @@ class ApprovalSigner:
         self.required: bool = required
 
     def sign(self, conversation: ConversationKey, call_id: str, digest: str) -> str:
-        """Return the signed approval of a call, valid from now on."""
+        """Return the signed approval of a call, which expires `seconds` from now."""
         expires = int(self._clock.now().timestamp()) + self._seconds
         return f"{call_id}.{expires}.{self._mac(conversation, call_id, digest, expires)}"
 
     def signature(self, conversation: ConversationKey) -> Callable[[str, str], str] | None:
-        """Return what signs an approval for a dialect, from its call and digest; None if none is required."""
+        """Return a function that signs an approval by call id and digest, or None if none is required."""
         return partial(self.sign, conversation) if self.required else None
 
     def check(
         self,
         conversation: ConversationKey,
-        waiting: Mapping[str, WaitingApproval],
+        waiting: Mapping[str, WaitingQuestion],
         values: Mapping[str, Json],
         approvals: Mapping[str, str],
     ) -> None:
-        """Let answers pass to calls that wait, with the signed approvals by call id.
+        """Check the signed `approvals` of all answers in `values` to waiting approvals; both are by call id.
 
         Raises:
-            RequestProblem: an answer to an approval lacks its signature, or has another or an expired one.
+            RequestProblem: the signature of an answer is missing, wrong or expired, 403.
         """
         for call_id in values:
-            if call_id in waiting and (self.required or call_id in approvals):
-                text = approvals.get(call_id, "")
-                self._check(conversation, waiting[call_id], text)
+            is_approval = call_id in waiting and waiting[call_id].kind == "approval"
+            if is_approval and (self.required or call_id in approvals):
+                self._check(conversation, waiting[call_id], approvals.get(call_id, ""))
 
-    def _check(self, conversation: ConversationKey, call: WaitingApproval, text: str) -> None:
-        where = "GET …/approvals shows the calls that wait, each with its approval"
-        if not text:
+    def _check(self, conversation: ConversationKey, call: WaitingQuestion, approval: str) -> None:
+        where = "GET …/approvals returns the waiting calls with their signed approvals"
+        if not approval:
             raise RequestProblem(
                 HTTPStatus.FORBIDDEN,
                 f"{call.call_id} awaits approval: answer with the signed approval; {where}",
             )
-        expires = _expiry(text, call.call_id)
+        expires = _expiry(approval, call.call_id)
         mac = self._mac(conversation, call.call_id, call.digest, expires)
         is_right = hmac.compare_digest(
-            text.encode(errors="surrogatepass"), f"{call.call_id}.{expires}.{mac}".encode()
+            approval.encode(errors="surrogatepass"), f"{call.call_id}.{expires}.{mac}".encode()
         )
         if not is_right or expires <= self._clock.now().timestamp():
             raise RequestProblem(
@@ -98,38 +139,12 @@ class ApprovalSigner:
 
 
 def approved_call(approval: str) -> str:
-    """Return the id of the call that a signed approval names; empty if it is none."""
+    """Return the call id in a signed approval, or an empty text if `approval` is not one."""
     parts = approval.rsplit(".", 2)
     return parts[0] if len(parts) == 3 else ""
 
 
 def _expiry(approval: str, call_id: str) -> int:
+    """Return the Unix time at which an approval expires; 0 if it is malformed."""
     text = approval.removeprefix(f"{call_id}.").partition(".")[0]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
-
-
-async def waiting_approvals(
-    log: TimelineLog, talk: Conversation[Any]
-) -> dict[str, WaitingApproval]:
-    """Return the calls of a conversation that wait for approval, in order: paused ones, and those that stay open."""
-    timeline = await open_timeline(log, talk.conversation)
-    approvals = [
-        WaitingApproval(
-            call_id=call_id,
-            question=pending.question,
-            digest=pending.digest,
-            tool=turn.open_calls[call_id].tool,
-            arguments=turn.open_calls[call_id].arguments,
-        )
-        for turn in timeline.resumable
-        for call_id, pending in turn.unanswered.items()
-        if pending.kind == "approval"
-    ]
-    approvals += [
-        WaitingApproval(
-            call_id=question.call_id, question=question.question, digest=question_digest(question)
-        )
-        for _, question in questions_of(timeline)
-        if question.kind == "approval"
-    ]
-    return {approval.call_id: approval for approval in approvals}

@@ -437,7 +437,7 @@ def _pieces(frames: Iterable[Frame], after: Position) -> Iterator[bytes]:
 RETRY = {"Retry-After": "2"}
 
 
-class ListenerPlace:
+class ListenerSlot:
     """The place of one listener, until it is released; to release it again changes nothing."""
 
     def __init__(self, listeners: Listeners, user: tuple[str, str, str]) -> None:
@@ -465,7 +465,7 @@ class Listeners:
         """Return how many listen."""
         return self._open.total()
 
-    def take(self, sender: ConversationKey | Principal) -> ListenerPlace:
+    def take(self, sender: ConversationKey | Principal) -> ListenerSlot:
         """Return a place for the user of a conversation, or of a token.
 
         Raises:
@@ -485,7 +485,7 @@ class Listeners:
                 headers=RETRY,
             )
         self._open[user] += 1
-        return ListenerPlace(self, user)
+        return ListenerSlot(self, user)
 
     def release(self, user: tuple[str, str, str]) -> None:
         """Take note that a user has one listener less."""

@@ -27,7 +27,7 @@ from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json
 from loopline.refs import HostedRef
-from loopline.server.approvals import ApprovalSigner, waiting_approvals
+from loopline.server.approvals import ApprovalSigner, waiting_questions
 from loopline.server.bodies import turn_of
 from loopline.server.broadcasts import Broadcasts, Listeners
 from loopline.server.guards import RequestRates, ServerMetrics
@@ -400,16 +400,16 @@ class BundleHost:
         self,
         talk: Conversation[Any],
         values: Mapping[str, Json],
-        approvals: Mapping[str, str] | None = None,
+        approvals: Mapping[str, str],
     ) -> None:
-        """Let answers pass to calls that wait, those to approvals with what was signed for them.
+        """Check the signed `approvals` of answers to calls that await approval; both are by call id.
 
         Raises:
-            RequestProblem: an answer to an approval lacks its signature, or has another or an expired one.
+            RequestProblem: the signature of an answer is missing, wrong or expired, 403.
         """
         if values:
-            waiting = await waiting_approvals(self.log, talk)
-            self.approvals.check(talk.conversation, waiting, values, approvals or {})
+            waiting = await waiting_questions(self.log, talk.conversation)
+            self.approvals.check(talk.conversation, waiting, values, approvals)
 
     def watch(self, key: ConversationKey, submission: Submission, webhook: str = "") -> None:
         """Keep a submission until its turn has ended, count how it ended, and tell the webhook."""

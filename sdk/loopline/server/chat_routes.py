@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import JsonValue, ValidationError
@@ -16,11 +14,11 @@ from starlette.datastructures import FormData, UploadFile
 
 from loopline.conversations import Conversation, Receipt, Submission
 from loopline.errors import AttachmentError, BundleError
-from loopline.events import DialectName
+from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
 from loopline.server.access import HostDep, OwnKeyDep, ReadKeyDep
-from loopline.server.approvals import waiting_approvals
+from loopline.server.approvals import waiting_questions
 from loopline.server.bodies import (
     FILES,
     AnswersBody,
@@ -42,14 +40,20 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     MEDIA_TYPE,
     EarlyEvents,
-    answer_open_calls,
-    check_unanswered,
-    counted_stream,
-    event_stream,
+    EventResponse,
+    StreamFormat,
+    conversation_events,
+    dialect_frames,
     start_position,
-    submit_answers,
+    subscribe_early,
 )
 from loopline.server.problems import not_found
+from loopline.server.turn_requests import (
+    answer_open_calls,
+    check_unanswered,
+    resume_turn,
+    submit_message,
+)
 from loopline.timeline import (
     ConversationKey,
     TurnResult,
@@ -171,8 +175,7 @@ async def send_message(
     A message with an `Idempotency-Key` that was used in the conversation before is not sent again.
     """
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
-    sent = SentMessage(body=body, files=files, key=idempotency_key)
-    return await _send(host, key, sent, request, name)
+    return await _send(host, key, body, files, idempotency_key, request, name)
 
 
 @router.post(
@@ -190,78 +193,66 @@ async def send_form(
 ) -> Response:
     """Send a message as a form: the part `message` as JSON, and its files as parts `files`. The answer is that of `/messages`."""
     body, files = await read_form(request, host.settings.caps)
-    sent = SentMessage(body=body, files=files, key=idempotency_key)
-    return await _send(host, key, sent, request, name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentMessage:
-    """A message as it came, with its files and its key."""
-
-    body: MessageBody
-    files: Sequence[Attachment]
-    key: str
+    return await _send(host, key, body, files, idempotency_key, request, name)
 
 
 async def _send(
     host: BundleHost,
     key: ConversationKey,
-    sent: SentMessage,
+    message: MessageBody,
+    files: Sequence[Attachment],
+    idempotency_key: str,
     request: Request,
-    name: OwnDialect | None,
+    dialect_header: OwnDialect | None,
 ) -> Response:
-    """Send a message, and answer as its sender wants it."""
-    body = sent.body
-    if body.webhook:
-        host.webhooks.check(body.webhook)
-    talk = await host.conversation(key, body.bundle_id)
-    with _early_events(host, talk, request) as listening:
-        async with host.turn_slot(key, sent.key):
-            submission = await talk.submit(
-                body.text,
-                attachments=sent.files,
-                when_busy=body.when_busy,
-                key=sent.key,
-                **body.limits.options(),
-            )
-            host.watch(key, submission, body.webhook)
-        host.audit("message", key, seq=submission.receipt.seq)
-        if body.background and listening is None:
-            return _accepted(host, key, submission.receipt, request)
-        return await _respond(host, talk, submission, name, listening)
+    """Send a message, and answer with its receipt, its events or its result."""
+    if message.webhook:
+        host.webhooks.check(message.webhook)
+    conversation = await host.conversation(key, message.bundle_id)
+    with subscribe_early(host, conversation, is_streamed=_accepts_events(request)) as early:
+        submission = await submit_message(
+            host,
+            conversation,
+            message.text,
+            attachments=files,
+            when_busy=message.when_busy,
+            key=idempotency_key,
+            webhook=message.webhook,
+            **message.limits.options(),
+        )
+        if message.background and early is None:
+            return _receipt_response(host, key, submission.receipt, request)
+        return await _respond(host, conversation, submission, dialect_header, early)
 
 
 @router.post("/answers", response_model=TurnAnswer, responses={202: {"model": ReceiptAnswer}})
 async def answer_calls(
     host: HostDep, key: OwnKeyDep, body: AnswersBody, request: Request, name: DialectHeader = None
 ) -> Response:
-    """Answer the calls that wait for the user, and continue the turn; without values continue one that was cut off.
+    """Answer calls that wait for the user, and continue the paused turn.
 
-    A call that asks while it stays open, here or in another process, goes on with its answer.
+    Without values a turn that was cut off is continued. A call that stays open while its turn runs, here or in another
+    process, receives its answer, and the response says so with 202.
     """
-    talk = await _begun(host, key)
-    await host.check_approvals(talk, body.values, body.approvals)
-    answered = await answer_open_calls(talk, body.values) if body.values else None
+    conversation = await _existing_conversation(host, key)
+    answered = await answer_open_calls(host, conversation, body.values, body.approvals)
     if answered is not None:
-        host.audit("answer", key, calls=",".join(body.values))
-        if not answered.first:
+        if not answered.is_first:
             await check_unanswered(host.log, key, body.values)
-        return JSONResponse(DoneAnswer(done=answered.first).model_dump(), 202)
+        return JSONResponse(DoneAnswer(done=answered.is_first).model_dump(), 202)
     await check_unanswered(host.log, key, body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
-    with _early_events(host, talk, request) as listening:
-        async with host.turn_slot(key):
-            submission = await submit_answers(host.log, talk, body.values, **body.limits.options())
-            host.watch(key, submission)
-        host.audit("answer", key, calls=",".join(body.values))
-        return await _respond(host, talk, submission, name, listening)
+    with subscribe_early(host, conversation, is_streamed=_accepts_events(request)) as early:
+        submission = await resume_turn(host, conversation, body.values, **body.limits.options())
+        return await _respond(host, conversation, submission, name, early)
 
 
 @router.get("/approvals")
 async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
     """Return the calls that await approval, each with a signed approval that is valid from now on."""
-    waiting = await waiting_approvals(host.log, await _begun(host, key))
+    await _existing_conversation(host, key)
+    waiting = await waiting_questions(host.log, key)
     return ApprovalsAnswer(
         approvals=[
             ApprovalAnswer(
@@ -272,6 +263,7 @@ async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
                 approval=host.approvals.sign(key, call.call_id, call.digest),
             )
             for call in waiting.values()
+            if call.kind == "approval"
         ]
     )
 
@@ -279,8 +271,8 @@ async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
 @router.post("/stop")
 async def stop_turn(host: HostDep, key: OwnKeyDep) -> DoneAnswer:
     """Stop the turn that runs, and take back the messages that wait behind it."""
-    talk = await _begun(host, key)
-    done = await talk.stop()
+    conversation = await _existing_conversation(host, key)
+    done = await conversation.stop()
     host.audit("stop", key)
     return DoneAnswer(done=done)
 
@@ -290,9 +282,9 @@ async def interrupt_turn(
     host: HostDep, key: OwnKeyDep, body: InterruptBody, idempotency_key: KeyHeader = ""
 ) -> PlaceAnswer:
     """Add a message to the turn that runs, or redirect that turn; if none runs, the next turn takes the message."""
-    talk = await _begun(host, key)
+    conversation = await _existing_conversation(host, key)
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
-    send = talk.steer if body.kind == "steer" else talk.followup
+    send = conversation.steer if body.kind == "steer" else conversation.followup
     receipt = await send(body.text, attachments=files, key=idempotency_key)
     host.audit(body.kind, key, seq=receipt.seq)
     return PlaceAnswer(turn_id=receipt.turn_id, seq=receipt.seq)
@@ -311,11 +303,11 @@ async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> TurnAnswer:
 @router.post("/recall")
 async def recall_message(host: HostDep, key: OwnKeyDep, body: RecallBody) -> DoneAnswer:
     """Take a message back, unless a round has taken it."""
-    talk = await _begun(host, key)
-    pending = {block.seq: block for block in await talk.interrupts.pending()}
+    conversation = await _existing_conversation(host, key)
+    pending = {block.seq: block for block in await conversation.interrupts.pending()}
     block = pending.get(body.seq)
     is_message = block is not None and block.turn_id == body.turn_id
-    done = is_message and await talk.recall(Receipt(body.seq, turn_number(body.turn_id)))
+    done = is_message and await conversation.recall(Receipt(body.seq, turn_number(body.turn_id)))
     host.audit("recall", key, seq=body.seq)
     return DoneAnswer(done=done)
 
@@ -323,8 +315,8 @@ async def recall_message(host: HostDep, key: OwnKeyDep, body: RecallBody) -> Don
 @router.post("/fork", status_code=201)
 async def fork_conversation(host: HostDep, key: OwnKeyDep, body: ForkBody) -> ForkAnswer:
     """Begin another conversation with the blocks up to a seq."""
-    talk = await _begun(host, key)
-    fork = await talk.fork(seq=body.seq, name=body.name)
+    conversation = await _existing_conversation(host, key)
+    fork = await conversation.fork(seq=body.seq, name=body.name)
     host.audit("fork", key, seq=body.seq, to=fork.conversation.name)
     return ForkAnswer(conversation_id=fork.conversation.name)
 
@@ -334,95 +326,97 @@ async def fork_conversation(host: HostDep, key: OwnKeyDep, body: ForkBody) -> Fo
 async def listen(
     host: HostDep,
     key: OwnKeyDep,
-    dialect: OwnDialect | None = None,
+    dialect_in_path: Annotated[OwnDialect | None, Path(alias="dialect")] = None,
     name: DialectHeader = None,
     after: Annotated[str, Query(max_length=40)] = "",
     last_event_id: Annotated[str, Header(max_length=40)] = "",
     bundle_id: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """Stream the events of a conversation, from the first block or behind `after` or `Last-Event-ID`, and then live."""
+    """Stream the events of a conversation after the position `after` or `Last-Event-ID`, and then live.
+
+    Without a position the stream begins with the first block.
+    """
     position = start_position(last_event_id or after or "0")
     harness = await host.harness_of(key, bundle_id)
-    talk = await host.conversation(key, harness.bundle.id)
+    conversation = await host.conversation(key, harness.bundle.id)
     frames = host.broadcasts.frames(
-        host.log, harness.bundle.id, talk, dialect_name(dialect or name), position
+        host.log, harness.bundle.id, conversation, dialect_name(dialect_in_path or name), position
     )
-    return counted_stream(host, key, frames)
+    return EventResponse(host, key, frames)
 
 
-async def _begun(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
-    """Return the handle of a conversation that has begun.
+async def _existing_conversation(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
+    """Return the conversation.
 
     Raises:
-        RequestProblem: it has not.
+        RequestProblem: the conversation does not exist, 404.
     """
     if await host.log.find(key) is None:
         raise not_found(f"conversation {key.name!r}")
     return await host.conversation(key)
 
 
-def _early_events(
-    host: BundleHost, talk: Conversation[Any], request: Request
-) -> AbstractContextManager[EarlyEvents | None]:
-    """Begin to listen, if the client takes server-sent events, until sending fails.
-
-    Raises:
-        RequestProblem: as many listen as may; nothing was sent yet.
-    """
-    if not any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept")):
-        return nullcontext()
-    return EarlyEvents(talk, host.listeners.take(talk.conversation))
+def _accepts_events(request: Request) -> bool:
+    """Return whether an `Accept` header of the request names `text/event-stream`."""
+    return any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept"))
 
 
-def _accepted(
+def _receipt_response(
     host: BundleHost, key: ConversationKey, receipt: Receipt, request: Request
 ) -> Response:
-    """Return where a message is stored that is answered in the background."""
+    """Return the receipt of a message in the background, with the URL of its events, as 202."""
     path = request.url.path.removesuffix("/multipart").removesuffix("/messages")
-    if host.urls.base:  # it has the prefix of an app that this one is mounted in
+    if host.urls.base:  # the public URL includes the path at which this app is mounted
         path = path.removeprefix(str(request.scope["root_path"]))
-    accepted = ReceiptAnswer(
+    receipt_answer = ReceiptAnswer(
         conversation_id=key.name,
         turn_id=receipt.turn_id,
         seq=receipt.seq,
         events=f"{host.urls.begin(path)}/events?after={receipt.seq - 1}",
     )
-    return JSONResponse(accepted.model_dump(), 202)
+    return JSONResponse(receipt_answer.model_dump(), 202)
 
 
 async def _respond(
     host: BundleHost,
-    talk: Conversation[Any],
+    conversation: Conversation[Any],
     submission: Submission,
-    name: OwnDialect | None,
-    listening: EarlyEvents | None,
+    dialect_header: OwnDialect | None,
+    early: EarlyEvents | None,
 ) -> Response:
-    """Return the events, if they are listened to, or the result."""
-    key, receipt = talk.conversation, submission.receipt
-    if listening is not None:
-        return event_stream(
+    """Stream the turn's events if there is a subscription, or wait for its result.
+
+    If bundle code fails, the result has the exit reason "error" and the class of the exception alone: the traceback is
+    in the server's log.
+    """
+    key = conversation.conversation
+    receipt = submission.receipt
+    if early is not None:
+        frames = dialect_frames(
             host,
-            talk,
-            dialect_name(name),
-            after=start_position(f"{receipt.seq - 1}"),
-            submission=submission,
-            listening=listening,
+            conversation_events(host, conversation, submission, early=early),
+            dialect(dialect_name(dialect_header), key),
+            StreamFormat(),
+            after=receipt.seq - 1,
         )
+        headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
+        return EventResponse(host, key, frames, headers, early=early)
     try:
         result: TurnResult[Any] = await submission.result()
     except BundleError as error:
-        # The place in the author's code is for the log: the sender only gets that it failed.
-        failed = TurnResult[Any](
+        failure = TurnResult[Any](
             answer="",
             turn_id=receipt.turn_id,
             exit_reason="error",
             ok=False,
             error=f"the bundle's code failed: {type(error).__name__}",
         )
-        return JSONResponse(turn_answer(key.name, failed, None).model_dump())
+        return JSONResponse(turn_answer(key.name, failure, None).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)
-    waiting = await waiting_approvals(host.log, talk) if result.pending else {}
+    waiting = await waiting_questions(host.log, key) if result.pending else {}
     approvals = {
-        call_id: host.approvals.sign(key, call_id, call.digest) for call_id, call in waiting.items()
+        call_id: host.approvals.sign(key, call_id, call.digest)
+        for call_id, call in waiting.items()
+        if call.kind == "approval"
     }
     return JSONResponse(turn_answer(key.name, result, output, approvals).model_dump())

@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.conversations import questions_of
 from loopline.models import well_formed
 from loopline.server.access import (
     HostDep,
@@ -19,6 +18,7 @@ from loopline.server.access import (
     ReadKeyDep,
     key_of,
 )
+from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bodies import (
     BlocksAnswer,
     BoundedName,
@@ -301,37 +301,22 @@ async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
             "turns": summary.turns,
             "last_seq": summary.head,
             "pending_calls": pending,
-            "questions": _questions(timeline),
+            "questions": [_question_row(question) for question in questions_in(timeline)],
             "resumable_turns": resumable,
             "left_turns": left,
         },
     )
 
 
-def _questions(timeline: Timeline) -> list[JsonValue]:
-    """Return what calls ask the user: those of paused turns, and those that stay open while their turn runs."""
-    paused: list[JsonValue] = [
-        {
-            "call_id": call_id,
-            "turn_id": turn_id(turn.number),
-            "kind": pending.kind,
-            "question": pending.question,
-            "stays_open": False,
-        }
-        for turn in timeline.resumable
-        for call_id, pending in turn.unanswered.items()
-    ]
-    return paused + [
-        {
-            "call_id": question.call_id,
-            "turn_id": block.turn_id,
-            "kind": question.kind,
-            "question": question.question,
-            "form": question.form,
-            "stays_open": True,
-        }
-        for block, question in questions_of(timeline)
-    ]
+def _question_row(question: WaitingQuestion) -> JsonValue:
+    row: dict[str, JsonValue] = {
+        "call_id": question.call_id,
+        "turn_id": question.turn_id,
+        "kind": question.kind,
+        "question": question.question,
+        "stays_open": question.stays_open,
+    }
+    return {**row, "form": question.form} if question.stays_open else row
 
 
 @router.get("/{conversation}/details")

@@ -5,61 +5,42 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any
 
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from loopline.conversations import Conversation, HandedOver, Submission, questions_of
+from loopline.conversations import Conversation, HandedOver, Submission
 from loopline.conversations.subscriptions import ordered_events
 from loopline.errors import LooplineError
-from loopline.events import (
-    HELD_SIZE,
-    Dialect,
-    DialectName,
-    Event,
-    Mailbox,
-    Record,
-    RunDialect,
-    dialect,
-    sse,
-)
-from loopline.models import Json, JsonObject, dumps, one_line, well_formed
-from loopline.react import Limits
-from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS, ListenerPlace
+from loopline.events import HELD_SIZE, Dialect, Event, Mailbox, Record, RunDialect, sse
+from loopline.models import JsonObject
+from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS, ListenerSlot
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
-from loopline.server.problems import RequestProblem, problem_of, response_to
+from loopline.server.problems import problem_of, response_to
 from loopline.server.request_access import access_of
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Timeline,
-    TimelineLog,
-    UserAnswer,
-    open_timeline,
-)
+from loopline.server.turn_requests import TurnRequest
+from loopline.timeline import Block, ConversationKey, open_timeline
 
 
 class EarlyEvents:
-    """A subscription that begins before a message is sent, so that no piece of its answer is missed.
+    """A subscription that begins before a message is sent, so that no part of the reply is missed.
 
-    A failure in its context ends it; otherwise whoever streams the events does.
+    Leaving the context with an exception closes the subscription. Otherwise the stream that reads the events closes it.
     """
 
-    def __init__(self, talk: Conversation[Any], place: ListenerPlace | None = None) -> None:
-        """Subscribe; with the place of a listener, which is released at the end."""
-        self.place = place
-        self._read = talk.blocks
-        self._order = talk.event_order(0)
+    def __init__(self, conversation: Conversation[Any], slot: ListenerSlot | None = None) -> None:
+        """Subscribe. `close` releases the listener slot."""
+        self.slot = slot
+        self._read = conversation.blocks
+        self._order = conversation.event_order(0)
         self._mailbox = Mailbox(limit=HELD_SIZE)
         self._subscription = ExitStack()
-        self._subscription.enter_context(talk.subscribed(self._mailbox.put))
+        self._subscription.enter_context(conversation.subscribed(self._mailbox.put))
 
     def __enter__(self) -> EarlyEvents:
         return self
@@ -74,112 +55,87 @@ class EarlyEvents:
             self.close()
 
     def events(self) -> AsyncGenerator[Event, None]:
-        """Return every block of the conversation in order, and then its events."""
+        """Yield all stored blocks of the conversation in order, and then the events since the subscription."""
         return ordered_events(self._mailbox, self._order, self._read)
 
     def close(self) -> None:
-        """End the subscription, and whatever iterates over its events."""
-        if self.place is not None:
-            self.place.release()
+        """Release the slot and end the subscription. An iteration over `events` ends."""
+        if self.slot is not None:
+            self.slot.release()
         self._subscription.close()
         self._mailbox.close()
 
 
+def subscribe_early(
+    host: BundleHost, conversation: Conversation[Any], *, is_streamed: bool = True
+) -> AbstractContextManager[EarlyEvents | None]:
+    """Take a listener slot and subscribe to the conversation. If the answer is not streamed, do nothing.
+
+    Raises:
+        RequestProblem: too many streams are open, 429 or 503.
+    """
+    if not is_streamed:
+        return nullcontext()
+    return EarlyEvents(conversation, host.listeners.take(conversation.conversation))
+
+
 MEDIA_TYPE = "text/event-stream"
-LAST_WORD_SECONDS = 1.0
-Failure = Callable[[str], JsonObject]
-"""The data of the record by which a dialect says that a run has failed, with the reason."""
+CLOSE_SECONDS = 1.0
+"""How long the last comment of a stream may take before the connection is dropped."""
 _SEQ = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def start_position(text: str) -> tuple[int, int]:
-    """Return the position of a seq, behind all records of its block, or of the id of a record.
+    """Parse a seq, or the id of a record, as a position. The position of a seq follows all records of its block.
 
     Raises:
-        LooplineError: it is neither.
+        LooplineError: the text is neither a seq nor the id of a record.
     """
     if _SEQ.fullmatch(text):
         return int(text), LAST_RECORD
     return sse.position(text)
 
 
-def event_stream(
-    host: BundleHost,
-    talk: Conversation[Any],
-    name: DialectName,
-    *,
-    after: tuple[int, int],
-    submission: Submission,
-    listening: EarlyEvents | None = None,
-) -> StreamingResponse:
-    """Return the records behind a position as a stream, until the turn of a submission has ended.
+class EventResponse(StreamingResponse):
+    """A response that streams frames and counts as one listener.
 
-    Raises:
-        RequestProblem: as many listen as may.
-    """
-    frames = dialect_frames(
-        host,
-        talk,
-        dialect(name, talk.conversation),
-        after=after,
-        submission=submission,
-        listening=listening,
-    )
-    receipt = submission.receipt
-    headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
-    return counted_stream(host, talk.conversation, frames, headers, listening=listening)
-
-
-def counted_stream(
-    host: BundleHost,
-    key: ConversationKey,
-    frames: AsyncIterator[bytes],
-    headers: Mapping[str, str] | None = None,
-    *,
-    listening: EarlyEvents | None = None,
-) -> StreamingResponse:
-    """Return a stream that counts as a listener, and ends what it listens to. It has the place of what listens already.
-
-    Raises:
-        RequestProblem: as many listen as may.
-    """
-    place = None if listening is None else listening.place
-    return _CountedStream(host, frames, headers or {}, place or host.listeners.take(key), listening)
-
-
-class _CountedStream(StreamingResponse):
-    """A stream that counts as a listener from its making, so that many at once cannot pass the limit, to its end.
-
-    A client that leaves before the first byte ends it too, without its frames having begun. So does a token that does
-    not count any more.
+    The slot is taken when the response is made, and released when it ends. The response also ends when the client
+    disconnects, even before the first byte, and when its token is revoked or expires.
     """
 
     def __init__(
         self,
         host: BundleHost,
+        key: ConversationKey,
         frames: AsyncIterator[bytes],
-        headers: Mapping[str, str],
-        place: ListenerPlace,
-        listening: EarlyEvents | None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        early: EarlyEvents | None = None,
     ) -> None:
-        all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
+        """Take a listener slot, or the slot of `early`. `early` is closed at the end.
+
+        Raises:
+            RequestProblem: too many streams are open, 429 or 503.
+        """
+        slot = early.slot if early is not None else None
+        self._slot = slot or host.listeners.take(key)
+        all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._host = host
         self._frames = frames
-        self._place = place
-        self._listening = listening
+        self._early = early
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
-        is_begun = False
+        has_begun = False
+        reason = ""
+        task = asyncio.current_task()
 
         async def send_and_yield(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
+            nonlocal has_begun
+            has_begun = True
             await send(message)
-            await asyncio.sleep(0)  # a lost connection says so before the next piece is written
-
-        task, reason = asyncio.current_task(), ""
+            await asyncio.sleep(0)  # lets a lost connection be noticed before the next frame
 
         def end(why: str) -> None:
             nonlocal reason
@@ -194,53 +150,67 @@ class _CountedStream(StreamingResponse):
         except asyncio.CancelledError:
             if not reason or task is None or task.uncancel():
                 raise
-            if is_begun:
-                await _send_end(send, reason)
+            if has_begun:
+                await _send_last_comment(send, reason)
             else:
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
             self._host.tokens.discard(access.token, stream)
-            self._place.release()
-            frames = self._frames
-            if isinstance(frames, AsyncGenerator):  # it may wait for a client that is gone
-                await frames.aclose()
-            if self._listening is not None:
-                self._listening.close()
+            self._slot.release()
+            if isinstance(self._frames, AsyncGenerator):  # may still wait for the lost client
+                await self._frames.aclose()
+            if self._early is not None:
+                self._early.close()
 
 
-async def _send_end(send: Send, reason: str) -> None:
-    """End a stream with a reason; a client that does not read is not waited for."""
-    body = sse.comment(" ".join(reason.split()))
+async def _send_last_comment(send: Send, text: str) -> None:
+    """Send a comment and end the body. A client that does not read delays this for at most `CLOSE_SECONDS`."""
+    body = sse.comment(" ".join(text.split()))
     with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORD_SECONDS):
+        async with asyncio.timeout(CLOSE_SECONDS):
             await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFormat:
+    """How a protocol frames its streams.
+
+    `error_data` makes the data of the record that reports a stream that broke off, from the reason. `retry_ms` is the
+    reconnection time that is sent first; with None none is sent. `last_frame` ends a stream.
+    """
+
+    error_data: Callable[[str], JsonObject] | None = None
+    headers: Mapping[str, str] | None = None
+    retry_ms: int | None = sse.RETRY_MS
+    last_frame: bytes = b""
+
+
+DONE_FRAME = b"data: [DONE]\n\n"
+"""The last frame of streams of OpenAI's API and of the AI SDK."""
 
 
 async def dialect_frames(
     host: BundleHost,
-    talk: Conversation[Any],
-    spoken: Dialect,
+    events: AsyncGenerator[Event, None],
+    encoder: Dialect,
+    stream_format: StreamFormat,
     *,
-    after: tuple[int, int],
-    submission: Submission | None = None,
-    retry_ms: int | None = sse.RETRY_MS,
+    after: int,
     until: Callable[[], bool] | None = None,
-    head: int = 0,
-    listening: EarlyEvents | None = None,
-    failure: Failure | None = None,
 ) -> AsyncGenerator[bytes]:
-    """Yield the records of a dialect behind a position, with a submission until its turn has ended.
+    """Yield the records of `events` after the seq `after` as frames, until the events end or `until` is true.
 
-    If the server ends before, the last record is the `failure` of the dialect, which says so, and then a comment. Deltas that come before a block behind `head` are left out: their text may have begun before anybody listened.
+    `until` is called after each event. If the server shuts down first, the last record reports it, if the format has
+    `error_data`, and a comment follows. `events` begins with the first block of the conversation.
     """
-    # Earlier blocks, which the client has, are what a dialect numbers and cites by: it takes them first.
+    # A dialect numbers and cites by earlier blocks, so it encodes them too; the client does not get them again.
     frames = sse.frames(
-        conversation_events(host, talk, submission, head=head, early=listening),
-        spoken,
+        events,
+        encoder,
         clock=host.clock,
         keep_alive_seconds=host.settings.keep_alive_seconds,
-        retry_ms=retry_ms,
-        after=after,
+        retry_ms=stream_format.retry_ms,
+        after=(after, LAST_RECORD),
         until=until,
     )
     async with aclosing(frames):
@@ -248,49 +218,47 @@ async def dialect_frames(
             async for frame in frames:
                 yield frame
         except HandedOver as error:
-            if failure is not None:
-                yield sse.encode(Record(event="error", data=failure(str(error)), named=False))
+            if stream_format.error_data is not None:
+                data = stream_format.error_data(str(error))
+                yield sse.encode(Record(event="error", data=data, named=False))
             yield SERVER_ENDS
-
-
-async def with_done(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the frames, and the one with which streams of OpenAI's API and of the AI SDK end."""
-    async with aclosing(frames):
-        async for frame in frames:
-            yield frame
-    yield b"data: [DONE]\n\n"
+    if stream_format.last_frame:
+        yield stream_format.last_frame
 
 
 async def conversation_events(
     host: BundleHost,
-    talk: Conversation[Any],
+    conversation: Conversation[Any],
     submission: Submission | None = None,
     *,
     head: int = 0,
     early: EarlyEvents | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of the conversation until the turn of the submission has ended.
+    """Yield all events of the conversation, until the turn of the submission has ended.
+
+    Deltas before the first block after `head` are left out, because the beginning of their text may have been missed.
 
     Raises:
-        HandedOver: the server ends, and the next one resumes the turn.
+        HandedOver: the server shuts down; the next server resumes the turn.
     """
     newest = 0
-    end = asyncio.ensure_future(_end(host, submission))
-    listening = talk.listen(after=0) if early is None else early.events()
+    end = asyncio.ensure_future(_wait_for_end(host, submission))
+    events = conversation.listen(after=0) if early is None else early.events()
     waiting: asyncio.Future[Event] | None = None
     try:
         while True:
-            waiting = asyncio.ensure_future(anext(listening))
+            waiting = asyncio.ensure_future(anext(events))
             await asyncio.wait([waiting, end], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 break
-            event, waiting = waiting.result(), None
+            event = waiting.result()
+            waiting = None
             if isinstance(event, Block):
                 newest = event.seq
             elif head and newest <= head:
                 continue
             yield event
-        for block in await talk.blocks(after=newest) if submission else ():
+        for block in await conversation.blocks(after=newest) if submission else ():
             yield block
         end.result()
     finally:
@@ -299,14 +267,14 @@ async def conversation_events(
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
         await asyncio.gather(end, return_exceptions=True)
-        await listening.aclose()
+        await events.aclose()
 
 
-async def _end(host: BundleHost, submission: Submission | None) -> None:
-    """Wait until the stream ends: with the turn, or when the server takes no more requests.
+async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:
+    """Wait until the turn of the submission has ended; without a submission, until the server shuts down.
 
     Raises:
-        HandedOver: it is the server that ends.
+        HandedOver: the server shuts down.
     """
     if submission is None:
         await host.draining.wait()
@@ -316,93 +284,36 @@ async def _end(host: BundleHost, submission: Submission | None) -> None:
     except HandedOver:
         raise
     except LooplineError:
-        return  # the stream has the turn's exit, or nothing
+        return  # the turn's exit block, if there is one, is in the stream
 
 
-_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredCalls:
-    """Answers to calls of the running turn: its number, and the newest block that asked for one of them.
-
-    They are `first` if each is the answer that its call gets: another one may have come before.
-    """
-
-    turn: int
-    asked_at: int
-    first: bool
-
-
-async def answer_open_calls(
-    talk: Conversation[Any], values: Mapping[str, Json]
-) -> AnsweredCalls | None:
-    """Answer calls that stay open, in whatever process they run; return None if the values are for none of them.
-
-    Raises:
-        RequestProblem: only some of them are; nothing was answered.
-    """
-    asked = {question.call_id: block for block, question in await talk.interrupts.question_blocks()}
-    if not values.keys() & asked.keys():
-        return None
-    if absent := values.keys() - asked.keys():
-        names = well_formed(", ".join(absent))[:200]
-        raise RequestProblem(
-            HTTPStatus.CONFLICT,
-            f"no call {names} of the running turn stays open: nothing was answered; leave it out",
-        )
-    blocks = [asked[call_id] for call_id in values]
-    # The log decides between answers that come at once, from wherever they come: the first one counts.
-    counts = [await talk.interrupts.answer(*answer) for answer in values.items()]
-    return AnsweredCalls(
-        turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), first=all(counts)
+def run_response(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    encoder: RunDialect,
+    stream_format: StreamFormat,
+    request: TurnRequest,
+    early: EarlyEvents | None,
+) -> Response:
+    """Stream one run: the records after the message or the question, until the turn ends or asks the user."""
+    frames = dialect_frames(
+        host,
+        conversation_events(host, conversation, request.submission, early=early),
+        encoder,
+        stream_format,
+        after=request.after,
+        until=lambda: encoder.is_over,
     )
-
-
-async def submit_answers(
-    log: TimelineLog,
-    talk: Conversation[Any],
-    values: Mapping[str, Json],
-    **limits: Unpack[Limits],
-) -> Submission:
-    """Continue the paused turn with answers to its calls; without values continue one that was cut off.
-
-    Raises:
-        LooplineError: no such call waits for such an answer; a RequestProblem if it has been answered already.
-    """
-    try:
-        return await talk.submit_resume(values or None, **limits)
-    except LooplineError:
-        await check_unanswered(log, talk.conversation, values)
-        raise
-
-
-async def check_unanswered(
-    log: TimelineLog, key: ConversationKey, values: Mapping[str, Json]
-) -> None:
-    """Check that no call of these has got an answer; the problem says which.
-
-    Raises:
-        RequestProblem: one has.
-    """
-    if not values:
-        return
-    blocks = await log.read(key, types=["user.answer"])
-    for _, answer in reversed(list(_ANSWERS.among(blocks))):
-        if answer.call_id in values:
-            given = one_line(dumps(answer.value))
-            raise RequestProblem(
-                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {given}"
-            )
-
-
-CallKind = Literal["question", "approval"]
-"""What a call waits for."""
+    key = conversation.conversation
+    return EventResponse(host, key, frames, stream_format.headers, early=early)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestTurn:
-    """The newest turn of a conversation: the seq before its first block, and whether it runs behind the seq `head`."""
+    """The newest turn of a conversation.
+
+    `begins_after` is the seq before its first block, and `head` the newest seq of the conversation.
+    """
 
     number: int
     begins_after: int
@@ -410,9 +321,9 @@ class NewestTurn:
     is_running: bool
 
 
-async def newest_turn(host: BundleHost, talk: Conversation[Any]) -> NewestTurn | None:
-    """Return the newest turn that a runner started; None if there is none."""
-    timeline = await open_timeline(host.log, talk.conversation)
+async def newest_turn(host: BundleHost, key: ConversationKey) -> NewestTurn | None:
+    """Return the newest turn that has started, or None if no turn has."""
+    timeline = await open_timeline(host.log, key)
     started = [turn for turn in timeline.turns.values() if turn.header is not None]
     if not started:
         return None
@@ -425,72 +336,29 @@ async def newest_turn(host: BundleHost, talk: Conversation[Any]) -> NewestTurn |
     )
 
 
-async def waiting_calls(log: TimelineLog, talk: Conversation[Any]) -> Mapping[str, CallKind]:
-    """Return the calls that wait for the user, of a paused turn or open, in order, and for what each waits."""
-    timeline = await open_timeline(log, talk.conversation)
-    kinds: dict[str, CallKind] = dict(_paused(timeline))
-    for _, question in questions_of(timeline):
-        kinds[question.call_id] = question.kind
-    return kinds
-
-
-async def paused_calls(log: TimelineLog, talk: Conversation[Any]) -> list[str]:
-    """Return the calls of paused turns that wait for the user, in order."""
-    timeline = await open_timeline(log, talk.conversation)
-    return [call_id for call_id, _ in _paused(timeline)]
-
-
-def _paused(timeline: Timeline) -> list[tuple[str, CallKind]]:
-    return [
-        (call_id, pending.kind)
-        for turn in timeline.resumable
-        for call_id, pending in turn.unanswered.items()
-    ]
-
-
-def answered_frames(
+def replay_response(
     host: BundleHost,
-    talk: Conversation[Any],
-    spoken: RunDialect,
-    answered: AnsweredCalls,
-    listening: EarlyEvents,
-    failure: Failure,
-) -> AsyncGenerator[bytes]:
-    """Return the records behind the block that asked, until the turn ends or asks again."""
-    return dialect_frames(
-        host,
-        talk,
-        spoken,
-        after=start_position(f"{answered.asked_at}"),
-        until=lambda: spoken.is_over,
-        listening=listening,
-        retry_ms=None,
-        failure=failure,
-    )
-
-
-def joined_frames(
-    host: BundleHost,
-    talk: Conversation[Any],
-    spoken: RunDialect,
+    conversation: Conversation[Any],
+    encoder: RunDialect,
+    stream_format: StreamFormat,
     turn: NewestTurn,
-    failure: Failure,
-) -> AsyncGenerator[bytes]:
-    """Return the records of a turn from its beginning, until it ends or pauses; of one that does not run, as stored."""
-    after = start_position(f"{turn.begins_after}")
+) -> Response:
+    """Stream a turn from its first block: live until it ends or asks the user, or from the log if it does not run."""
     if turn.is_running:
-        return dialect_frames(
-            host,
-            talk,
-            spoken,
-            after=after,
-            until=lambda: spoken.is_over,
-            head=turn.head,
-            failure=failure,
-        )
-    return sse.frames(_stored(talk), spoken, clock=host.clock, after=after)
+        events = conversation_events(host, conversation, head=turn.head)
+    else:
+        events = _stored_events(conversation)
+    frames = dialect_frames(
+        host,
+        events,
+        encoder,
+        stream_format,
+        after=turn.begins_after,
+        until=lambda: encoder.is_over,
+    )
+    return EventResponse(host, conversation.conversation, frames, stream_format.headers)
 
 
-async def _stored(talk: Conversation[Any]) -> AsyncIterator[Event]:
-    for block in await talk.blocks():
+async def _stored_events(conversation: Conversation[Any]) -> AsyncGenerator[Event, None]:
+    for block in await conversation.blocks():
         yield block

@@ -29,16 +29,16 @@ from loopline.events import (
 )
 from loopline.files import Attachment
 from loopline.server.access import CallerDep, HostDep, key_of
+from loopline.server.approvals import waiting_questions
 from loopline.server.bodies import FILES, NAME, TEXT
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
-    EarlyEvents,
-    counted_stream,
+    DONE_FRAME,
+    EventResponse,
+    StreamFormat,
+    conversation_events,
     dialect_frames,
-    paused_calls,
-    start_position,
-    submit_answers,
-    with_done,
+    subscribe_early,
 )
 from loopline.server.guards import BodyRefused
 from loopline.server.principals import Principal
@@ -49,7 +49,7 @@ from loopline.server.problems import (
     faults_text,
     problem_of,
 )
-from loopline.timeline import turn_number
+from loopline.server.turn_requests import resume_turn, submit_message
 
 MESSAGES = 2_000
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,", re.ASCII)
@@ -210,6 +210,11 @@ _KINDS = {
 }
 _NO_RETRY = {"x-should-retry": "false"}
 """The turn has been run: a client that sends the message again on its own would run another."""
+FORMAT = StreamFormat(
+    error_data=failure_data,
+    retry_ms=None,  # clients of this API take the field for an event without data
+    last_frame=DONE_FRAME,
+)
 _log = logging.getLogger("loopline")
 
 
@@ -283,7 +288,7 @@ async def complete_chat(
     host: HostDep,
     caller: CallerDep,
     body: CompletionBody,
-    conversation: Annotated[str, Header(alias=CONVERSATION, max_length=NAME)] = "",
+    conversation_name: Annotated[str, Header(alias=CONVERSATION, max_length=NAME)] = "",
     idempotency_key: Annotated[str, Header(alias="Idempotency-Key", max_length=NAME)] = "",
 ) -> Response:
     """Send the newest message to a bundle, and return its answer in one piece or as a stream.
@@ -292,52 +297,39 @@ async def complete_chat(
     one the request is a conversation of its own, which begins with the messages before.
     """
     bundle_id = _harness_id(host, body.model)
-    named = conversation or (body.metadata or {}).get(NAMED) or ""
+    named = conversation_name or (body.metadata or {}).get(NAMED) or ""
     key = key_of(caller, named or _new_name(caller, idempotency_key))
-    talk = await host.conversation(key, bundle_id)
-    place = host.listeners.take(key) if body.stream else None
-    with EarlyEvents(talk, place) as listening:
-        async with host.turn_slot(key, idempotency_key):
-            submission = await _submit(host, talk, body, idempotency_key, is_named=bool(named))
-            host.watch(key, submission)
+    conversation = await host.conversation(key, bundle_id)
+    with subscribe_early(host, conversation, is_streamed=body.stream) as early:
+        submission = await _submit(host, conversation, body, idempotency_key, is_named=bool(named))
         receipt = submission.receipt
-        host.audit("message", key, seq=receipt.seq)
-        [block] = await talk.blocks(after=receipt.seq - 1, limit=1)
+        [block] = await conversation.blocks(after=receipt.seq - 1, limit=1)
         completion = ChatCompletion(
             conversation=key.name,
-            turn=turn_number(receipt.turn_id),
+            turn=receipt.turn,
             model=bundle_id,
             created=int(block.ts.timestamp()),
             with_usage=body.stream_options is not None and body.stream_options.include_usage,
         )
-        if body.stream:
+        headers = {CONVERSATION: key.name}
+        if early is not None:
             frames = dialect_frames(
                 host,
-                talk,
+                conversation_events(host, conversation, submission, early=early),
                 completion_dialect(completion),
-                after=start_position(f"{receipt.seq - 1}"),
-                submission=submission,
-                listening=listening,
-                retry_ms=None,  # these clients take it for an event without data
-                failure=failure_data,
+                FORMAT,
+                after=receipt.seq - 1,
             )
-            headers = {CONVERSATION: key.name}
-            return counted_stream(host, key, with_done(frames), headers, listening=listening)
-        listening.close()
-    return await _whole(talk, completion, submission)
-
-
-async def _whole(
-    talk: Conversation[Any], completion: ChatCompletion, submission: Submission
-) -> Response:
-    """Return the completion in one piece, once the turn has ended or paused."""
-    headers = {CONVERSATION: completion.conversation}
-    outcome = await _outcome(talk, completion, submission)
-    if outcome is None or outcome.has_failed:
-        text = outcome.error or outcome.reason if outcome else "the bundle's code failed"
-        problem = RequestProblem(HTTPStatus.BAD_GATEWAY, text, headers={**_NO_RETRY, **headers})
-        return failure(problem)
-    return JSONResponse(completion.whole(outcome), headers=headers)
+            return EventResponse(host, key, frames, headers, early=early)
+    outcome = await _outcome(conversation, completion, submission)
+    if outcome is None:
+        error = "the bundle's code failed"
+    elif outcome.has_failed:
+        error = outcome.error or outcome.reason
+    else:
+        return JSONResponse(completion.whole(outcome), headers=headers)
+    problem = RequestProblem(HTTPStatus.BAD_GATEWAY, error, headers={**_NO_RETRY, **headers})
+    return failure(problem)
 
 
 def _harness_id(host: BundleHost, model: str) -> str:
@@ -355,32 +347,35 @@ def _new_name(caller: Principal, idempotency_key: str) -> str:
 
 async def _submit(
     host: BundleHost,
-    talk: Conversation[Any],
+    conversation: Conversation[Any],
     body: CompletionBody,
     idempotency_key: str,
     *,
     is_named: bool,
 ) -> Submission:
-    """Send the message; if the turn is paused for the user, the message is the answer to its first call.
+    """Send the newest message; if a named conversation is paused, it is the answer to the first waiting call.
 
-    A call that asks while its turn runs takes its answer from elsewhere: the message waits for the end of the turn.
+    A question of a running turn is not answered here: the message waits until the turn has ended.
     """
     text = body.text(with_transcript=not is_named)
-    paused = await paused_calls(host.log, talk) if is_named else []
+    questions = await waiting_questions(host.log, conversation.conversation) if is_named else {}
+    paused = [question.call_id for question in questions.values() if not question.stays_open]
     if paused:
-        call_id = paused[0]
-        await host.check_approvals(talk, {call_id: text})
-        return await submit_answers(host.log, talk, {call_id: text})
-    return await talk.submit(text, attachments=body.attachments(), key=idempotency_key)
+        answer = {paused[0]: text}
+        await host.check_approvals(conversation, answer, {})
+        return await resume_turn(host, conversation, answer)
+    return await submit_message(
+        host, conversation, text, attachments=body.attachments(), key=idempotency_key
+    )
 
 
 async def _outcome(
-    talk: Conversation[Any], completion: ChatCompletion, submission: Submission
+    conversation: Conversation[Any], completion: ChatCompletion, submission: Submission
 ) -> TurnOutcome | None:
-    """Return the outcome of the turn once it has ended or paused; None if the bundle's code failed.
+    """Wait until the turn has ended or paused, and return its outcome; None if bundle code failed.
 
     Raises:
-        HandedOver: the server ends, and the next one resumes the turn.
+        HandedOver: the server shuts down; the next server resumes the turn.
     """
     try:
         await submission.result()
@@ -388,7 +383,7 @@ async def _outcome(
         raise
     except LooplineError:
         _log.exception("a turn failed")
-    return outcome_of(await talk.blocks(), completion.turn)
+    return outcome_of(await conversation.blocks(), completion.turn)
 
 
 def failure(problem: RequestProblem) -> Response:

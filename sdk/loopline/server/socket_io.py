@@ -24,21 +24,16 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import key_of
 from loopline.server.bodies import FILES, NAME, TEXT
-from loopline.server.broadcasts import ListenerPlace
+from loopline.server.broadcasts import ListenerSlot
 from loopline.server.bundle_host import BundleHost
 from loopline.server.conversation_views import state_of
-from loopline.server.event_streams import (
-    EarlyEvents,
-    answer_open_calls,
-    conversation_events,
-    start_position,
-    submit_answers,
-)
+from loopline.server.event_streams import EarlyEvents, conversation_events, start_position
 from loopline.server.guards import FIRST_PACKET_SECONDS, SocketEntry
 from loopline.server.open_tokens import OpenStream
 from loopline.server.principals import Principal, Unauthenticated
 from loopline.server.problems import RequestProblem, problem_of, response_to
 from loopline.server.request_access import RETRY
+from loopline.server.turn_requests import send_answers, submit_message
 from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
 
 _POLICIES: dict[str, WhenBusy] = {
@@ -214,7 +209,7 @@ class _OpenSocket:
     principal: Principal
     token: str
     stream: OpenStream
-    place: ListenerPlace
+    slot: ListenerSlot
 
 
 class SocketHost:
@@ -354,13 +349,13 @@ class SocketHost:
             is_own = tenant in ("", principal.tenant) and project in ("", principal.project)
             if not is_own:
                 raise LooplineError("the token is of another tenant or project")
-            place = self._host.listeners.take(principal)
+            slot = self._host.listeners.take(principal)
         except LooplineError as error:
             raise self._module.exceptions.ConnectionRefusedError(str(error)) from None
         connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
         stream = self._host.tokens.add(token, principal, lambda _: self._end(self._refuse(sid)))
         self._open[sid] = _OpenSocket(
-            connection=connection, principal=principal, token=token, stream=stream, place=place
+            connection=connection, principal=principal, token=token, stream=stream, slot=slot
         )
         self._known[connection] = principal
         scope: Scope = environ["asgi.scope"]
@@ -384,7 +379,7 @@ class SocketHost:
         del reason
         opened = self._open.pop(sid, None)
         if opened is not None:
-            opened.place.release()
+            opened.slot.release()
             self._host.tokens.discard(opened.token, opened.stream)
             self._known.pop(opened.connection, None)
         for place, pump in list(self._pumps.items()):
@@ -438,17 +433,15 @@ class SocketHost:
         await self._follow(sid, talk, after=None)
         if message.when_busy == "steer" and not message.text:
             return await self._stop(sid, principal, {"conversation_id": key.name})
-        message_key = message.key and f"kdcube:{message.key}"
-        async with self._host.turn_slot(key, message_key):
-            submission = await talk.submit(
-                message.text,
-                attachments=message.files,
-                when_busy=message.when_busy,
-                key=message_key,
-            )
-            self._host.watch(key, submission)
+        submission = await submit_message(
+            self._host,
+            talk,
+            message.text,
+            attachments=message.files,
+            when_busy=message.when_busy,
+            key=message.key and f"kdcube:{message.key}",
+        )
         receipt = submission.receipt
-        self._host.audit("message", key, seq=receipt.seq)
         return {
             "ok": True,
             "status": STATES[message.when_busy],
@@ -466,18 +459,9 @@ class SocketHost:
         values = data["values"] if isinstance(data, dict) and "values" in data else None
         if not isinstance(values, dict) or not values:
             raise LooplineError("values are the answers by call id")
-        await self._host.check_approvals(talk, values, approvals_of(data))
         await self._follow(sid, talk, after=None)
-        answered = await answer_open_calls(talk, values)
-        if answered is not None:
-            turn = turn_id(answered.turn)
-        else:
-            async with self._host.turn_slot(talk.conversation):
-                submission = await submit_answers(self._host.log, talk, values)
-                self._host.watch(talk.conversation, submission)
-            turn = submission.receipt.turn_id
-        self._host.audit("answer", talk.conversation, calls=",".join(values))
-        return {"ok": True, "turn_id": turn}
+        request = await send_answers(self._host, talk, values, approvals_of(data))
+        return {"ok": True, "turn_id": turn_id(request.turn)}
 
     async def _stop(self, sid: str, principal: Principal, data: Json) -> Json:
         del sid

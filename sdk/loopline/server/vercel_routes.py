@@ -1,4 +1,4 @@
-"""The AI SDK: chats of `useChat` as UI message streams, which are resumed where a turn runs."""
+"""The AI SDK: chats of `useChat` as UI message streams, which resume while a turn runs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from loopline.conversations import Conversation, Submission
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
+from loopline.server.approvals import waiting_questions
 from loopline.server.bodies import FILES, NAME
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
-    EarlyEvents,
-    answer_open_calls,
-    answered_frames,
-    check_unanswered,
-    counted_stream,
-    dialect_frames,
-    joined_frames,
+    DONE_FRAME,
+    StreamFormat,
     newest_turn,
-    start_position,
-    submit_answers,
-    waiting_calls,
-    with_done,
+    replay_response,
+    run_response,
+    subscribe_early,
 )
-from loopline.timeline import TimelineLog, turn_number
+from loopline.server.turn_requests import (
+    TurnRequest,
+    check_unanswered,
+    send_answers,
+    submit_message,
+)
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
-HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 MESSAGES = 2_000
 
 
 class UiMessage(BaseModel):
-    """A message of the client. Of the last one the parts count: texts, files, outputs and approvals of calls."""
+    """A message of the client. Only the parts of the last message are used: texts, files, outputs and approvals."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
     id: Annotated[str, Field(max_length=4_096)] = ""
@@ -50,15 +49,15 @@ class UiMessage(BaseModel):
     parts: Annotated[list[dict[str, JsonValue]], Field(max_length=10_000)] = []
 
     def text(self) -> str:
-        """Return the text of the message."""
+        """Return the texts of the message, joined by line breaks."""
         texts = [str(part["text"]) for part in self._parts("text") if "text" in part]
         return "\n".join(text for text in texts if text)
 
     def files(self) -> list[Attachment]:
-        """Return the files of the message.
+        """Decode the files of the message.
 
         Raises:
-            LooplineError: one of them is not in the request itself.
+            LooplineError: a file is not a data URL in base64, or there are more than `FILES`.
         """
         files = [_file(number, part) for number, part in enumerate(self._parts("file"), start=1)]
         if len(files) > FILES:
@@ -66,7 +65,7 @@ class UiMessage(BaseModel):
         return files
 
     def answers(self) -> dict[str, Json]:
-        """Return the approvals and outputs of calls."""
+        """Return the responses to approvals, and the outputs of calls, by call id."""
         answers: dict[str, Json] = {}
         for part in self.parts:
             match part:
@@ -83,7 +82,7 @@ class UiMessage(BaseModel):
         return answers
 
     def approvals(self) -> dict[str, str]:
-        """Return the signed approvals that the message brings, by call."""
+        """Return the signed approvals of the message by call id."""
         approvals: dict[str, str] = {}
         for part in self.parts:
             match part:
@@ -112,7 +111,7 @@ class ChatBody(BaseModel):
 
     @property
     def key(self) -> str:
-        """The key by which a message that is sent again is known; none if its answer is wanted anew."""
+        """The idempotency key of the last message; empty if it has no id or its answer is regenerated."""
         last = self.messages[-1]
         if self.trigger == "regenerate-message" or not last.id:
             return ""
@@ -122,40 +121,23 @@ class ChatBody(BaseModel):
 @router.post("", response_class=StreamingResponse)
 async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
     """Send the last message of a chat, or the answers to its calls, and stream the message of the assistant."""
-    talk = await host.conversation(key_of(caller, body.id), body.bundle_id)
+    conversation = await host.conversation(key_of(caller, body.id), body.bundle_id)
     last = body.messages[-1]
-    with EarlyEvents(talk, host.listeners.take(talk.conversation)) as listening:
-        answers: Mapping[str, Json] = dict[str, Json]()
+    with subscribe_early(host, conversation) as early:
         if last.role == "assistant":
-            answers = await _answers(host, talk, last)
-            answered = await answer_open_calls(talk, answers)
-            if answered is not None:
-                host.audit("answer", talk.conversation, calls=",".join(answers))
-                spoken = _spoken(host, talk, answered.turn, answered.asked_at)
-                frames = answered_frames(host, talk, spoken, answered, listening, error_part)
-                return counted_stream(
-                    host, talk.conversation, with_done(frames), HEADERS, listening=listening
-                )
-        async with host.turn_slot(talk.conversation, body.key):
-            submission, after = await _submit(host.log, talk, body, answers)
-            host.watch(talk.conversation, submission)
-        receipt = submission.receipt
-        host.audit("message", talk.conversation, seq=receipt.seq)
-        spoken = _spoken(host, talk, turn_number(receipt.turn_id), after)
-        frames = dialect_frames(
-            host,
-            talk,
-            spoken,
-            after=start_position(f"{after}"),
-            submission=submission,
-            until=lambda: spoken.is_over,
-            listening=listening,
-            retry_ms=None,
-            failure=error_part,
-        )
-        return counted_stream(
-            host, talk.conversation, with_done(frames), HEADERS, listening=listening
-        )
+            answers = await _answers(host, conversation, last)
+            request = await send_answers(host, conversation, answers, last.approvals())
+        else:
+            text = last.text()
+            if not text:
+                raise LooplineError("the last message has no text")
+            submission = await submit_message(
+                host, conversation, text, attachments=last.files(), key=body.key
+            )
+            receipt = submission.receipt
+            request = TurnRequest(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
+        encoder = _encoder(host, conversation, request.turn, request.after)
+        return run_response(host, conversation, encoder, FORMAT, request, early)
 
 
 @router.get("/{chat_id}/stream", response_class=StreamingResponse, responses={204: {"model": None}})
@@ -165,70 +147,66 @@ async def resume_stream(
     chat_id: Annotated[str, Path(min_length=1, max_length=NAME)],
     bundle_id: Annotated[str, Query(max_length=NAME)] = "",
 ) -> Response:
-    """Stream the message of the turn that runs from its beginning; 204 if none does."""
-    talk = await host.conversation(key_of(caller, chat_id), bundle_id)
-    turn = await newest_turn(host, talk)
+    """Stream the message of the running turn from its beginning; answer 204 if no turn runs."""
+    conversation = await host.conversation(key_of(caller, chat_id), bundle_id)
+    turn = await newest_turn(host, conversation.conversation)
     if turn is None or not turn.is_running:
         return Response(status_code=204)
-    spoken = _spoken(host, talk, turn.number, turn.head)
-    frames = joined_frames(host, talk, spoken, turn, error_part)
-    return counted_stream(host, talk.conversation, with_done(frames), HEADERS)
+    encoder = _encoder(host, conversation, turn.number, turn.head)
+    return replay_response(host, conversation, encoder, FORMAT, turn)
 
 
-def error_part(reason: str) -> JsonObject:
-    """Return the part of a stream that breaks off."""
+def _error_part(reason: str) -> JsonObject:
+    """Return the last part of a stream that breaks off."""
     return {"type": "error", "errorText": reason}
 
 
-def _spoken(host: BundleHost, talk: Conversation[Any], turn: int, after: int) -> RunDialect:
-    """Return the dialect of the run that the client follows behind a seq."""
+FORMAT = StreamFormat(
+    error_data=_error_part,
+    headers={"x-vercel-ai-ui-message-stream": "v1"},
+    retry_ms=None,
+    last_frame=DONE_FRAME,
+)
+
+
+def _encoder(
+    host: BundleHost, conversation: Conversation[Any], turn: int, after: int
+) -> RunDialect:
+    """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`."""
     run = ClientRun(
         turn=turn,
         ends_after=after,
-        sign=host.approvals.signature(talk.conversation),
-        file_url=host.urls.of_conversation(talk.conversation),
+        sign=host.approvals.signature(conversation.conversation),
+        file_url=host.urls.of_conversation(conversation.conversation),
     )
-    return run_dialect("vercel", talk.conversation, run)
+    return run_dialect("vercel", conversation.conversation, run)
 
 
 async def _answers(
-    host: BundleHost, talk: Conversation[Any], message: UiMessage
+    host: BundleHost, conversation: Conversation[Any], message: UiMessage
 ) -> Mapping[str, Json]:
-    """Return what a message answers, by call.
+    """Return the answers of a message to calls that wait, by call id.
 
     Raises:
-        LooplineError: no call waits for it; a RequestProblem if it has been answered already.
+        RequestProblem: no call waits, and a call of the message has been answered already, 409.
+        LooplineError: no call waits for an answer of the message.
     """
-    waiting = await waiting_calls(host.log, talk)
+    key = conversation.conversation
+    waiting = await waiting_questions(host.log, key)
     results = message.answers()
     answers = {call_id: value for call_id, value in results.items() if call_id in waiting}
     if not answers:
-        await check_unanswered(host.log, talk.conversation, results)
-        raise LooplineError("no call of this chat waits for what the message answers")
-    await host.check_approvals(talk, answers, message.approvals())
+        await check_unanswered(host.log, key, results)
+        raise LooplineError("no call of this chat waits for the answers of the message")
     return answers
 
 
-async def _submit(
-    log: TimelineLog, talk: Conversation[Any], body: ChatBody, answers: Mapping[str, Json]
-) -> tuple[Submission, int]:
-    """Send the answers or what the last message says; return also the seq behind which the stream begins.
+def _file(number: int, part: Mapping[str, JsonValue]) -> Attachment:
+    """Decode a file. `number` names it in errors, and in the conversation if the part has no `filename`.
 
     Raises:
-        LooplineError: it says nothing.
+        LooplineError: the part has no data URL in base64.
     """
-    last = body.messages[-1]
-    if answers:
-        submission = await submit_answers(log, talk, answers)
-        return submission, submission.receipt.seq
-    text = last.text()
-    if not text:
-        raise LooplineError("the last message has no text")
-    submission = await talk.submit(text, attachments=last.files(), key=body.key)
-    return submission, submission.receipt.seq - 1
-
-
-def _file(number: int, part: Mapping[str, JsonValue]) -> Attachment:
     match part:
         case {"url": str(url)} if url.startswith("data:") and ";base64," in url:
             try:

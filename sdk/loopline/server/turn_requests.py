@@ -1,0 +1,176 @@
+"""Messages and answers for a conversation: every route sends them here, so each is admitted, watched and audited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Unpack
+
+from loopline.conversations import Conversation, Submission, WhenBusy
+from loopline.errors import LooplineError
+from loopline.files import Attachment
+from loopline.models import Json, dumps, one_line, well_formed
+from loopline.react import Limits
+from loopline.server.bundle_host import BundleHost
+from loopline.server.problems import RequestProblem
+from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
+
+_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """A message or answers that were sent to a turn.
+
+    `after` is the seq after which the turn's new events are. `submission` is None if the answers went to calls of a turn
+    that was running already.
+    """
+
+    turn: int
+    after: int
+    submission: Submission | None = None
+
+
+async def submit_message(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    text: str,
+    *,
+    attachments: Sequence[Attachment] = (),
+    when_busy: WhenBusy = "queue",
+    key: str = "",
+    webhook: str = "",
+    **limits: Unpack[Limits],
+) -> Submission:
+    """Send a message and return once it is stored; its turn runs in the background.
+
+    A message with a `key` that was used in the conversation before is not stored again.
+
+    Raises:
+        RequestProblem: the server is full or shuts down, or too little of a quota is left.
+        StoreError: the store cannot store the message.
+        LooplineError: the conversation does not accept the message.
+    """
+    async with host.turn_slot(conversation.conversation, key):
+        submission = await conversation.submit(
+            text, attachments=attachments, when_busy=when_busy, key=key, **limits
+        )
+        host.watch(conversation.conversation, submission, webhook)
+    host.audit("message", conversation.conversation, seq=submission.receipt.seq)
+    return submission
+
+
+async def resume_turn(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    values: Mapping[str, Json],
+    **limits: Unpack[Limits],
+) -> Submission:
+    """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
+
+    Raises:
+        RequestProblem: a call has been answered already, 409; or the server takes no turn, as for `submit_message`.
+        LooplineError: no turn can be continued with these answers.
+    """
+    key = conversation.conversation
+    async with host.turn_slot(key):
+        try:
+            submission = await conversation.submit_resume(values or None, **limits)
+        except LooplineError:
+            await check_unanswered(host.log, key, values)
+            raise
+        host.watch(key, submission)
+    host.audit("answer", key, calls=",".join(values))
+    return submission
+
+
+async def send_answers(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    values: Mapping[str, Json],
+    approvals: Mapping[str, str],
+) -> TurnRequest:
+    """Answer calls by id: calls of the running turn that stay open, or else calls of the paused turn, which continues.
+
+    Raises:
+        RequestProblem: a signed approval is missing or wrong, 403; a call has been answered already or only some of the
+            calls stay open, 409.
+        LooplineError: no call waits for such an answer.
+    """
+    answered = await answer_open_calls(host, conversation, values, approvals)
+    if answered is not None:
+        return TurnRequest(turn=answered.turn, after=answered.asked_at)
+    submission = await resume_turn(host, conversation, values)
+    receipt = submission.receipt
+    return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredCalls:
+    """Calls of the running turn that were answered.
+
+    `asked_at` is the seq of the newest block with one of their questions. `is_first` is False if a call had got another
+    answer before.
+    """
+
+    turn: int
+    asked_at: int
+    is_first: bool
+
+
+async def answer_open_calls(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    values: Mapping[str, Json],
+    approvals: Mapping[str, str],
+) -> AnsweredCalls | None:
+    """Check the signed approvals, and answer calls of the running turn that stay open, in any process.
+
+    Return None if no value is for such a call.
+
+    Raises:
+        RequestProblem: a signed approval is missing or wrong, 403; or only some values are for calls that stay open, 409.
+            Nothing was answered.
+    """
+    await host.check_approvals(conversation, values, approvals)
+    questions = {
+        question.call_id: block
+        for block, question in await conversation.interrupts.question_blocks()
+    }
+    if not values.keys() & questions.keys():
+        return None
+    if absent := values.keys() - questions.keys():
+        names = well_formed(", ".join(absent))[:200]
+        raise RequestProblem(
+            HTTPStatus.CONFLICT,
+            f"{names}: not an open call of the running turn, so nothing was answered; leave it out",
+        )
+    blocks = [questions[call_id] for call_id in values]
+    # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
+    are_first = [
+        await conversation.interrupts.answer(call_id, value) for call_id, value in values.items()
+    ]
+    host.audit("answer", conversation.conversation, calls=",".join(values))
+    return AnsweredCalls(
+        turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), is_first=all(are_first)
+    )
+
+
+async def check_unanswered(
+    log: TimelineLog, key: ConversationKey, values: Mapping[str, Json]
+) -> None:
+    """Check that none of the calls in `values` has an answer.
+
+    Raises:
+        RequestProblem: a call has an answer, which the message quotes, 409.
+    """
+    if not values:
+        return
+    blocks = await log.read(key, types=["user.answer"])
+    for _, answer in reversed(list(_ANSWERS.among(blocks))):
+        if answer.call_id in values:
+            text = one_line(dumps(answer.value))
+            raise RequestProblem(
+                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {text}"
+            )
