@@ -67,14 +67,6 @@ def test_a_folder_is_opened(tmp_path: Path) -> None:
     assert load(folder / "__init__.py") == loaded
 
 
-def test_a_class_variable_by_its_former_name_is_refused_with_its_line(tmp_path: Path) -> None:
-    text = BUNDLE.replace("(BaseWorkflow):\n", "(BaseWorkflow):\n    nudges = ()\n")
-    folder = write(tmp_path / "guide", {"__init__.py": text})
-    message = complaint(folder)
-    assert "nudges is called round_hooks now" in message
-    assert line_of(folder / "__init__.py", "class ") in message
-
-
 def test_a_single_file_is_opened(tmp_path: Path) -> None:
     write(tmp_path, {"one.py": BUNDLE + TOOLS + 'TOOLS_SPECS = [{"ref": "one.py", "alias": "a"}]'})
     loaded = load(str(tmp_path / "one.py"))

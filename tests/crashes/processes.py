@@ -6,12 +6,10 @@ import asyncio
 import os
 import resource
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
@@ -225,23 +223,6 @@ def die_at_every_point(folder: str, live: Callable[[str, int], Coroutine[None, N
     raise AssertionError
 
 
-def migrate_at_every_point(folder: str, schema: str) -> None:
-    """Migrate one old store after another, each killed one point later and then opened anew."""
-
-    async def write(folder: str, point: int) -> None:
-        async with await SqlLog.open(url(f"{folder}/{point}.db")) as log:
-            await log.append(HERE, [prompt("three")], seen=3, key="new")
-
-    async def begin(folder: str, point: int) -> None:
-        with closing(sqlite3.connect(f"{folder}/{point}.db")) as database:
-            database.executescript(schema)
-        await write(folder, point)
-
-    for point in range(1, die_at_every_point(folder, begin) + 1):
-        asyncio.run(write(folder, point))
-        say(point)
-
-
 TOUCHING = {"open", "os.rename", "os.remove", "os.mkdir", "os.utime", "os.link", "fcntl.flock"}
 
 
@@ -301,8 +282,6 @@ def main() -> None:
             fork_with_a_log(store)
         case "die", [folder]:
             die_at_every_point(folder, tell_a_story)
-        case "migrate", [folder, schema]:
-            migrate_at_every_point(folder, Path(schema).read_text("utf-8"))
         case _:
             sys.exit(f"no task {task!r} with {arguments}")
 

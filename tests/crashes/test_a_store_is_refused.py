@@ -34,8 +34,12 @@ def newer(store: Path) -> Path:
 
 
 def make_newer(store: Path) -> None:
+    set_schema(store, 99)
+
+
+def set_schema(store: Path, version: int) -> None:
     with closing(sqlite3.connect(store)) as database, database:
-        database.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+        database.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [f"{version}"])
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -156,6 +160,16 @@ async def test_a_store_of_a_newer_loopline_is_not_written(newer: Path) -> None:
             await log.lease(HERE, wait=False).__aenter__()
         with pytest.raises(StoreVersion, match="upgrade loopline"):
             await log.lease(HERE, wait=False).__aenter__()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_store_from_before_the_first_release_is_refused(
+    store: Path, version: int, read_only: bool
+) -> None:
+    set_schema(store, version)
+    with pytest.raises(StoreError, match=rf"schema {version}, .* opens schema 3 and later"):
+        await SqlLog.open(url(store), read_only=read_only)
 
 
 async def test_a_store_upgraded_under_an_open_log_is_not_written(store: Path) -> None:

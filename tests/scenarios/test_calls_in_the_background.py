@@ -9,9 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-from msgspec import structs
-
 from loopline import Harness, tool
 from loopline.conversations import Conversation
 from loopline.models import Json
@@ -217,8 +214,7 @@ async def test_a_turn_looks_for_work_in_the_background_only_among_new_blocks() -
     assert looked_through[-1] - looked_through[-2] <= looked_through[1] - looked_through[0]
 
 
-@pytest.mark.parametrize("carries", [True, False], ids=["carried", "of an older loopline"])
-async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there(carries: bool) -> None:
+async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there() -> None:
     log, key = MemoryLog(), ConversationKey(name="c")
     event: Json = {"owner": "gone:1:1", "until": "2026-01-01T00:00:00+00:00", "tool": "exec.python"}
     bodies: list[Body] = [
@@ -238,13 +234,6 @@ async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there(carri
         assert made is not None
         assert "event.custom" in [block.type for block in timeline.at(made.carries)]
         assert made.carries_background
-        if not carries:
-            events = [block.seq for block in timeline if isinstance(block.body, CustomEvent)]
-            made = structs.replace(
-                made,
-                carries=tuple(seq for seq in made.carries if seq not in events),
-                carries_background=False,
-            )
         await log.append(key, [Entry(body=made, turn=1)], seen=timeline.seq, term=term)
     async with Harness.open(bundle(), store=log, model=ScriptedModel(["It was."])) as harness:
         talk = harness.conversation("c")

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
 
@@ -14,9 +13,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.elements import ClauseElement
 
 from loopline.store import definitions, statements
-from loopline.store.read_statements import ReadStatements
 
-Texts = str | tuple[str, ...] | dict[str, tuple[str, ...]] | ReadStatements
+Texts = str | tuple[str, ...] | dict[str, tuple[str, ...]]
 Definition = ClauseElement | tuple[ClauseElement, ...]
 HEADER = '''"""Every SQL statement of the store as text, compiled from the definitions: change those instead.
 
@@ -26,8 +24,6 @@ HEADER = '''"""Every SQL statement of the store as text, compiled from the defin
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from loopline.store.read_statements import ReadStatements
 '''
 WIDTH = 90
 DIALECT = sqlite.dialect(paramstyle="named")
@@ -43,7 +39,7 @@ def texts() -> dict[str, Texts]:
     }
 
 
-def compiled(value: Definition | Mapping[str, Definition]) -> Texts:
+def compiled(value: Definition | Mapping[str, tuple[ClauseElement, ...]]) -> Texts:
     """A statement or several, as text."""
     match value:
         case ClauseElement():
@@ -51,10 +47,7 @@ def compiled(value: Definition | Mapping[str, Definition]) -> Texts:
         case tuple():
             return tuple(map(text, value))
         case _:
-            items = value.items()
-    alone = {name: text(item) for name, item in items if isinstance(item, ClauseElement)}
-    several = {name: tuple(map(text, item)) for name, item in items if isinstance(item, tuple)}
-    return ReadStatements(**alone) if alone else several
+            return {name: tuple(map(text, items)) for name, items in value.items()}
 
 
 def text(statement: ClauseElement) -> str:
@@ -80,9 +73,6 @@ def source(value: Texts) -> str:
         case dict():
             items = (f"{name!r}: {source(item)}," for name, item in value.items())
             return f"{{{' '.join(items)}}}"
-        case ReadStatements():
-            fields = (f"{name}={source(item)}," for name, item in asdict(value).items())
-            return f"ReadStatements({' '.join(fields)})"
 
 
 def assigned(name: str, value: Texts) -> str:

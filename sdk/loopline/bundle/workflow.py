@@ -116,7 +116,6 @@ AS_ASKED: Any = None
 """The loop has no output type of its own: the turn's or the bundle's is used."""
 NO_SERVER = "mcp_unavailable"
 _OWN_ATTRIBUTES = ("_run", "_told", "scratchpad")
-_FORMER_NAMES = {"nudges": "round_hooks", "arounds": "middleware"}
 
 
 class BaseWorkflow(Generic[Deps]):
@@ -135,17 +134,6 @@ class BaseWorkflow(Generic[Deps]):
     guards: Sequence[Guard] = ()
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
-
-    def __init_subclass__(cls) -> None:
-        """Refuse names that class variables had before: they would have no effect.
-
-        Raises:
-            TypeError: the class has one; it names the new name.
-        """
-        super().__init_subclass__()
-        for former, name in _FORMER_NAMES.items():
-            if former in vars(cls):
-                raise TypeError(f"{cls.__name__}.{former} is called {name} now: rename it")
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run

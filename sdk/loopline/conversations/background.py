@@ -146,7 +146,7 @@ class BackgroundCalls:
         """Give each call a result whose work is not done any more, and fold it into the timeline."""
         if parent_name(conversation.name) is not None:
             return
-        for started in await self._begun(conversation, timeline):
+        for started in self._begun(timeline):
             if (conversation, started.call_id) in self._tasks or not self._is_lost(started):
                 continue
             text = INTERRUPTED.format(call_id=started.call_id, tool=started.tool)
@@ -158,12 +158,9 @@ class BackgroundCalls:
             appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
             timeline.extend(await appended)
 
-    async def _begun(self, conversation: ConversationKey, timeline: Timeline) -> Sequence[_Started]:
+    def _begun(self, timeline: Timeline) -> Sequence[_Started]:
         """Return the calls that have begun in the background and have no result."""
-        work, base = timeline.fold(BackgroundWork, "background", BackgroundWork), timeline.base
-        if not work.seq and "event.custom" in base.types and not base.carries_background:
-            types = ["event.custom", "react.background.result"]
-            work.extend(await self._log.read(conversation, types=types))
+        work = timeline.fold(BackgroundWork, "background", BackgroundWork)
         work.extend(timeline.after(work.seq))
         begun = [_Started.of(call_id, *start) for call_id, start in work.calls.items()]
         return [started for started in begun if started is not None]

@@ -315,7 +315,7 @@ class OpenedStore:
         """Compare every conversation, or only one, with its chain of digests, and with heads kept elsewhere.
 
         Raises:
-            StoreError: nothing is kept, or the store has no digests yet.
+            StoreError: the store is in memory.
         """
         log = self.log
         log_type, _ = await asyncio.to_thread(disk_adapters)

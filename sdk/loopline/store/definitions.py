@@ -6,7 +6,6 @@ to read a conversation. `json_each`, which turns a JSON array into rows, is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -30,7 +29,6 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
-    null,
     or_,
     select,
     union_all,
@@ -84,9 +82,7 @@ blocks: Table = Table(
     CheckConstraint("id > 0"),
 )
 Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
-blocks_by_blob: Index = Index(
-    "blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None)
-)
+Index("blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None))
 
 appends: Table = Table(
     "appends",
@@ -143,7 +139,6 @@ def _listed(name: str) -> Query:
 SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
 INSERT_META = meta.insert()
 DELETE_META = meta.delete().where(meta.c.key == bindparam("name"))
-UPDATE_META = meta.update().where(meta.c.key == bindparam("name")).values(value=bindparam("new"))
 
 # One conversation.
 
@@ -212,7 +207,7 @@ SELECT_STATE: Query = (
 SELECT_HEADS = select(conversations.c.id, conversations.c.term, _head).where(
     conversations.c.id.in_(_listed("rows"))
 )
-SELECT_ID: Query = select(conversations.c.id, null(), null(), null()).where(_IS_NAMED)
+SELECT_ID: Query = select(conversations.c.id).where(_IS_NAMED)
 SELECT_FORGOTTEN_AT = (
     select(tombstones.c.at)
     .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
@@ -339,63 +334,43 @@ def _is_given(column: Column[Any]) -> ColumnElement[bool]:
     return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
 
 
-def _read_statements(
-    parts: Query,
-    blob: ColumnElement[Any],
-    digest: ColumnElement[Any],
-    newest_block: ColumnElement[int],
-    inherited: ColumnElement[int],
-) -> Mapping[str, Query]:
-    """Return the statements of a schema version by the fields of `ReadStatements`."""
-    columns = select(*_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blob, digest).limit(
-        bindparam("limit")
-    )
-    in_part = columns.where(_IS_IN_PART)
-    typed = in_part.where(_HAS_TYPE)
-    backwards = typed.where(or_(bindparam("turn", type_=Integer).is_(None), _IS_IN_TURN))
-    summaries = select(
-        *_KEY,
-        conversations.c.uid,
-        blocks.c.seq,
-        conversations.c.turns,
-        conversations.c.title,
-        conversations.c.started_at,
-        blocks.c.ts,
-        inherited.label("inherited"),
-    ).join_from(conversations, blocks, blocks.c.id == newest_block)
-    listed = summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
-    return {
-        "segments": parts,
-        "blocks": in_part.order_by(blocks.c.seq),
-        "blocks_of_types": typed.order_by(blocks.c.seq),
-        "blocks_of_turn": typed.where(_IS_IN_TURN).order_by(blocks.c.seq),
-        "blocks_from_end": backwards.order_by(blocks.c.seq.desc()),
-        "blocks_at": columns.where(_IS_AT_POSITION).order_by(blocks.c.seq),
-        "summary": summaries.where(_IS_NAMED),
-        "summaries": listed.where(*map(_is_given, _KEY[:3]), *_WAS_ACTIVE).limit(
-            bindparam("limit")
-        ),
-        "unfinished": listed.where(
-            conversations.c.id.in_(select(leases.c.conversation)),
-            func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
-        ),
-    }
-
-
-_SELECT_SEGMENTS = (
+_selected = select(
+    *_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blocks.c.blob, blocks.c.digest
+).limit(bindparam("limit"))
+_in_part = _selected.where(_IS_IN_PART)
+_typed = _in_part.where(_HAS_TYPE)
+SELECT_SEGMENTS = (
     select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
     .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
     .where(_IS_NAMED)
     .order_by(segments.c.last)
 )
-_INHERITED = func.coalesce(_last_inherited_seq, 0)
-CURRENT = _read_statements(
-    _SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK, _INHERITED
+SELECT_BLOCKS = _in_part.order_by(blocks.c.seq)
+SELECT_BLOCKS_OF_TYPES = _typed.order_by(blocks.c.seq)
+SELECT_BLOCKS_OF_TURN = _typed.where(_IS_IN_TURN).order_by(blocks.c.seq)
+SELECT_BLOCKS_FROM_END = _typed.where(
+    or_(bindparam("turn", type_=Integer).is_(None), _IS_IN_TURN)
+).order_by(blocks.c.seq.desc())
+SELECT_BLOCKS_AT = _selected.where(_IS_AT_POSITION).order_by(blocks.c.seq)
+_summaries = select(
+    *_KEY,
+    conversations.c.uid,
+    blocks.c.seq,
+    conversations.c.turns,
+    conversations.c.title,
+    conversations.c.started_at,
+    blocks.c.ts,
+    func.coalesce(_last_inherited_seq, 0).label("inherited"),
+).join_from(conversations, blocks, blocks.c.id == _NEWEST_BLOCK)
+_listed_summaries = _summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
+SELECT_SUMMARY = _summaries.where(_IS_NAMED)
+SELECT_SUMMARIES = _listed_summaries.where(*map(_is_given, _KEY[:3]), *_WAS_ACTIVE).limit(
+    bindparam("limit")
 )
-BEFORE_DIGESTS = _read_statements(
-    _SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK, _INHERITED
+SELECT_UNFINISHED = _listed_summaries.where(
+    conversations.c.id.in_(select(leases.c.conversation)),
+    func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
 )
-BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own, literal(0, Integer))
 SELECT_DIGESTS = select(blocks.c.seq, blocks.c.digest).where(_IS_AT_POSITION)
 
 
@@ -498,9 +473,8 @@ SELECT_FORGETTING: Query = (
 )
 SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
 
-# Audits and migrations.
+# Audits.
 
-SELECT_CONVERSATION_IDS = select(conversations.c.id).order_by(conversations.c.id)
 SELECT_CONVERSATIONS: Query = (
     select(conversations.c.id, *_KEY, tombstones.c.at)
     .select_from(_WITH_TOMBSTONES)
@@ -520,14 +494,6 @@ SELECT_LINKS: Query = (
     .order_by(blocks.c.seq)
     .limit(bindparam("limit"))
 )
-SELECT_CHAIN_POINT = select(blocks.c.digest, blocks.c.bytes).where(
-    blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last")
-)
-UPDATE_CHAIN = (
-    blocks.update()
-    .where(blocks.c.id == bindparam("row"))
-    .values(digest=bindparam("new_digest"), bytes=bindparam("total"))
-)
 
 # The tables in the order in which they are created, each with its indexes.
 CREATE_TABLES = {
@@ -537,4 +503,3 @@ CREATE_TABLES = {
     )
     for table in tables.sorted_tables
 }
-CREATE_INDEX_BY_BLOB = CreateIndex(blocks_by_blob)

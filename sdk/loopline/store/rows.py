@@ -19,19 +19,12 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import LARGE_BYTES, BlobStore
-from loopline.store.read_statements import (
-    EPOCH,
-    MILLISECOND,
-    NO_LIMIT,
-    VERSION_KEY,
-    BlockFilter,
-    ConversationFilter,
-    ReadStatements,
-)
+from loopline.store.filters import NO_LIMIT, BlockFilter, ConversationFilter
 from loopline.store.sqlite import Connection, execute
-from loopline.store.statements import BEFORE_DIGESTS, BEFORE_FORKS, CURRENT
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.chain import (
+    EPOCH,
+    MILLISECOND,
     START,
     Audit,
     Fault,
@@ -62,8 +55,11 @@ PART_OF_A_CALL = {"user.prompt", "assistant.completion"}
 """Of a child run these are no words of a user: what is lost is done again by the call, which the disk has."""
 BATCH = 1_000
 """How many rows are held at once while blocks are made of them."""
+SCHEMA_VERSION = 3
+"""Migrations may only add to the schema, so that older versions of Loopline can still read the store."""
+VERSION_KEY = "schema_version"
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
-"""Rows of blocks, with the columns of `ReadStatements.blocks`."""
+"""Rows of blocks, with the columns of `SELECT_BLOCKS`."""
 _LAST_SEQ = 2**62
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
@@ -252,12 +248,11 @@ class LeaseOwner:
 
 
 class StoreReader:
-    """Reads a store, whether or not it has been migrated to the current schema."""
+    """Reads the blocks, summaries, leases and digests of a store."""
 
     def __init__(self, path: Path, blobs: BlobStore | None) -> None:
         self._path = path
         self._blobs = blobs
-        self._statements = BEFORE_FORKS
 
     def blocks(
         self, connection: Connection, conversation: ConversationKey, selection: BlockFilter
@@ -267,12 +262,10 @@ class StoreReader:
         Raises:
             StoreError: a row is damaged, or its blob is.
         """
-        read_statements = self._read_statements(connection)
-        parts = _parts(connection, read_statements.segments, conversation)
+        parts = _parts(connection, conversation)
         blocks: list[Block] = []
-        for rows in _selected(connection, read_statements, parts, selection):
-            if read_statements is CURRENT:
-                self._check_digests(rows, _digests_before(connection, parts, rows), conversation)
+        for rows in _selected(connection, parts, selection):
+            self._check_digests(rows, _digests_before(connection, parts, rows), conversation)
             blocks += self._blocks(rows, conversation)
         return blocks
 
@@ -280,38 +273,33 @@ class StoreReader:
         self, connection: Connection, conversation: ConversationKey
     ) -> ConversationSummary | None:
         """Return the conversation's summary, or None when it has no blocks."""
-        query = self._read_statements(connection).summary
-        row = execute(connection, query, key_parameters(conversation)).fetchone()
+        key = key_parameters(conversation)
+        row = execute(connection, statements.SELECT_SUMMARY, key).fetchone()
         return None if row is None else _summary(row)
 
     def summaries(
         self, connection: Connection, selection: ConversationFilter
     ) -> list[ConversationSummary]:
         """Return the matching conversations that have blocks, the most recently active first."""
-        query = self._read_statements(connection).summaries
-        return [_summary(row) for row in execute(connection, query, selection.parameters)]
+        rows = execute(connection, statements.SELECT_SUMMARIES, selection.parameters)
+        return [_summary(row) for row in rows]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
         """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
-        query = self._read_statements(connection).unfinished
-        return [_summary(row) for row in execute(connection, query)]
+        return [_summary(row) for row in execute(connection, statements.SELECT_UNFINISHED)]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
-        if self._read_statements(connection) is BEFORE_FORKS:
-            return None
         key = key_parameters(conversation)
         row = execute(connection, statements.SELECT_FORGOTTEN_AT, key).fetchone()
         return None if row is None else from_milliseconds(row[0])
 
     def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
         """Return the runner that held the conversation last."""
-        has_leases = self._read_statements(connection) is not BEFORE_FORKS
         key = key_parameters(conversation)
         row = execute(connection, statements.SELECT_ID, key).fetchone()
-        if row is None or not has_leases:
-            return LeaseOwner()
-        return lease_owner(connection, row[0]) or LeaseOwner()
+        owner = None if row is None else lease_owner(connection, row[0])
+        return owner or LeaseOwner()
 
     def audits(
         self,
@@ -319,16 +307,7 @@ class StoreReader:
         heads: Mapping[ConversationKey, Head],
         only: ConversationKey | None,
     ) -> list[Audit]:
-        """Compare every conversation, or only one, with its chain and with heads kept elsewhere.
-
-        Raises:
-            StoreError: the store was written by an older loopline, and has not been migrated.
-        """
-        if self._read_statements(connection) is not CURRENT:
-            raise StoreError(
-                f"{self._path} was written by an older loopline and has no digests yet: "
-                "the next write to it adds them"
-            )
+        """Compare every conversation, or only one, with its chain and with heads kept elsewhere."""
         audits, stored = list[Audit](), set[ConversationKey]()
         rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
         for row, tenant, project, user, name, at in rows:
@@ -345,14 +324,6 @@ class StoreReader:
                 audits.append(result)
         lost = [key for key in heads if key not in stored and only in (None, key)]
         return audits + [Audit(conversation=key, head=Head(), faults=(_GONE,)) for key in lost]
-
-    def _read_statements(self, connection: Connection) -> ReadStatements:
-        """Return the statements for the store's schema, which is looked up until it is the current one."""
-        if self._statements is not CURRENT:
-            version = schema_version(connection, self._path)
-            if version > 1:
-                self._statements = CURRENT if version > 2 else BEFORE_DIGESTS
-        return self._statements
 
     def _check_digests(
         self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
@@ -467,18 +438,15 @@ def _digests_before(
 
 
 def _selected(
-    connection: Connection,
-    read_statements: ReadStatements,
-    parts: Sequence[_Part],
-    selection: BlockFilter,
+    connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
     """Yield the rows that match the filter, in order, in batches as the database gives them."""
     if selection.also:
         positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
         for owner, after, until in parts:
             part = {"owner": owner, "after": after, "until": min(until, selection.after)}
-            yield from _batches(connection, read_statements.blocks_at, {**part, **positions})
-    batches = _rows(connection, selection.statement(read_statements), parts, selection)
+            yield from _batches(connection, statements.SELECT_BLOCKS_AT, {**part, **positions})
+    batches = _rows(connection, parts, selection)
     if selection.last is None:
         yield from batches
     elif selection.from_end:
@@ -488,7 +456,7 @@ def _selected(
 
 
 def _rows(
-    connection: Connection, statement: str, parts: Sequence[_Part], selection: BlockFilter
+    connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
     limit = selection.last if selection.from_end else selection.limit
     remaining = NO_LIMIT if limit is None else limit
@@ -496,7 +464,7 @@ def _rows(
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
             options = {**selection.parameters, "limit": remaining}
-            for rows in _batches(connection, statement, {**part, **options}):
+            for rows in _batches(connection, selection.statement, {**part, **options}):
                 remaining -= 0 if limit is None else len(rows)
                 yield rows
 
@@ -509,9 +477,10 @@ def _batches(
         yield rows
 
 
-def _parts(connection: Connection, query: str, conversation: ConversationKey) -> list[_Part]:
+def _parts(connection: Connection, conversation: ConversationKey) -> list[_Part]:
     """Return the parts that a conversation consists of; its own blocks come last."""
-    rows = execute(connection, query, key_parameters(conversation)).fetchall()
+    key = key_parameters(conversation)
+    rows = execute(connection, statements.SELECT_SEGMENTS, key).fetchall()
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]

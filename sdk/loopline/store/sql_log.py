@@ -17,9 +17,9 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
+from loopline.store.filters import BlockFilter, ConversationFilter
 from loopline.store.group_commit import GroupCommit
 from loopline.store.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
-from loopline.store.read_statements import BlockFilter, ConversationFilter
 from loopline.store.rows import (
     AppendRequest,
     EncodedBody,
@@ -313,11 +313,7 @@ class SqlLog:
     async def audit(
         self, heads: Mapping[ConversationKey, Head], only: ConversationKey | None = None
     ) -> Sequence[Audit]:
-        """Compare every conversation, or only one, with its chain, and with heads kept elsewhere.
-
-        Raises:
-            StoreError: the store was written by an older loopline, and has not been migrated.
-        """
+        """Compare every conversation, or only one, with its chain, and with heads kept elsewhere."""
         return await self._read(partial(self._reader.audits, heads=heads, only=only))
 
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:

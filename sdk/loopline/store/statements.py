@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loopline.store.read_statements import ReadStatements
-
 SELECT_META = """SELECT meta.value FROM meta WHERE meta."key" = :key"""
 INSERT_META = """INSERT INTO meta ("key", value) VALUES (:key, :value)"""
 DELETE_META = """DELETE FROM meta WHERE meta."key" = :name"""
-UPDATE_META = """UPDATE meta SET value=:new WHERE meta."key" = :name"""
 SELECT_STATE = """SELECT conversations.id, conversations.turns, conversations.term, (SELECT max(blocks.seq)
 AS max_1 FROM blocks WHERE blocks.conversation = conversations.id) AS anon_1, (SELECT
 max(segments.last) AS max_2 FROM segments WHERE segments.conversation = conversations.id)
@@ -28,9 +25,9 @@ conversations.project = :project AND conversations.user = :user AND conversation
 SELECT_HEADS = """SELECT conversations.id, conversations.term, (SELECT max(blocks.seq) AS max_1 FROM blocks
 WHERE blocks.conversation = conversations.id) AS anon_1 FROM conversations WHERE
 conversations.id IN (SELECT anon_2.value FROM json_each(:rows) AS anon_2)"""
-SELECT_ID = """SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
-conversations WHERE conversations.tenant = :tenant AND conversations.project = :project
-AND conversations.user = :user AND conversations.name = :name"""
+SELECT_ID = """SELECT conversations.id FROM conversations WHERE conversations.tenant = :tenant AND
+conversations.project = :project AND conversations.user = :user AND conversations.name =
+:name"""
 SELECT_FORGOTTEN_AT = """SELECT tombstones.at FROM tombstones JOIN conversations ON tombstones.conversation =
 conversations.id WHERE conversations.tenant = :tenant AND conversations.project = :project
 AND conversations.user = :user AND conversations.name = :name"""
@@ -57,45 +54,44 @@ COUNT_INHERITED_TYPES = """SELECT blocks.turn, blocks.type, count(*) AS count_1 
 segments.owner = blocks.conversation WHERE segments.conversation = :conversation AND
 blocks.turn IN (SELECT anon_1.value FROM json_each(:turns) AS anon_1) AND blocks.seq + 0
 BETWEEN segments.first AND segments.last GROUP BY blocks.turn, blocks.type"""
-CURRENT = ReadStatements(
-    segments="""SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
+SELECT_SEGMENTS = """SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
 LEFT OUTER JOIN segments ON segments.conversation = conversations.id WHERE
 conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
-= :user AND conversations.name = :name ORDER BY segments.last""",
-    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+= :user AND conversations.name = :name ORDER BY segments.last"""
+SELECT_BLOCKS = """SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
-:until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+:until ORDER BY blocks.seq LIMIT :limit OFFSET 0"""
+SELECT_BLOCKS_OF_TYPES = """WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
 AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
 AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
 :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
 OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY blocks.seq LIMIT
-:limit OFFSET 0""",
-    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+:limit OFFSET 0"""
+SELECT_BLOCKS_OF_TURN = """WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
 AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
 AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
 :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
 OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn = :turn
-ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
+ORDER BY blocks.seq LIMIT :limit OFFSET 0"""
+SELECT_BLOCKS_FROM_END = """WITH types AS MATERIALIZED (SELECT CAST(anon_1.value AS TEXT) AS name, CAST(anon_1.value
 AS TEXT) || '.' AS first, CAST(anon_1.value AS TEXT) || '/' AS last FROM json_each(:types)
 AS anon_1) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND blocks.seq <=
 :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type = types.name
 OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS NULL OR
-blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
-    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
+blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0"""
+SELECT_BLOCKS_AT = """SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, blocks.digest
 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND blocks.seq
 + 0 <= :until AND blocks.seq IN (SELECT anon_1.value FROM json_each(:positions) AS anon_1)
-ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
+ORDER BY blocks.seq LIMIT :limit OFFSET 0"""
+SELECT_SUMMARY = """SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
 conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
 max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
@@ -105,8 +101,8 @@ DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
 shown.conversation = segments.owner AND shown.seq = segments.last WHERE
 segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
 WHERE conversations.tenant = :tenant AND conversations.project = :project AND
-conversations.user = :user AND conversations.name = :name""",
-    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.user = :user AND conversations.name = :name"""
+SELECT_SUMMARIES = """SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
 conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
 max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
@@ -121,8 +117,8 @@ length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversati
 IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
 = :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
 blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
-blocks.id DESC LIMIT :limit OFFSET 0""",
-    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
+blocks.id DESC LIMIT :limit OFFSET 0"""
+SELECT_UNFINISHED = """SELECT conversations.tenant, conversations.project, conversations.user,
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
 conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
 max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
@@ -137,159 +133,7 @@ length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversati
 conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
 ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
 'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
-blocks.ts DESC, blocks.id DESC""",
-)
-BEFORE_DIGESTS = ReadStatements(
-    segments="""SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
-LEFT OUTER JOIN segments ON segments.conversation = conversations.id WHERE
-conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
-= :user AND conversations.name = :name ORDER BY segments.last""",
-    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
-anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
-anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY
-blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
-anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn
-= :turn ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
-anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS
-NULL OR blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
-    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, blocks.blob, NULL AS
-anon_1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND
-blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:positions)
-AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
-max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
-0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
-FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
-DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
-shown.conversation = segments.owner AND shown.seq = segments.last WHERE
-segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
-WHERE conversations.tenant = :tenant AND conversations.project = :project AND
-conversations.user = :user AND conversations.name = :name""",
-    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
-max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
-0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
-FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
-DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
-shown.conversation = segments.owner AND shown.seq = segments.last WHERE
-segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
-WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
-length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
-'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
-IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
-= :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
-blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
-blocks.id DESC LIMIT :limit OFFSET 0""",
-    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, coalesce((SELECT
-max(segments.last) AS max_1 FROM segments WHERE segments.conversation = conversations.id),
-0) AS inherited FROM conversations JOIN blocks ON blocks.id = coalesce((SELECT newest.id
-FROM blocks AS newest WHERE newest.conversation = conversations.id ORDER BY newest.seq
-DESC LIMIT 1 OFFSET 0), (SELECT shown.id FROM segments JOIN blocks AS shown ON
-shown.conversation = segments.owner AND shown.seq = segments.last WHERE
-segments.conversation = conversations.id ORDER BY segments.last DESC LIMIT 1 OFFSET 0))
-WHERE NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
-length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
-'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
-conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
-ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
-'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
-blocks.ts DESC, blocks.id DESC""",
-)
-BEFORE_FORKS = ReadStatements(
-    segments="""SELECT conversations.id, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2 FROM
-conversations WHERE conversations.tenant = :tenant AND conversations.project = :project
-AND conversations.user = :user AND conversations.name = :name""",
-    blocks="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
-anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_of_types="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
-anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) ORDER BY
-blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_of_turn="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
-anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND blocks.turn
-= :turn ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    blocks_from_end="""WITH types AS MATERIALIZED (SELECT CAST(anon_2.value AS TEXT) AS name, CAST(anon_2.value
-AS TEXT) || '.' AS first, CAST(anon_2.value AS TEXT) || '/' AS last FROM json_each(:types)
-AS anon_2) SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
-anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq > :after AND
-blocks.seq <= :until AND (:types IS NULL OR (EXISTS (SELECT * FROM types WHERE blocks.type
-= types.name OR blocks.type >= types.first AND blocks.type < types.last))) AND (:turn IS
-NULL OR blocks.turn = :turn) ORDER BY blocks.seq DESC LIMIT :limit OFFSET 0""",
-    blocks_at="""SELECT blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
-blocks.type, blocks.version, CAST(blocks.body AS BLOB) AS body, NULL AS anon_1, NULL AS
-anon__1 FROM blocks WHERE blocks.conversation = :owner AND blocks.seq + 0 > :after AND
-blocks.seq + 0 <= :until AND blocks.seq IN (SELECT anon_2.value FROM json_each(:positions)
-AS anon_2) ORDER BY blocks.seq LIMIT :limit OFFSET 0""",
-    summary="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
-conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
-newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
-conversations.tenant = :tenant AND conversations.project = :project AND conversations.user
-= :user AND conversations.name = :name""",
-    summaries="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
-conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
-newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
-NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
-length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
-'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND (:tenant
-IS NULL OR conversations.tenant = :tenant) AND (:project IS NULL OR conversations.project
-= :project) AND (:user IS NULL OR conversations.user = :user) AND (:after IS NULL OR
-blocks.ts > :after) AND (:before IS NULL OR blocks.ts < :before) ORDER BY blocks.ts DESC,
-blocks.id DESC LIMIT :limit OFFSET 0""",
-    unfinished="""SELECT conversations.tenant, conversations.project, conversations.user,
-conversations.name, conversations.uid, blocks.seq, conversations.turns,
-conversations.title, conversations.started_at, blocks.ts, 0 AS inherited FROM
-conversations JOIN blocks ON blocks.id = (SELECT newest.id FROM blocks AS newest WHERE
-newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0) WHERE
-NOT (rtrim(conversations.name, '0123456789.') != conversations.name AND
-length(rtrim(conversations.name, '0123456789.')) > 2 AND substr(rtrim(conversations.name,
-'0123456789.'), length(rtrim(conversations.name, '0123456789.')) - 1) = '~c') AND
-conversations.id IN (SELECT leases.conversation FROM leases) AND coalesce((SELECT
-ends.turn FROM blocks AS ends WHERE ends.conversation = conversations.id AND ends.type =
-'react.exit' ORDER BY ends.seq DESC LIMIT 1 OFFSET 0), 0) < conversations.turns ORDER BY
-blocks.ts DESC, blocks.id DESC""",
-)
+blocks.ts DESC, blocks.id DESC"""
 SELECT_DIGESTS = """SELECT blocks.seq, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND
 blocks.seq + 0 > :after AND blocks.seq + 0 <= :until AND blocks.seq IN (SELECT
 anon_1.value FROM json_each(:positions) AS anon_1)"""
@@ -345,7 +189,6 @@ meta."key" > :first AND meta."key" < :last ORDER BY conversations.id"""
 SELECT_REFERENCED_BLOBS = (
     """SELECT DISTINCT blocks.blob FROM blocks WHERE blocks.blob IS NOT NULL"""
 )
-SELECT_CONVERSATION_IDS = """SELECT conversations.id FROM conversations ORDER BY conversations.id"""
 SELECT_CONVERSATIONS = """SELECT conversations.id, conversations.tenant, conversations.project, conversations.user,
 conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN tombstones ON
 tombstones.conversation = conversations.id ORDER BY conversations.id"""
@@ -353,9 +196,6 @@ SELECT_LINKS = """SELECT blocks.id, blocks.seq, blocks.turn, blocks.round, block
 blocks.version, CAST(blocks.type AS BLOB) AS type, CAST(blocks.body AS BLOB) AS body,
 blocks.blob, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND blocks.seq >
 :after ORDER BY blocks.seq LIMIT :limit OFFSET 0"""
-SELECT_CHAIN_POINT = """SELECT blocks.digest, blocks.bytes FROM blocks WHERE blocks.conversation = :owner AND
-blocks.seq = :last"""
-UPDATE_CHAIN = """UPDATE blocks SET digest=:new_digest, bytes=:total WHERE blocks.id = :row"""
 CREATE_TABLES: Mapping[str, tuple[str, ...]] = {
     "conversations": (
         """CREATE TABLE conversations ( id INTEGER NOT NULL, tenant TEXT NOT NULL, project TEXT NOT
@@ -398,4 +238,3 @@ conversations (id) ) WITHOUT ROWID""",
 (conversation), FOREIGN KEY(conversation) REFERENCES conversations (id) )""",
     ),
 }
-CREATE_INDEX_BY_BLOB = """CREATE INDEX blocks_by_blob ON blocks (blob) WHERE blob IS NOT NULL"""

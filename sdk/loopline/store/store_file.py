@@ -1,25 +1,16 @@
-"""The store's file: opened, created by one of several processes and guarded by triggers, migrated, backed up."""
+"""The store's file: opened, created by one of several processes and guarded by triggers, and backed up."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import statements
-from loopline.store.blobs import LARGE_BYTES, BlobStore
-from loopline.store.read_statements import SCHEMA_VERSION, VERSION_KEY
-from loopline.store.rows import (
-    BATCH,
-    inherited_segments,
-    link_of,
-    own_rows,
-    schema_version,
-    stored_version,
-)
+from loopline.store.blobs import BlobStore
+from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, schema_version, stored_version
 from loopline.store.sqlite import (
     BEGIN_WRITING,
     DATABASE_ERRORS,
@@ -28,7 +19,6 @@ from loopline.store.sqlite import (
     ConnectionPool,
     create_private,
     execute,
-    execute_many,
     file_id,
     immutable_pool,
     make_private_folder,
@@ -38,7 +28,6 @@ from loopline.store.sqlite import (
     vacuum_into,
     write_pool,
 )
-from loopline.timeline.chain import START
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 
@@ -129,98 +118,49 @@ _TRIGGERS = {
 
 def create(connection: Connection) -> None:
     """Create the tables and triggers in an empty database."""
-    _create_tables(connection, statements.CREATE_TABLES)
-    _create_triggers(connection)
-    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
-
-
-def _create_tables(connection: Connection, names: Iterable[str]) -> None:
-    for name in names:
-        for statement in statements.CREATE_TABLES[name]:
+    for table in statements.CREATE_TABLES.values():
+        for statement in table:
             execute(connection, statement)
-
-
-def _create_triggers(connection: Connection) -> None:
     for name, (event, condition, reason) in _TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
-        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
         connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
+    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
 
 
 def is_empty(connection: Connection, path: Path) -> bool:
     """Return whether the database has no tables yet.
 
     Raises:
-        StoreError: it is the database of another program.
+        StoreError: the database is that of another program, or of a Loopline before the first release.
     """
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not names:
         return True
     has_tables = {"meta", "conversations", "blocks"} <= names
-    if not has_tables or stored_version(connection) is None:
+    version = stored_version(connection) if has_tables else None
+    if version is None:
         raise StoreError(f"{path} is the database of another program: name another file")
+    if int(version) < SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has schema {version}, from before the first release of loopline: this version "
+            f"opens schema {SCHEMA_VERSION} and later, so name another file"
+        )
     return False
 
 
-def migrate(connection: Connection, path: Path) -> None:
-    """Bring the store's schema to the current version.
+def check_writable(connection: Connection, path: Path) -> None:
+    """Check that this version of Loopline knows the schema of the store.
 
     Raises:
-        StoreVersion: a newer loopline has written the store.
+        StoreVersion: a newer version of Loopline has written the store.
     """
-    stored = schema_version(connection, path)
-    if stored > SCHEMA_VERSION:
+    version = schema_version(connection, path)
+    if version > SCHEMA_VERSION:
         raise StoreVersion(
-            f"{path} was written by a newer loopline (schema {stored}, here {SCHEMA_VERSION}): "
+            f"{path} was written by a newer loopline (schema {version}, here {SCHEMA_VERSION}): "
             "upgrade loopline to write to it; it can be read as it is"
         )
-    if stored < SCHEMA_VERSION:
-        for version in range(stored + 1, SCHEMA_VERSION + 1):
-            _MIGRATIONS[version](connection)
-        _create_triggers(connection)
-        current = {"name": VERSION_KEY, "new": str(SCHEMA_VERSION)}
-        execute(connection, statements.UPDATE_META, current)
-
-
-def _add_blobs_and_forks(connection: Connection) -> None:
-    connection.execute("ALTER TABLE blocks ADD COLUMN blob TEXT")
-    execute(connection, statements.CREATE_INDEX_BY_BLOB)
-    _create_tables(connection, ("segments", "tombstones", "purges", "leases"))
-
-
-def _add_digests(connection: Connection) -> None:
-    """Chain every block of the store. It takes a few seconds for a million of them."""
-    for column in ("digest BLOB", "bytes INTEGER"):
-        connection.execute(f"ALTER TABLE blocks ADD COLUMN {column}")
-    connection.execute("DROP TRIGGER IF EXISTS blocks_are_not_changed")
-    chained: set[int] = set()
-    for (row,) in execute(connection, statements.SELECT_CONVERSATION_IDS).fetchall():
-        _chain(connection, row, chained)
-
-
-def _chain(connection: Connection, row: int, chained: set[int]) -> None:
-    """Chain a conversation's own blocks, after those that it inherits."""
-    if row in chained:
-        return
-    chained.add(row)
-    digest, size = START, 0
-    for owner, _, last in inherited_segments(connection, row)[-1:]:
-        _chain(connection, owner, chained)
-        point = {"owner": owner, "last": last}
-        digest, size = execute(connection, statements.SELECT_CHAIN_POINT, point).fetchone()
-    batch: list[dict[str, int | bytes]] = []
-    for block in own_rows(connection, row):
-        digest = link_of(block).after(digest, block.seq)
-        size += len(block.body) if block.blob is None else LARGE_BYTES
-        batch.append({"row": block.id, "new_digest": digest, "total": size})
-        if len(batch) == BATCH:
-            execute_many(connection, statements.UPDATE_CHAIN, batch)
-            batch.clear()
-    execute_many(connection, statements.UPDATE_CHAIN, batch)
-
-
-_MIGRATIONS: dict[int, Callable[[Connection], None]] = {2: _add_blobs_and_forks, 3: _add_digests}
 
 
 COPY_ATTEMPTS = 100

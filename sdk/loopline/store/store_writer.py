@@ -18,8 +18,9 @@ from loopline.errors import ConflictError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.read_statements import SCHEMA_VERSION, BlockFilter
+from loopline.store.filters import BlockFilter
 from loopline.store.rows import (
+    SCHEMA_VERSION,
     AppendRequest,
     BlockRow,
     ChainPoint,
@@ -35,7 +36,7 @@ from loopline.store.rows import (
     versions_key,
 )
 from loopline.store.sqlite import Connection, data_version, execute, execute_many, insert
-from loopline.store.store_file import migrate
+from loopline.store.store_file import check_writable
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -518,7 +519,7 @@ class StoreWriter:
         """Check the schema, and the states of these conversations, if another connection has written since."""
         version = data_version(connection)
         if version != self.states.version:
-            migrate(connection, self._path)
+            check_writable(connection, self._path)
             self.states.version = version
         self.states.confirm(connection, conversations)
 

@@ -21,15 +21,15 @@ START: bytes = bytes(32)
 """The digest before the first block."""
 FAULT_LIMIT = 100
 """How many faults of a conversation are reported; to find a moved block, all others are compared."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
+EPOCH: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: timedelta = timedelta(milliseconds=1)
 
 FaultKind = Literal["changed", "removed", "moved", "inserted", "cut", "rewritten"]
 
 
 def milliseconds_of(moment: datetime) -> int:
     """Return the milliseconds since 1970 in UTC."""
-    return (moment - _EPOCH) // _MILLISECOND
+    return (moment - EPOCH) // MILLISECOND
 
 
 def position_bytes(

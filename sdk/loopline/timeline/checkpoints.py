@@ -31,7 +31,7 @@ from loopline.timeline.open_calls import BackgroundWork
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
-from loopline.timeline.timeline import TakenBody, Timeline, started_plans, take_file, turn_number
+from loopline.timeline.timeline import TakenBody, Timeline, take_file, turn_number
 from loopline.timeline.turn_state import OverflowLessons
 from loopline.timeline.workspace import FileAdded, FileBody, FileRemoved, FilesPulled, FileTree
 
@@ -129,7 +129,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
         plans=matter.plans.started,
         learned=dict(learned),
-        carries_background=not before.covers or before.carries_background,
+        carries_background=True,
     )
 
 
@@ -150,7 +150,7 @@ class _CarriedBlocks:
         self._overflows = OverflowLessons()
         for block in carried:
             self._take(block)
-        self.plans.started = started_plans(plans, carried)
+        self.plans.started = plans
         for block in since:
             self._take(block)
 

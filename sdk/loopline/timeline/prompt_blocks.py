@@ -182,10 +182,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.
 
     `carries` are the seqs of earlier blocks that still matter: newest plans, sources, stored texts, feedback in
-    force, input that no round has taken and, if it `carries_background`, calls that go on in the background. `calls` counts the tool calls, `texts` are the sha256 of the stored
-    system and tool texts, `types` are the stored types, and `learned` holds each model's last ratios of reported to
-    estimated usage. `plans` counts the plans started, 0 if not counted, in which case every plan is carried. Every
-    turn that had started before this position has ended.
+    force, input that no round has taken, and calls that go on in the background (always, so `carries_background` is
+    True). `calls` counts the tool calls, `texts` are the sha256 of the stored system and tool texts, `types` are the stored types, and `learned` holds each model's last ratios of reported to
+    estimated usage. `plans` counts the plans started. Every turn that had started before this position has ended.
     """
 
     covers: int = 0

@@ -155,7 +155,7 @@ class Timeline:
             fold = self._folds.get(type(block.body))
             if fold is not None:
                 fold(self, block, block.body)
-        self.plans.started = started_plans(self.base.plans, self.blocks)
+        self.plans.started = self.base.plans
         self.extend(block_list)
 
     def after(self, seq: int) -> Sequence[Block]:
@@ -498,11 +498,6 @@ def _count(blocks: Sequence[Block], seq: int) -> int:
     if count > 0 and blocks[count - 1].seq == seq:
         return count
     return bisect_right(blocks, seq, key=lambda block: block.seq)
-
-
-def started_plans(counted: int, carried: Iterable[Block]) -> int:
-    """Return how many plans started before a checkpoint; an older checkpoint has no count, and names every plan."""
-    return counted or sum(isinstance(block.body, Plan) for block in carried)
 
 
 def turn_number(turn_id: str) -> int:
