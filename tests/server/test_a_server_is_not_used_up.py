@@ -16,8 +16,8 @@ from starlette.types import Message
 from loopline.models import JsonObject
 from loopline.server import ServerSettings, app
 from loopline.server.application import bundle_host
-from loopline.server.broadcasts import Listeners
 from loopline.server.problems import RequestProblem
+from loopline.server.request_access import Listeners
 from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP

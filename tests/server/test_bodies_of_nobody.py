@@ -26,9 +26,9 @@ from wsproto.events import (
 
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
 from loopline.server.application import bundle_host
-from loopline.server.guards import FIRST_PACKET_BYTES, UNREAD_BYTES
+from loopline.server.guards import UNREAD_BYTES
 from loopline.server.problems import RequestProblem
-from loopline.server.request_access import BodyBytes
+from loopline.server.request_access import FIRST_PACKET_BYTES, body_bytes_limit
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
 
@@ -134,7 +134,7 @@ async def test_nothing_of_a_body_is_read_whose_sender_is_unknown(
     async with opened(keys[0]) as served:
         sender = Sender(path, headers)
         await served(sender.scope, sender.receive, sender.send)
-        assert bundle_host(served).bodies.count == 0
+        assert bundle_host(served).body_bytes.count == 0
     is_announced = len(headers) > 1
     if "no/such" in path:
         assert sender.status == 404
@@ -162,7 +162,7 @@ async def test_bodies_have_so_much_room_of_all_and_half_of_it_for_one_user(
 ) -> None:
     settings = ServerSettings(body_bytes=4 * PIECE)
     async with opened(keys[0], settings) as served, AsyncExitStack() as stack:
-        room = bundle_host(served).bodies
+        room = bundle_host(served).body_bytes
         waiting = [Sender(ROUTES[0], announced(keys[1], 4 * PIECE), pieces=3) for _ in range(2)]
         for sender in waiting:
             task = asyncio.create_task(served(sender.scope, sender.receive, sender.send))
@@ -181,18 +181,18 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 def test_the_room_for_bodies_is_given_back() -> None:
-    room = BodyBytes(100, is_shared=True)
+    room = body_bytes_limit(100, is_shared=True)
     ann, bob, eve = (("t", "p", user) for user in ("ann", "bob", "eve"))
-    room.take(ann, 50)
+    room.add(ann, 50)
     with pytest.raises(RequestProblem, match="a user may send 50 bytes at once") as refused:
-        room.take(ann, 1)
-    room.take(bob, 50)
-    with pytest.raises(RequestProblem, match="100 bytes are being sent already") as full:
-        room.take(eve, 1)
+        room.add(ann, 1)
+    room.add(bob, 50)
+    with pytest.raises(RequestProblem, match="100 bytes are being received already") as full:
+        room.add(eve, 1)
     assert (refused.value.status, full.value.status) == (429, 503)
     assert full.value.headers["Retry-After"]
-    room.release(ann, 50)
-    room.take(eve, 50)
+    room.subtract(ann, 50)
+    room.add(eve, 50)
     assert room.count == 100
 
 

@@ -30,7 +30,7 @@ from loopline.server import (
 )
 from loopline.server.bundle_host import BundleHost, BundleSource, HostedBundles
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
-from loopline.server.guards import GuardSettings, RequestGuard
+from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
 from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
@@ -123,19 +123,7 @@ def _add_guards(served: FastAPI, host: BundleHost, sockets: SocketHost) -> None:
             allow_headers=["*"],  # the clients of protocols have headers of their own
             expose_headers=["Loopline-Conversation", "x-vercel-ai-ui-message-stream"],
         )
-    served.add_middleware(
-        RequestGuard,
-        settings=GuardSettings(
-            admit=host.admit,
-            sockets=sockets,
-            body_bytes=settings.body_bytes,
-            bodies=host.bodies,
-            is_local=host.is_local,
-            is_ending=host.draining.is_set,
-            origins=settings.origins,
-            metrics=host.metrics,
-        ),
-    )
+    served.add_middleware(RequestGuard, host=host, sockets=sockets)
 
 
 BACKLOG = 2_048
@@ -225,6 +213,6 @@ def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
         backlog=ACCEPTED_AT_ONCE,
         grace_seconds=GRACE_SECONDS,
         settings=bundles.settings,
-        bodies=bundles.bodies,
+        body_bytes=bundles.body_bytes,
     )
     return _DrainingServer(config, bundles)

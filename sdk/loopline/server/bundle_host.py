@@ -29,13 +29,18 @@ from loopline.models import Json
 from loopline.refs import HostedRef
 from loopline.server.approvals import ApprovalSigner, waiting_questions
 from loopline.server.bodies import turn_of
-from loopline.server.broadcasts import Broadcasts, Listeners
-from loopline.server.guards import RequestRates, ServerMetrics
+from loopline.server.broadcasts import Broadcasts
+from loopline.server.metrics import ServerMetrics
 from loopline.server.open_tokens import OpenTokens
 from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of
 from loopline.server.quotas import QuotaGate
-from loopline.server.request_access import BodyBytes
+from loopline.server.request_access import (
+    Listeners,
+    RequestRates,
+    SharedLimit,
+    body_bytes_limit,
+)
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
 from loopline.timeline import (
@@ -147,7 +152,7 @@ class BundleHost:
             settings.listeners, None if self.is_local else settings.user_listeners
         )
         self.tokens: OpenTokens = OpenTokens(self.auth)
-        self.bodies: BodyBytes = BodyBytes(
+        self.body_bytes: SharedLimit = body_bytes_limit(
             settings.body_bytes * WHOLE_BODIES, is_shared=not self.is_local
         )
         self.webhooks: Webhooks = Webhooks(settings, hosted.clock)

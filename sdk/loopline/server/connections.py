@@ -19,9 +19,9 @@ from uvicorn.protocols.websockets.wsproto_impl import (
 from uvicorn.server import ServerState
 from wsproto import events
 
-from loopline.server.guards import FIRST_PACKET_BYTES, UNLOCK
+from loopline.server.guards import UNLOCK
 from loopline.server.problems import RequestProblem
-from loopline.server.request_access import UNKNOWN, BodyBytes
+from loopline.server.request_access import FIRST_PACKET_BYTES, UNKNOWN, SharedLimit
 from loopline.server.settings import ServerSettings
 
 HEADER_BYTES = 64 * 1024
@@ -72,7 +72,7 @@ class ConnectionConfig(uvicorn.Config):
         backlog: int,
         grace_seconds: int,
         settings: ServerSettings,
-        bodies: BodyBytes,
+        body_bytes: SharedLimit,
     ) -> None:
         super().__init__(
             app,
@@ -88,7 +88,7 @@ class ConnectionConfig(uvicorn.Config):
             h11_max_incomplete_event_size=HEADER_BYTES,
             timeout_graceful_shutdown=grace_seconds,
         )
-        self.bodies = bodies
+        self.body_bytes = body_bytes
         self.descriptors: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most_connections: int = most_connections(settings, self.descriptors)
         self._told_at = -SECONDS_BETWEEN_LINES
@@ -170,9 +170,9 @@ class HttpConnection(H11Protocol):
 class _CountedBuffer(WebsocketBuffer):
     """The part of a packet that has come; its bytes count as those of bodies do."""
 
-    def __init__(self, bodies: BodyBytes) -> None:
+    def __init__(self, body_bytes: SharedLimit) -> None:
         super().__init__(FIRST_PACKET_BYTES)
-        self._bodies = bodies
+        self._body_bytes = body_bytes
         self._reserved_bytes = 0
 
     def extend(self, event: events.TextMessage | events.BytesMessage) -> None:
@@ -183,7 +183,7 @@ class _CountedBuffer(WebsocketBuffer):
         """
         super().extend(event)
         try:
-            self._bodies.take(UNKNOWN, self.length - self._reserved_bytes)
+            self._body_bytes.add(UNKNOWN, self.length - self._reserved_bytes)
         except RequestProblem as error:
             raise FrameTooLargeError from error
         self._reserved_bytes = self.length
@@ -191,7 +191,7 @@ class _CountedBuffer(WebsocketBuffer):
     def clear(self) -> None:
         """Forget the packet."""
         super().clear()
-        self._bodies.release(UNKNOWN, self._reserved_bytes)
+        self._body_bytes.subtract(UNKNOWN, self._reserved_bytes)
         self._reserved_bytes = 0
 
 
@@ -206,7 +206,7 @@ class SocketConnection(WSProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, UNLOCK: self._unlock}, _loop)
-        self.buffer: _CountedBuffer = _CountedBuffer(_config(config).bodies)
+        self.buffer: _CountedBuffer = _CountedBuffer(_config(config).body_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection, and what came of its last packet."""

@@ -18,11 +18,11 @@ from loopline.conversations.subscriptions import ordered_events
 from loopline.errors import LooplineError
 from loopline.events import HELD_SIZE, Dialect, Event, Mailbox, Record, RunDialect, sse
 from loopline.models import JsonObject
-from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS, ListenerSlot
+from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
 from loopline.server.problems import problem_of, response_to
-from loopline.server.request_access import access_of
+from loopline.server.request_access import ListenerSlot, access_of
 from loopline.server.turn_requests import TurnRequest
 from loopline.timeline import Block, ConversationKey, open_timeline
 

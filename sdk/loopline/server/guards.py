@@ -1,14 +1,11 @@
-"""What every request passes before a route sees it: the size of its body, its sender, its host, its origin, its rate."""
+"""The guard that every request passes before a route: it checks size, sender, host and origin, and counts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,72 +16,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from loopline.errors import LooplineError
 from loopline.models import is_loopback
 from loopline.server import request_access
-from loopline.server.principals import Principal
+from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import RequestProblem, problem_of, response_to
-from loopline.server.request_access import UNKNOWN, BodyBytes, RequestAccess, Sender, sender_of
+from loopline.server.request_access import (
+    FIRST_PACKET_BYTES,
+    FIRST_PACKET_SECONDS,
+    RETRY,
+    UNKNOWN,
+    RequestAccess,
+    Sender,
+    SocketEntry,
+    sender_of,
+)
+from loopline.server.socket_io import SocketHost
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-"""The bounds of the histogram of response times, in seconds."""
-
-
-@dataclass(slots=True)
-class ServerMetrics:
-    """What a server has counted since it began."""
-
-    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
-    seconds: Counter[float] = field(default_factory=Counter[float])
-    seconds_sum: float = 0.0
-    turns: Counter[str] = field(default_factory=Counter[str])
-
-    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a response, and the time until its first byte."""
-        self.requests[method, route, status] += 1
-        self.seconds_sum += seconds
-        for bound in BUCKETS:
-            if seconds <= bound:
-                self.seconds[bound] += 1
-
-    def text(self, gauges: Mapping[str, int]) -> str:
-        """Return all metrics; the gauges are what there is at this moment."""
-        lines = ["# TYPE loopline_requests_total counter"]
-        for (method, route, status), count in sorted(self.requests.items()):
-            labels = f'method="{method}",route="{_escaped(route)}",status="{status}"'
-            lines.append(f"loopline_requests_total{{{labels}}} {count}")
-        lines.append("# TYPE loopline_response_seconds histogram")
-        total = sum(self.requests.values())
-        for bound in BUCKETS:
-            lines.append(f'loopline_response_seconds_bucket{{le="{bound}"}} {self.seconds[bound]}')
-        lines.append(f'loopline_response_seconds_bucket{{le="+Inf"}} {total}')
-        lines.append(f"loopline_response_seconds_sum {self.seconds_sum:.6f}")
-        lines.append(f"loopline_response_seconds_count {total}")
-        lines.append("# TYPE loopline_turns_total counter")
-        for reason, count in sorted(self.turns.items()):
-            lines.append(f'loopline_turns_total{{exit_reason="{reason}"}} {count}')
-        for name, value in gauges.items():
-            lines += [f"# TYPE loopline_{name} gauge", f"loopline_{name} {value}"]
-        return "\n".join(lines) + "\n"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-SENDERS = 10_000
-"""How many senders the rates remember; the one that was idle longest is forgotten first."""
-MINUTE = 60.0
 UNLOCK = "loopline.unlock"
-"""Where a server that limits its connections puts the function that takes the limits of a WebSocket away."""
+"""The key of the ASGI state for the function that removes the limits of a WebSocket connection."""
 POLICY_VIOLATION = 1008
-"""The code of RFC 6455 with which a socket is refused."""
-FIRST_PACKET_BYTES = 8 * 1024
-"""A socket authenticates by its first packet: until then it may send so many bytes, in each packet or body."""
-FIRST_PACKET_SECONDS = 5.0
+"""The close code of RFC 6455 for a WebSocket that is refused."""
 UNREAD_BYTES = 64 * 1024
-"""With more than that of a body that nobody reads, the connection is closed behind the answer."""
-PIECE_SECONDS = 30.0
-"""How long the next piece of a body may take."""
-WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+"""If more bytes of a body are unread when the response begins, the connection is closed after it."""
+PART_SECONDS = 30.0
+"""How long the server waits for the next part of a body."""
+BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -92,48 +46,8 @@ HEADERS = {
 }
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """How many requests a sender may still make, at that time."""
-
-    requests: float
-    at: float
-
-
-class RequestRates:
-    """A bucket of requests for every user, which is filled again over a minute."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._per_minute = per_minute
-        self._allowances = OrderedDict[tuple[str, str, str], _Allowance]()
-
-    def check(self, principal: Principal) -> None:
-        """Take a request from the bucket of its sender.
-
-        Raises:
-            RequestProblem: the bucket is empty.
-        """
-        key = principal.tenant, principal.project, principal.user
-        now = time.monotonic()
-        allowance = self._allowances.pop(key, None) or _Allowance(self._per_minute, now)
-        refill = (now - allowance.at) * self._per_minute / MINUTE
-        allowance.requests = min(allowance.requests + refill, self._per_minute)
-        allowance.at = now
-        self._allowances[key] = allowance
-        if len(self._allowances) > SENDERS:
-            self._allowances.popitem(last=False)
-        if allowance.requests < 1:
-            wait = (1 - allowance.requests) * MINUTE / self._per_minute
-            raise RequestProblem(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"a user may make {self._per_minute} requests a minute",
-                headers={"Retry-After": f"{int(wait) + 1}"},
-            )
-        allowance.requests -= 1
-
-
 class BodyTooLarge(HTTPException):
-    """More bytes came than a body may have."""
+    """A body has more bytes than the limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large_text(limit))
@@ -147,123 +61,91 @@ class BodyRefused(HTTPException):
         self.problem = problem
 
 
-class SocketEntry:
-    """A WebSocket on its way in; `open` takes its limits away, once its sender is known."""
-
-    def __init__(self, unlock: Callable[[], None] = lambda: None) -> None:
-        """Begin with the limits; `unlock` takes away those of the connection itself."""
-        self.is_open: bool = False
-        self._unlock = unlock
-
-    def open(self) -> None:
-        """Let the socket send as much as it may."""
-        self.is_open = True
-        self._unlock()
-
-
-class Sockets(Protocol):
-    """What the guard asks of the sockets, whose senders are known by a packet and not by a header."""
-
-    def covers(self, scope: Scope) -> bool:
-        """Return whether a request is one of a socket."""
-        ...
-
-    def sender(self, scope: Scope) -> Principal | None:
-        """Return the sender of the socket that a request names; None if nobody is known yet."""
-        ...
-
-    def enter(self, scope: Scope, entry: SocketEntry) -> None:
-        """Have `entry` opened once the sender of this WebSocket is known."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardSettings:
-    """What the guard needs of the server: how senders are admitted, its limits, and its counters."""
-
-    admit: Callable[[str], Awaitable[Principal]]
-    sockets: Sockets
-    body_bytes: int
-    bodies: BodyBytes
-    is_local: bool
-    is_ending: Callable[[], bool]
-    origins: Sequence[str]
-    metrics: ServerMetrics
-
-
 class RequestGuard:
-    """The outermost layer of the app: it refuses what is too large, from elsewhere or of nobody, and counts the rest.
+    """The outermost middleware of the app.
 
-    A body is read only if its sender is known. `is_local` is a server without authentication: it answers only to
-    names of this machine, and to pages of it, so that a page that a browser shows cannot reach it.
+    It refuses bodies that are too large, reads a body only if its sender is authenticated, adds headers and counts
+    responses. A server without authentication answers only requests from this machine, for a loopback host name, so a
+    web page in a browser cannot reach it.
     """
 
-    def __init__(self, app: ASGIApp, *, settings: GuardSettings) -> None:
+    def __init__(self, app: ASGIApp, *, host: BundleHost, sockets: SocketHost) -> None:
         self._app = app
-        self._settings = settings
-        self._body_bytes = settings.body_bytes
-        self._is_local = settings.is_local
-        self._origins = frozenset(settings.origins)
+        self._host = host
+        self._sockets = sockets
+        self._body_bytes = host.settings.body_bytes
+        self._origins = frozenset(host.settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass the request to the app, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         problem = self._problem(headers, scope)
-        token = _header(headers, "authorization")
-        scheme, _, credentials = token.partition(" ")
-        is_bearer = scheme.lower() == "bearer"
-        access = RequestAccess(credentials.strip() if is_bearer else "", self._settings.admit)
+        scheme, _, credentials = _first_header(headers, "authorization").partition(" ")
+        token = credentials.strip() if scheme.lower() == "bearer" else ""
+        access = RequestAccess(token, self._host.admit)
         scope[request_access.KEY] = access
         if scope["type"] == "websocket":
             if problem is not None:
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION})
                 return
-            entry = SocketEntry(_unlock(scope))
-            self._settings.sockets.enter(scope, entry)
+            entry = SocketEntry(_unlock_function(scope))
+            self._sockets.enter(scope, entry)
             await self._app(scope, _FirstPackets(entry, receive, send).receive, send)
             return
-        exchange = _Exchange(scope, receive, send, access, self._settings)
+        exchange = _Exchange(scope, receive, send, access, self._host, self._sockets)
         try:
             if problem is not None:
                 await response_to(problem)(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
-            if not self._settings.is_ending() or exchange.is_answered:
+            if not self._host.draining.is_set() or exchange.has_response:
                 raise
-            await response_to(_ending_problem())(scope, receive, exchange.send)
+            shutdown = RequestProblem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the server is shutting down: send the request again",
+                headers=RETRY,
+            )
+            await response_to(shutdown)(scope, receive, exchange.send)
         finally:
             exchange.release()
 
     def _problem(self, headers: Headers, scope: Scope) -> RequestProblem | None:
-        length = _header(headers, "content-length") or "0"
+        """Return the reason to refuse a request by its headers, or None."""
+        length = _first_header(headers, "content-length") or "0"
         if not length.isascii() or not length.isdigit():
-            return RequestProblem(HTTPStatus.BAD_REQUEST, "Content-Length is no number")
+            return RequestProblem(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if len(length) > len(str(self._body_bytes)) or int(length) > self._body_bytes:
             return RequestProblem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large_text(self._body_bytes)
             )
-        if not self._is_local:
+        if not self._host.is_local:
             return None
         client = HTTPConnection(scope).client
-        host = _header(headers, "host")
-        is_here = client is None or is_loopback(client.host)
-        if not is_here or not is_loopback(_host(f"//{host}")):
+        is_from_here = client is None or is_loopback(client.host)
+        host_name = _host_name(f"//{_first_header(headers, 'host')}")
+        if not is_from_here or not is_loopback(host_name):
             return RequestProblem(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "without authentication only this machine is served: ask for localhost",
+                "without authentication the server answers only this machine: use localhost in the URL",
             )
-        origin = _header(headers, "origin")
-        if origin and origin not in self._origins and not is_loopback(_host(origin)):
-            return RequestProblem(HTTPStatus.FORBIDDEN, "pages of other servers are not served")
+        origin = _first_header(headers, "origin")
+        if origin and origin not in self._origins and not is_loopback(_host_name(origin)):
+            return RequestProblem(
+                HTTPStatus.FORBIDDEN, "web pages of other servers may not use this server"
+            )
         return None
 
 
 class _Exchange:
-    """A request and its response: its body is read if the sender is known, its bytes are counted, headers are added."""
+    """A request and its response.
+
+    The body is read only if the sender is authenticated, its bytes count towards the shared limit until the response
+    begins, and the response gets the safety headers.
+    """
 
     def __init__(
         self,
@@ -271,98 +153,104 @@ class _Exchange:
         receive: Receive,
         send: Send,
         access: RequestAccess,
-        settings: GuardSettings,
+        host: BundleHost,
+        sockets: SocketHost,
     ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._access = access
-        self._settings = settings
-        self._metrics = settings.metrics
+        self._host = host
+        self._sockets = sockets
         self._began = time.monotonic()
         self._sender: Sender | None = None
-        self._limit = self._left = settings.body_bytes
+        self._limit = host.settings.body_bytes
+        self._remaining = self._limit
         self._reserved_bytes = 0
-        self._is_of_socket = settings.sockets.covers(scope)  # a router changes the path
-        self._unread = _announced(scope, settings.body_bytes)
-        self.is_answered: bool = False
+        self._is_of_socket = sockets.covers(scope)  # now, because a router changes the path
+        self._unread = _announced_bytes(scope, self._limit)
+        self.has_response: bool = False
 
     async def receive(self) -> Message:
         """Receive the next part of the request.
 
         Raises:
-            BodyRefused: nobody known sends the body, or too many bytes are being sent.
-            BodyTooLarge: there are more bytes than a body may have.
+            BodyRefused: the sender is not authenticated, too many bytes are being received, or no part came in time.
+            BodyTooLarge: the body has more bytes than the limit.
         """
         if not self._unread:
-            return self._checked(await self._receive())
+            return self._count_body(await self._receive())
         try:
             await self._authenticate()
-            async with asyncio.timeout(PIECE_SECONDS):
-                return self._checked(await self._receive())
+            async with asyncio.timeout(PART_SECONDS):
+                return self._count_body(await self._receive())
         except LooplineError as error:
             raise BodyRefused(problem_of(error)) from error
         except TimeoutError:
-            text = f"nothing of the body came for {PIECE_SECONDS:g} s"
+            text = f"no part of the body was received for {PART_SECONDS:g} s"
             raise BodyRefused(RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
 
     async def _authenticate(self) -> None:
-        """Learn whose body it is; before its first packet a socket is nobody's, and may send little."""
+        """Authenticate the sender. A socket before its first packet is unknown, and its limit is `FIRST_PACKET_BYTES`."""
         if self._sender is not None:
             return
         if not self._is_of_socket:
             self._sender = sender_of(await self._access.principal())
             return
-        principal = self._settings.sockets.sender(self._scope)
-        self._sender = UNKNOWN if principal is None else sender_of(principal)
+        principal = self._sockets.sender(self._scope)
         if principal is None:
-            self._limit = self._left = FIRST_PACKET_BYTES
+            self._sender = UNKNOWN
+            self._limit = FIRST_PACKET_BYTES
+            self._remaining = FIRST_PACKET_BYTES
+        else:
+            self._sender = sender_of(principal)
 
-    def _checked(self, message: Message) -> Message:
+    def _count_body(self, message: Message) -> Message:
+        """Count the bytes of a part against the limits, and return the part."""
         if message["type"] != "http.request":
             return message
         count = len(message.get("body", b""))
         if count and self._sender is None:  # a body that no header announced
             raise BodyRefused(RequestProblem(HTTPStatus.LENGTH_REQUIRED, "the body has no length"))
-        self._left -= count
-        if self._left < 0:
+        self._remaining -= count
+        if self._remaining < 0:
             raise BodyTooLarge(self._limit)
         if self._sender is not None:
-            self._settings.bodies.take(self._sender, count)
+            self._host.body_bytes.add(self._sender, count)
             self._reserved_bytes += count
         is_last = not message.get("more_body", False)
         self._unread = 0 if is_last else max(self._unread - count, 1)
         return message
 
     def release(self) -> None:
-        """Give back the room of the body."""
+        """Release the bytes of the body from the shared limit."""
         if self._sender is not None and self._reserved_bytes:
-            self._settings.bodies.release(self._sender, self._reserved_bytes)
+            self._host.body_bytes.subtract(self._sender, self._reserved_bytes)
             self._reserved_bytes = 0
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response; by then the body has been read, and needs no room."""
+        """Send a part of the response. The first part releases the body, which has been read by then."""
         if message["type"] == "http.response.start":
-            self.is_answered = True
+            self.has_response = True
             self.release()
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
             if self._unread > UNREAD_BYTES:
                 headers["Connection"] = "close"
-            self._count(int(message["status"]))
+            self._count_response(int(message["status"]))
         await self._send(message)
 
-    def _count(self, status: int) -> None:
-        path = "unknown"
-        if "route" in self._scope:  # else no route had that path, which a sender may choose freely
+    def _count_response(self, status: int) -> None:
+        path = "unknown"  # a path without a route could be any text, so it is not counted by itself
+        if "route" in self._scope:
             path = str(getattr(self._scope["route"], "path", path))
         seconds = time.monotonic() - self._began
-        self._metrics.count_request(str(self._scope["method"]), path, status, seconds)
+        self._host.metrics.count_request(str(self._scope["method"]), path, status, seconds)
 
 
 class _FirstPackets:
-    """What a WebSocket sends: until its sender is known little, and not for long."""
+    """The packets of a WebSocket. Until its sender is known, their size and the waiting time are limited."""
 
     def __init__(self, entry: SocketEntry, receive: Receive, send: Send) -> None:
         self._entry = entry
@@ -371,7 +259,11 @@ class _FirstPackets:
         self._ends_at = asyncio.get_running_loop().time() + FIRST_PACKET_SECONDS
 
     async def receive(self) -> Message:
-        """Receive the next packet; a socket that is nobody's is closed after some seconds."""
+        """Receive the next packet.
+
+        A socket that has not authenticated is closed after `FIRST_PACKET_SECONDS`, and at a packet above
+        `FIRST_PACKET_BYTES`.
+        """
         while not self._entry.is_open:
             try:
                 async with asyncio.timeout_at(self._ends_at):
@@ -394,44 +286,37 @@ def _packet_bytes(message: Message) -> int:
     return len(data.encode()) if isinstance(data, str) else len(data)
 
 
-def _unlock(scope: Scope) -> Callable[[], None]:
-    """Return what takes the limits of the connection away, if the server that runs the app has some."""
+def _unlock_function(scope: Scope) -> Callable[[], None]:
+    """Return the function that removes the limits of the connection. It does nothing if the server set none."""
     unlock: Callable[[], None] = scope.get("state", {}).get(UNLOCK, lambda: None)
     return unlock
 
 
-def _announced(scope: Scope, most: int) -> int:
-    """Return how many bytes of a body are announced; of a body without a length more than it may have."""
+def _announced_bytes(scope: Scope, limit: int) -> int:
+    """Return the length of the body by the headers; if they do not say it, more than the limit."""
     headers = Headers(scope=scope)
-    length = _header(headers, "content-length")
-    if length.isascii() and length.isdigit() and len(length) <= len(str(most)):
+    length = _first_header(headers, "content-length")
+    if length.isascii() and length.isdigit() and len(length) <= len(str(limit)):
         return int(length)
-    is_framed = not str(scope["http_version"]).startswith(
-        "1"
-    )  # then no header says that there is one
-    if length or "transfer-encoding" in headers or (is_framed and scope["method"] in WITH_BODY):
-        return most + 1
+    is_http_1 = str(scope["http_version"]).startswith("1")
+    # Since HTTP/2 a body needs no header.
+    may_have_body = not is_http_1 and scope["method"] in BODY_METHODS
+    if length or "transfer-encoding" in headers or may_have_body:
+        return limit + 1
     return 0
-
-
-def _ending_problem() -> RequestProblem:
-    return RequestProblem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "the server ends: send it again",
-        headers=request_access.RETRY,
-    )
 
 
 def _too_large_text(limit: int) -> str:
     return f"a request may have {limit:,} bytes"
 
 
-def _header(headers: Headers, name: str) -> str:
-    """Return the first header of that name, empty without one."""
+def _first_header(headers: Headers, name: str) -> str:
+    """Return the first header of that name, or an empty text."""
     return next(iter(headers.getlist(name)), "")
 
 
-def _host(url: str) -> str:
+def _host_name(url: str) -> str:
+    """Return the host of a URL in lower case, or an empty text if the URL is malformed."""
     try:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:

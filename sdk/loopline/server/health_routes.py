@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from loopline.errors import StoreError, StoreFailed
 from loopline.server.access import CallerDep, HostDep
-from loopline.server.guards import MEDIA_TYPE
+from loopline.server.metrics import MEDIA_TYPE
 from loopline.server.problems import RequestProblem
 
 router: APIRouter = APIRouter(tags=["health"])

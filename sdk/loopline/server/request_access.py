@@ -1,27 +1,36 @@
-"""The sender of a request, who is known before a byte of the body is read, and how many bytes of bodies are in memory."""
+"""The sender of a request, which is checked before the body is read, and the limits that all users share."""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.types import Scope
 
 from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem
+from loopline.timeline import ConversationKey
 
 KEY = "loopline.access"
+"""The key of the ASGI scope for the `RequestAccess` of the request."""
 Sender = tuple[str, str, str]
-"""The tenant, the project and the user; all empty for a socket whose first packet is still to come."""
+"""The tenant, the project and the user."""
 UNKNOWN: Sender = "", "", ""
+"""The sender of a socket that has not sent its first packet."""
 RETRY = {"Retry-After": "2"}
-SHARE = 2
-"""One user may have this part of the bytes, one half."""
+SENDERS = 10_000
+"""The number of senders whose request rates are stored; the sender that was idle longest is dropped first."""
+MINUTE = 60.0
+FIRST_PACKET_BYTES = 8 * 1024
+"""The size limit of packets and bodies of a socket that has not authenticated with its first packet."""
+FIRST_PACKET_SECONDS = 5.0
 
 
 class RequestAccess:
-    """The token of a request, which is checked once: when the body or a route first needs its sender."""
+    """The token of a request. It is authenticated once, when the body or a route first needs the sender."""
 
     def __init__(self, token: str, admit: Callable[[str], Awaitable[Principal]]) -> None:
         self.token = token
@@ -29,11 +38,11 @@ class RequestAccess:
         self._principal: Principal | None = None
 
     async def principal(self) -> Principal:
-        """Return the sender.
+        """Authenticate the sender, and count the request against its rate.
 
         Raises:
             Unauthenticated: the token is missing, wrong or expired.
-            RequestProblem: the sender makes too many requests.
+            RequestProblem: the sender makes too many requests, 429.
         """
         if self._principal is None:
             self._principal = await self._admit(self.token)
@@ -41,52 +50,160 @@ class RequestAccess:
 
 
 def access_of(scope: Scope) -> RequestAccess:
-    """Return the access of a request that has passed the guard of the app."""
+    """Return the access that the guard of the app stored in the scope."""
     access = scope[KEY]
     assert isinstance(access, RequestAccess)
     return access
 
 
-def sender_of(principal: Principal) -> Sender:
-    """Return whose bytes are counted."""
-    return principal.tenant, principal.project, principal.user
+def sender_of(owner: Principal | ConversationKey) -> Sender:
+    """Return the tenant, project and user of a token or a conversation."""
+    return owner.tenant, owner.project, owner.user
 
 
-class BodyBytes:
-    """The bytes of request bodies that are in memory: at most `limit`, and half of them of one user if there are several."""
+class SocketEntry:
+    """A WebSocket that has not authenticated yet, so its packets are limited."""
 
-    def __init__(self, limit: int, *, is_shared: bool) -> None:
+    def __init__(self, unlock: Callable[[], None]) -> None:
+        """`unlock` removes the limits of the connection itself."""
+        self.is_open: bool = False
+        self._unlock = unlock
+
+    def open(self) -> None:
+        """Remove the limits, because the sender is known."""
+        self.is_open = True
+        self._unlock()
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """The number of requests that a sender may still make, as of the monotonic time `at`."""
+
+    requests: float
+    at: float
+
+
+class RequestRates:
+    """A token bucket of requests for every user; an empty bucket is full again after a minute."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._allowances = OrderedDict[Sender, _Allowance]()
+
+    def check(self, principal: Principal) -> None:
+        """Count a request of the sender.
+
+        Raises:
+            RequestProblem: the sender has used up its requests, 429.
+        """
+        sender = sender_of(principal)
+        now = time.monotonic()
+        allowance = self._allowances.pop(sender, None) or _Allowance(self._per_minute, now)
+        refill = (now - allowance.at) * self._per_minute / MINUTE
+        allowance.requests = min(allowance.requests + refill, self._per_minute)
+        allowance.at = now
+        self._allowances[sender] = allowance
+        if len(self._allowances) > SENDERS:
+            self._allowances.popitem(last=False)
+        if allowance.requests < 1:
+            wait = (1 - allowance.requests) * MINUTE / self._per_minute
+            raise RequestProblem(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"a user may make {self._per_minute} requests a minute",
+                headers={"Retry-After": f"{int(wait) + 1}"},
+            )
+        allowance.requests -= 1
+
+
+class SharedLimit:
+    """A number of units in use by all users together, with a smaller limit for each user."""
+
+    def __init__(
+        self, limit: int, user_limit: int | None, *, full_text: str, user_full_text: str
+    ) -> None:
+        """The texts are those of the refusals: when all users reach `limit`, and when one reaches `user_limit`.
+
+        With None a user has no limit of its own.
+        """
         self._limit = limit
-        self._user_limit = limit // SHARE if is_shared else limit
-        self._open = Counter[Sender]()
+        self._user_limit = user_limit
+        self._full_text = full_text
+        self._user_full_text = user_full_text
+        self._used = Counter[Sender]()
 
     @property
     def count(self) -> int:
-        """Return how many bytes are in memory."""
-        return self._open.total()
+        """The number of units in use."""
+        return self._used.total()
 
-    def take(self, sender: Sender, count: int) -> None:
-        """Count bytes that have come.
+    def add(self, sender: Sender, count: int) -> None:
+        """Count units as used by the sender.
 
         Raises:
-            RequestProblem: there are too many of them, of this user or of all.
+            RequestProblem: the sender would pass its limit, 429; or all users would pass theirs, 503.
         """
-        if self._open[sender] + count > self._user_limit:
-            raise RequestProblem(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"a user may send {self._user_limit:,} bytes at once: wait for the other requests",
-                headers=RETRY,
-            )
+        if self._user_limit is not None and self._used[sender] + count > self._user_limit:
+            raise RequestProblem(HTTPStatus.TOO_MANY_REQUESTS, self._user_full_text, headers=RETRY)
         if self.count + count > self._limit:
-            raise RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._limit:,} bytes are being sent already: try again",
-                headers=RETRY,
-            )
-        self._open[sender] += count
+            raise RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, self._full_text, headers=RETRY)
+        self._used[sender] += count
 
-    def release(self, sender: Sender, count: int) -> None:
-        """Take note that so many bytes are in memory no more."""
-        self._open[sender] -= count
-        if not self._open[sender]:
-            del self._open[sender]
+    def subtract(self, sender: Sender, count: int) -> None:
+        """Count units of the sender as free again."""
+        self._used[sender] -= count
+        if not self._used[sender]:
+            del self._used[sender]
+
+
+def body_bytes_limit(limit: int, *, is_shared: bool) -> SharedLimit:
+    """Limit the bytes of request bodies in memory. If there are several users, one of them may have half of the bytes."""
+    user_limit = limit // 2 if is_shared else limit
+    return SharedLimit(
+        limit,
+        user_limit,
+        full_text=f"{limit:,} bytes are being received already: try again",
+        user_full_text=f"a user may send {user_limit:,} bytes at once: wait for the other requests",
+    )
+
+
+class ListenerSlot:
+    """The slot of one listener. Only the first release counts."""
+
+    def __init__(self, limit: SharedLimit, user: Sender) -> None:
+        self._limit = limit
+        self._user = user
+        self._is_taken = True
+
+    def release(self) -> None:
+        """Free the slot for another listener."""
+        if self._is_taken:
+            self._is_taken = False
+            self._limit.subtract(self._user, 1)
+
+
+class Listeners:
+    """The slots of listeners: event streams and sockets."""
+
+    def __init__(self, limit: int, user_limit: int | None) -> None:
+        """Without `user_limit` one user may have all slots."""
+        self._slots = SharedLimit(
+            limit,
+            user_limit,
+            full_text=f"{limit} streams are open already: try again",
+            user_full_text=f"a user may have {user_limit} streams open: close one of them",
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of listeners."""
+        return self._slots.count
+
+    def take(self, owner: ConversationKey | Principal) -> ListenerSlot:
+        """Take a slot for the user of a conversation or of a token.
+
+        Raises:
+            RequestProblem: the user has too many listeners, 429; or all users together, 503.
+        """
+        user = sender_of(owner)
+        self._slots.add(user, 1)
+        return ListenerSlot(self._slots, user)

@@ -24,15 +24,18 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import key_of
 from loopline.server.bodies import FILES, NAME, TEXT
-from loopline.server.broadcasts import ListenerSlot
 from loopline.server.bundle_host import BundleHost
 from loopline.server.conversation_views import state_of
 from loopline.server.event_streams import EarlyEvents, conversation_events, start_position
-from loopline.server.guards import FIRST_PACKET_SECONDS, SocketEntry
 from loopline.server.open_tokens import OpenStream
 from loopline.server.principals import Principal, Unauthenticated
 from loopline.server.problems import RequestProblem, problem_of, response_to
-from loopline.server.request_access import RETRY
+from loopline.server.request_access import (
+    FIRST_PACKET_SECONDS,
+    RETRY,
+    ListenerSlot,
+    SocketEntry,
+)
 from loopline.server.turn_requests import send_answers, submit_message
 from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
 

@@ -1,49 +1,43 @@
-"""Users by the signed tokens of an issuer, such as an OpenID provider."""
+"""Users by the JSON Web Tokens of an issuer, such as an OpenID provider.
+
+RFC 7519, RFC 8725 (best current practices), and OpenID Connect Discovery 1.0.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, cast
 from urllib.parse import urlsplit
+
+import httpx2
+import jwt
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, is_loopback
 from loopline.reader import check_name
-from loopline.server.json_web_tokens import IssuerTokens
 from loopline.server.principals import Principal, Unauthenticated
 
-
-class TokenChecker(Protocol):
-    """Checks signed tokens."""
-
-    async def claims(self, token: str) -> JsonObject:
-        """Return what a token claims.
-
-        Raises:
-            LooplineError: it is wrong, expired, or of another issuer or audience.
-        """
-        ...
-
-
-def token_checker(issuer: str, audience: str, jwks_url: str, clock: Clock) -> TokenChecker:
-    """Return what checks the tokens of an issuer; without a URL its keys are where its configuration says.
-
-    Raises:
-        LooplineError: a URL could be read by others on its way, or the audience is empty.
-    """
-    if not audience.strip():
-        raise LooplineError("a token is for an audience: name it")
-    for url in (issuer, jwks_url or issuer):
-        parts = urlsplit(url)
-        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-            raise LooplineError(f"{url} is no address of an issuer: it must begin with https://")
-    return IssuerTokens(issuer, audience, jwks_url, clock)
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
+"""Only asymmetric signatures: `none` is not a signature, and for an HMAC our public key would be the secret."""
+TOKEN_CHARACTERS = 8_192
+DOCUMENT_BYTES = 256 * 1024
+KEYS = 100
+FETCH_SECONDS = 5.0
+FRESH_SECONDS = 300.0
+"""How long fetched keys are used before they are fetched again."""
+PAUSE_SECONDS = 10.0
+"""The shortest time between two fetches, so that tokens with unknown key ids cannot cause many."""
+LEEWAY_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNames:
-    """The claims of a token that say who its user is; `roles` is a list of names or one text with spaces."""
+    """The names of the claims with the user's identity. The `roles` claim is a list, or one text with spaces."""
 
     tenant: str = "tenant"
     project: str = "project"
@@ -52,7 +46,11 @@ class ClaimNames:
 
 
 class TokenUsers:
-    """Takes the tokens of one issuer for one audience."""
+    """Authenticates the tokens of one issuer for one audience.
+
+    The issuer's public keys are fetched at `jwks_url`, or at the URL in the issuer's OpenID configuration. They are
+    cached for `FRESH_SECONDS`, and fetched again for an unknown key id.
+    """
 
     def __init__(
         self,
@@ -63,22 +61,34 @@ class TokenUsers:
         names: ClaimNames | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Check the URLs.
+        """Check the URLs; nothing is fetched yet.
 
         Raises:
-            LooplineError: a URL could be read by others on its way, or the audience is empty.
+            LooplineError: a URL is not https and its host is not this machine, or the audience is empty.
         """
-        self._checker = token_checker(issuer, audience, jwks_url, clock or SystemClock())
+        if not audience.strip():
+            raise LooplineError("name the audience that tokens must be for")
+        for url in (issuer, jwks_url or issuer):
+            parts = urlsplit(url)
+            if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+                raise LooplineError(
+                    f"{url} must begin with https://: it is an address of an issuer"
+                )
+        self._issuer = issuer
+        self._audience = audience
+        self._jwks_url = jwks_url
         self._names = names or ClaimNames()
+        self._clock = clock or SystemClock()
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._tried_at = -math.inf
+        self._fetched_at = -math.inf
+        self._fetching = asyncio.Lock()
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the principal that a token names."""
+        """Return the principal of a token."""
         if not token:
             raise Unauthenticated("the request has no token")
-        try:
-            claims = await self._checker.claims(token)
-        except LooplineError as error:
-            raise Unauthenticated(str(error)) from error
+        claims = await self._claims(token)
         return Principal(
             tenant=_name(claims, self._names.tenant),
             project=_name(claims, self._names.project),
@@ -86,20 +96,130 @@ class TokenUsers:
             roles=_roles(claims.get(self._names.roles)),
         )
 
+    async def _claims(self, token: str) -> JsonObject:
+        """Verify a token and return its claims.
 
-def _name(claims: JsonObject, name: str) -> str:
-    """Return the name that a claim has.
+        Raises:
+            Unauthenticated: the token is wrong or expired, or the issuer's keys cannot be fetched.
+        """
+        if len(token) > TOKEN_CHARACTERS:
+            raise Unauthenticated("the token is too long")
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError) as error:
+            raise Unauthenticated("the token is not a JSON Web Token") from error
+        match header:
+            case {"alg": str(algorithm), "kid": str(key_id)} if algorithm in ALGORITHMS:
+                key = await self._key(key_id)
+            case _:
+                raise Unauthenticated(
+                    "the token has no key id, or a signature algorithm that is not accepted"
+                )
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise Unauthenticated(f"the token is refused: {type(error).__name__}") from error
+        return cast("JsonObject", claims)
+
+    async def _key(self, key_id: str) -> jwt.PyJWK:
+        """Return the public key of that id, and fetch the keys first if it is unknown or they are too old."""
+        async with self._fetching:
+            now = self._clock.elapsed()
+            if now - self._fetched_at > FRESH_SECONDS:
+                self._keys = {}  # old keys are not used while the issuer cannot be reached
+            if key_id not in self._keys and now - self._tried_at > PAUSE_SECONDS:
+                self._tried_at = now
+                await self._fetch_keys()
+                self._fetched_at = now
+        if key_id not in self._keys:
+            raise Unauthenticated(
+                "the issuer of the token has no key of this id, or could not be reached just now"
+            )
+        return self._keys[key_id]
+
+    async def _fetch_keys(self) -> None:
+        """Replace the cached keys.
+
+        Raises:
+            Unauthenticated: the keys cannot be fetched.
+        """
+        try:
+            async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
+                url = self._jwks_url or await self._discover_url(client)
+                document = await _fetch_document(client, url)
+            self._keys = dict(_public_keys(document))
+        except (httpx2.HTTPError, jwt.PyJWTError, ValueError) as error:
+            raise Unauthenticated("the keys of the issuer cannot be fetched now") from error
+
+    async def _discover_url(self, client: httpx2.AsyncClient) -> str:
+        """Return the URL of the keys in the issuer's OpenID configuration."""
+        url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
+        match await _fetch_document(client, url):
+            case {"issuer": str(issuer), "jwks_uri": str(jwks_url)} if issuer == self._issuer:
+                return jwks_url
+            case _:
+                raise Unauthenticated("the issuer's configuration names another issuer")
+
+
+async def _fetch_document(client: httpx2.AsyncClient, url: str) -> Json:
+    """Fetch a JSON document of at most `DOCUMENT_BYTES`.
 
     Raises:
-        Unauthenticated: there is none.
+        Unauthenticated: the document is too large.
+        ValueError: the document is not valid JSON.
     """
-    value = claims.get(name)
+    data = b""
+    async with client.stream("GET", url) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
+            data += chunk
+            if len(data) > DOCUMENT_BYTES:
+                raise Unauthenticated(
+                    f"the issuer's document has more than {DOCUMENT_BYTES:,} bytes"
+                )
+    document: Json = json.loads(data)
+    return document
+
+
+def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
+    """Return the public keys of a JSON Web Key Set with their ids. Keys of other types are left out."""
+    match document:
+        case {"keys": [*rows]}:
+            pass
+        case _:
+            raise Unauthenticated("the issuer's document has no keys")
+    keys: list[tuple[str, jwt.PyJWK]] = []
+    for row in rows[:KEYS]:
+        if not isinstance(row, dict) or row.get("kty") not in ("RSA", "EC", "OKP"):
+            continue
+        key_id = row.get("kid")
+        if isinstance(key_id, str):
+            with suppress(jwt.PyJWTError, ValueError):
+                keys.append((key_id, jwt.PyJWK(row)))
+    return keys
+
+
+def _name(claims: JsonObject, claim: str) -> str:
+    """Return the value of a claim, which is the name of a tenant, project or user.
+
+    Raises:
+        Unauthenticated: the claim is missing or its value cannot be a name.
+    """
+    value = claims.get(claim)
     if not isinstance(value, str):
-        raise Unauthenticated(f"the token has no claim {name!r} that is a name")
+        raise Unauthenticated(f"the token has no claim {claim!r} with a name")
     try:
         check_name("user", value)
     except LooplineError as error:
-        raise Unauthenticated(f"the claim {name!r} of the token is no name") from error
+        raise Unauthenticated(f"the claim {claim!r} of the token is not a valid name") from error
     return value
 
 
