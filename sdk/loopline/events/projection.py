@@ -34,65 +34,64 @@ from loopline.events.turn_events import (
 )
 from loopline.models import JsonObject
 from loopline.timeline import (
-    AgentSwitched,
-    ArtifactKept,
     BackgroundResult,
     Block,
-    Checkpoint,
+    BodyUnion,
     Completion,
-    CrewGraph,
     CustomEvent,
     Decision,
     Draft,
     Exit,
-    Feedback,
     FileAdded,
-    FileRemoved,
-    FilesPulled,
-    Hide,
-    Imported,
     InboxBody,
-    Lesson,
-    MemoryFact,
-    ModelOverflowed,
     ModelSwitched,
     Notes,
-    Notice,
     Plan,
-    PlanAck,
-    PlanHistory,
+    ProxiedBody,
     ProxiedCall,
     ProxiedResult,
     RangeSummary,
-    ReflectionDue,
     RoundStart,
     RunChild,
-    SearchExpanded,
     Source,
     SourceAdded,
-    SystemMessage,
-    TextKept,
     Thinking,
     ToolCalled,
     ToolPending,
     ToolQuestion,
     ToolResult,
     ToolsSelected,
-    ToolStarted,
     Turn,
     TurnHeader,
-    Unknown,
-    UserAnswer,
-    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
     UserSteer,
-    UserStop,
     citations,
 )
 
 StampedEvent = tuple[EventMeta, TurnEvent]
+CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult
+NotedBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
+"""The bodies that later blocks refer to."""
+EventBody = (
+    TurnHeader
+    | RoundStart
+    | Decision
+    | CallBody
+    | Completion
+    | Exit
+    | NotedBody
+    | RangeSummary
+    | ToolsSelected
+    | ModelSwitched
+    | Draft
+    | CustomEvent
+    | FileAdded
+    | Plan
+)
+"""The bodies that have turn events, or that a later event refers to."""
+_WITH_EVENTS = BodyUnion[EventBody](EventBody)
 
 _START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
@@ -287,21 +286,22 @@ class TurnEventFold:
         self, block: Block, projection: TurnProjection, meta: EventMeta
     ) -> Iterator[TurnEvent]:
         """Yield the events of a block, which the turn has already taken."""
-        match block.body:
+        body = block.body
+        if not _WITH_EVENTS.has(body):
+            return
+        match body:
             case TurnHeader(bundle=bundle):
                 yield from projection.start(bundle)
-            case RoundStart() as start:
-                yield from self._start_round(start, projection)
-            case Decision() as decision:
-                self._pending = _PendingDecision(meta, projection.decision(decision))
-            case (
-                ToolCalled() | RunChild() | ToolQuestion() | ToolPending() | ToolResult()
-            ) as body:
+            case RoundStart():
+                yield from self._start_round(body, projection)
+            case Decision():
+                self._pending = _PendingDecision(meta, projection.decision(body))
+            case ToolCalled() | RunChild() | ToolQuestion() | ToolPending() | ToolResult():
                 yield from self._update_call(body, projection, meta)
-            case Completion() as completion:
-                yield self._answer(completion, projection)
-            case Exit() as end:
-                yield self._finish(end, projection)
+            case Completion():
+                yield self._answer(body, projection)
+            case Exit():
+                yield self._finish(body, projection)
             case (
                 UserPrompt()
                 | UserFollowup()
@@ -311,7 +311,7 @@ class TurnEventFold:
                 | SourceAdded()
                 | ProxiedCall()
                 | ProxiedResult()
-            ) as body:
+            ):
                 yield from self._note(block, body)
             case (
                 RangeSummary()
@@ -321,43 +321,10 @@ class TurnEventFold:
                 | CustomEvent()
                 | FileAdded()
                 | Plan()
-            ) as body:
-                yield body
-            case (
-                UserStop()
-                | UserAttachment()
-                | UserAnswer()
-                | ModelOverflowed()
-                | Thinking()
-                | Notes()
-                | ToolStarted()
-                | Notice()
-                | PlanAck()
-                | PlanHistory()
-                | SystemMessage()
-                | Hide()
-                | Checkpoint()
-                | Imported()
-                | TextKept()
-                | ArtifactKept()
-                | FileRemoved()
-                | FilesPulled()
-                | CrewGraph()
-                | ReflectionDue()
-                | Lesson()
-                | AgentSwitched()
-                | SearchExpanded()
-                | MemoryFact()
-                | Feedback()
-                | Unknown()
             ):
-                pass  # no turn event
+                yield body
 
-    def _note(
-        self,
-        block: Block,
-        body: InboxBody | UserRecalled | SourceAdded | ProxiedCall | ProxiedResult,
-    ) -> Iterator[TurnEvent]:
+    def _note(self, block: Block, body: NotedBody) -> Iterator[TurnEvent]:
         """Note what later blocks refer to, and yield what is said of it at once."""
         match body:
             case ProxiedCall() | ProxiedResult():
@@ -385,7 +352,7 @@ class TurnEventFold:
 
     def _update_call(
         self,
-        body: ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult,
+        body: CallBody,
         projection: TurnProjection,
         meta: EventMeta,
     ) -> Iterator[TurnEvent]:

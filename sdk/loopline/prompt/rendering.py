@@ -7,8 +7,9 @@ call is ever shown without one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from typing import ClassVar
 
 from msgspec import Struct, structs
 
@@ -30,64 +31,32 @@ from loopline.prompt.render_state import RenderState
 from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef
 from loopline.timeline import (
-    AgentSwitched,
-    ArtifactKept,
     BackgroundResult,
     Block,
-    Checkpoint,
+    BodyUnion,
     Completion,
-    CrewGraph,
-    CustomEvent,
     Decision,
     Draft,
     Exit,
-    Feedback,
     FeedbackEntry,
-    FileAdded,
-    FileRemoved,
-    FilesPulled,
-    Hide,
-    Imported,
-    Lesson,
-    MemoryFact,
-    ModelOverflowed,
-    ModelSwitched,
+    Fold,
     Notes,
     Notice,
-    Plan,
-    PlanAck,
-    PlanHistory,
     Projection,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    ReflectionDue,
     RoundStart,
-    RunChild,
-    SearchExpanded,
-    SourceAdded,
     SystemMessage,
-    TextKept,
-    Thinking,
     ToolCalled,
-    ToolPending,
-    ToolQuestion,
     ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    TurnHeader,
-    Unknown,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
     UserInput,
     UserPrompt,
-    UserRecalled,
-    UserSteer,
-    UserStop,
     memory_notes,
     summary_text,
 )
+
+RoundBody = ToolCalled | ToolResult | Notes
+_ROUND = BodyUnion[RoundBody](RoundBody)
+TextBody = Completion | Draft | Notice | SystemMessage
+_TEXT = BodyUnion[TextBody](TextBody)
 
 
 class MessageSize(Struct, frozen=True):
@@ -235,61 +204,14 @@ class Rendering:
         return self._positions.get(ref)
 
     def take(self, block: Block) -> None:
-        """Render one more block."""
-        body = block.body
-        match body:  # a class that does not match costs as much as a call: frequent ones come first
-            case ToolCalled() | ToolResult() | Notes():
-                if self._round is not None:
-                    self._add_to_round(self._round, block, body)
-            case RoundStart():
-                self._begin_round(block, body)
-            case Decision():
-                self._begin_decision(block, body)
-            case Completion() | Draft() | Notice() | SystemMessage():
-                self._add_text(block, body)
-            case Exit(reason=reason):
-                self._end_turn(block, reason)
-            case (
-                UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() | BackgroundResult()
-            ):
-                pass  # stands where a round takes it
-            case RangeSummary() | PlanHistory() | Hide() | Feedback():
-                pass  # is part of the projection
-            case (
-                TurnHeader()
-                | UserStop()
-                | UserAnswer()
-                | UserRecalled()
-                | Thinking()
-                | ToolStarted()
-                | ToolPending()
-                | RunChild()
-                | ToolsSelected()
-                | ModelSwitched()
-                | ModelOverflowed()
-                | Plan()
-                | PlanAck()
-                | SourceAdded()
-                | TextKept()
-                | ArtifactKept()
-                | FileAdded()
-                | FileRemoved()
-                | FilesPulled()
-                | ProxiedCall()
-                | ProxiedResult()
-                | ToolQuestion()
-                | CrewGraph()
-                | ReflectionDue()
-                | Lesson()
-                | AgentSwitched()
-                | SearchExpanded()
-                | CustomEvent()
-                | MemoryFact()
-                | Checkpoint()
-                | Imported()
-                | Unknown()
-            ):
-                pass  # is not for the model
+        """Render one more block.
+
+        Blocks of most types add nothing here. User input is rendered where a round takes it; summaries, hides, plan
+        histories and feedback are part of the render state.
+        """
+        fold = self._folds.get(type(block.body))
+        if fold is not None:
+            fold(self, block, block.body)
 
     def inputs(self, blocks: Sequence[Block]) -> InputMessages:
         """Return the user's inputs as a round would take them now.
@@ -434,9 +356,10 @@ class Rendering:
                         self.shown_texts[block.ref] = file.sha256
             self._add(message, parts[0].ref)
 
-    def _add_to_round(
-        self, current: _Round, block: Block, body: Notes | ToolCalled | ToolResult
-    ) -> None:
+    def _add_to_round(self, block: Block, body: RoundBody) -> None:
+        current = self._round
+        if current is None:
+            return
         match body:
             case ToolCalled(call_id=call_id):
                 current.calls[call_id] = (block, body)
@@ -519,7 +442,7 @@ class Rendering:
         self._provider_ids |= fresh
         return [structs.replace(call, echoed_on=echo.wire) for call in calls]
 
-    def _add_text(self, block: Block, body: Completion | Draft | Notice | SystemMessage) -> None:
+    def _add_text(self, block: Block, body: TextBody) -> None:
         match body:
             case Completion(text=text) | Draft(text=text):
                 self._answered = True
@@ -529,12 +452,21 @@ class Rendering:
                 shown = self._unless_hidden(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
 
-    def _end_turn(self, block: Block, reason: str) -> None:
+    def _end_turn(self, block: Block, end: Exit) -> None:
         if not self._answered:
-            text = f"The turn ended here without an answer: {reason}."
+            text = f"The turn ended here without an answer: {end.reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
         if self._reactions is not None:
             self._add_feedback(self._reactions.in_force_for(block.turn))
+
+    # One look-up finds the function for a block, so that no call is spent on blocks that add nothing.
+    _folds: ClassVar[Mapping[object, Fold[Rendering]]] = {
+        **_ROUND.table(_add_to_round),
+        RoundStart: _begin_round,
+        Decision: _begin_decision,
+        **_TEXT.table(_add_text),
+        Exit: _end_turn,
+    }
 
     def _add_feedback(self, reactions: Sequence[FeedbackEntry]) -> None:
         """Add the newest feedback about turns of this epoch, and a count of the older."""

@@ -24,12 +24,35 @@ from loopline.refs import (
     with_span,
 )
 from loopline.timeline import (
+    ArtifactKept,
+    BackgroundResult,
     Block,
+    BodyUnion,
+    Completion,
+    Draft,
+    Feedback,
+    FileAdded,
+    Lesson,
+    Notes,
+    Notice,
+    Plan,
+    PlanHistory,
+    ProxiedCall,
+    ProxiedResult,
+    RangeSummary,
+    RoundStart,
     Source,
+    SystemMessage,
+    TextKept,
+    Thinking,
     Timeline,
+    ToolCalled,
+    ToolResult,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
     attachments,
-    blocks,
-    bodies,
     encode,
     encode_full,
     summary_text,
@@ -63,7 +86,7 @@ class Item:
     message: str = ""
     source: Source | None = None
     keep: bool = False
-    kept: blocks.TextKept | None = field(default=None, repr=False)
+    kept: TextKept | None = field(default=None, repr=False)
     cites: Mapping[int, Source] = field(default_factory=dict[int, Source], repr=False)
     data: bytes = field(default=b"", repr=False)
 
@@ -118,89 +141,86 @@ class Reading:
         }
 
 
+TextBody = (
+    UserAttachment
+    | FileAdded
+    | UserPrompt
+    | UserFollowup
+    | UserSteer
+    | Completion
+    | Draft
+    | Notes
+    | Thinking
+    | TextKept
+    | ArtifactKept
+    | ToolCalled
+    | ProxiedCall
+    | RangeSummary
+    | ToolResult
+    | ProxiedResult
+    | BackgroundResult
+    | Notice
+    | PlanHistory
+    | SystemMessage
+    | Lesson
+    | Feedback
+    | Plan
+)
+"""The bodies that are read in another form than their JSON."""
+_TEXTS = BodyUnion[TextBody](TextBody)
+
+
 def text_of(block: Block) -> tuple[str, str]:
-    """Return the text of a block and its MIME type."""
-    match block.body:
-        case blocks.UserAttachment() | blocks.FileAdded():
-            return _text_of_file(block.body)
+    """Return the text of a block and its MIME type; of most body types the text is the JSON of the body."""
+    body = block.body
+    if not _TEXTS.has(body):
+        # The short stored form of a round's start has no names of fields, so version 1 is shown.
+        named = structs.replace(body, version=1) if isinstance(body, RoundStart) else body
+        return encode(named)[2], JSON
+    match body:
+        case UserAttachment() | FileAdded():
+            return _text_of_file(body)
         case (
-            blocks.UserPrompt(text=text)
-            | blocks.UserFollowup(text=text)
-            | blocks.UserSteer(text=text)
-            | blocks.Completion(text=text)
-            | blocks.Draft(text=text)
-            | blocks.Notes(text=text)
-            | blocks.Thinking(text=text)
+            UserPrompt(text=text)
+            | UserFollowup(text=text)
+            | UserSteer(text=text)
+            | Completion(text=text)
+            | Draft(text=text)
+            | Notes(text=text)
+            | Thinking(text=text)
         ):
             return text, MARKDOWN
-        case blocks.TextKept(text=text, mime=mime) | blocks.ArtifactKept(text=text, mime=mime):
+        case TextKept(text=text, mime=mime) | ArtifactKept(text=text, mime=mime):
             return text, mime
         case (
-            blocks.ToolCalled(tool=tool, arguments=arguments)
-            | blocks.ProxiedCall(tool=tool, arguments=arguments)
+            ToolCalled(tool=tool, arguments=arguments) | ProxiedCall(tool=tool, arguments=arguments)
         ):
             return dumps({"tool": tool, "arguments": arguments}), JSON
-        case blocks.RangeSummary():
-            return summary_text(block.body), MARKDOWN
+        case RangeSummary():
+            return summary_text(body), MARKDOWN
         case (
-            blocks.ToolResult(text=text)
-            | blocks.ProxiedResult(text=text)
-            | blocks.BackgroundResult(text=text)
-            | blocks.Notice(text=text)
-            | blocks.PlanHistory(text=text)
-            | blocks.SystemMessage(text=text)
-            | bodies.Lesson(text=text)
+            ToolResult(text=text)
+            | ProxiedResult(text=text)
+            | BackgroundResult(text=text)
+            | Notice(text=text)
+            | PlanHistory(text=text)
+            | SystemMessage(text=text)
+            | Lesson(text=text)
         ):
             return text, "text/plain"
-        case blocks.Feedback(reaction=reaction, text=text):
+        case Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
-        case blocks.Plan(snapshot=snapshot):
-            fields = cast("dict[str, JsonObject]", json.loads(encode_full(block.body)))
+        case Plan(snapshot=snapshot):
+            fields = cast("dict[str, JsonObject]", json.loads(encode_full(body)))
             return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
-        case (
-            blocks.TurnHeader()
-            | blocks.UserStop()
-            | blocks.UserAnswer()
-            | blocks.UserRecalled()
-            | blocks.RoundStart()
-            | blocks.Decision()
-            | blocks.ModelSwitched()
-            | blocks.ModelOverflowed()
-            | blocks.ToolStarted()
-            | blocks.ToolPending()
-            | blocks.ToolQuestion()
-            | blocks.RunChild()
-            | blocks.ToolsSelected()
-            | blocks.PlanAck()
-            | blocks.Hide()
-            | blocks.Checkpoint()
-            | blocks.Imported()
-            | blocks.SourceAdded()
-            | blocks.CustomEvent()
-            | bodies.CrewGraph()
-            | bodies.ReflectionDue()
-            | bodies.AgentSwitched()
-            | bodies.SearchExpanded()
-            | blocks.MemoryFact()
-            | blocks.FileRemoved()
-            | blocks.FilesPulled()
-            | blocks.Exit()
-            | blocks.Unknown()
-        ):
-            return _json_text(block.body), JSON
 
 
-def _json_text(body: blocks.Body) -> str:
-    """Return the body as it is stored, or as it was stored when its fields still had names."""
-    named = structs.replace(body, version=1) if isinstance(body, blocks.RoundStart) else body
-    return encode(named)[2]
-
-
-def _text_of_file(file: blocks.UserAttachment | blocks.FileAdded) -> tuple[str, str]:
+def _text_of_file(file: UserAttachment | FileAdded) -> tuple[str, str]:
+    """Return the text and MIME type of a file; a line that describes it if it has bytes and no text."""
     match file:
-        case blocks.UserAttachment(text=text, mime=mime):
+        case UserAttachment(text=text, mime=mime):
             return text or attachments.describe(file), mime
-        case blocks.FileAdded(text=text, mime=mime, size=size):
+        case FileAdded(text=text, mime=mime, size=size):
             return text if text or not size else workspace.describe_file(file), mime
 
 

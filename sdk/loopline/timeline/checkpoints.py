@@ -9,6 +9,11 @@ from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref,
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
+    input_seq_of,
+)
+from loopline.timeline.bodies import (
+    BackgroundResult,
+    CustomEvent,
     Decision,
     Exit,
     Feedback,
@@ -22,9 +27,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
-    input_seq_of,
 )
-from loopline.timeline.bodies import BackgroundResult, CustomEvent
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.open_calls import BackgroundWork

@@ -9,7 +9,13 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from loopline.timeline.blocks import Block, Feedback, Reaction
+from loopline.timeline.blocks import (
+    Block,
+)
+from loopline.timeline.bodies import (
+    Feedback,
+    Reaction,
+)
 
 MIN_CONFIDENCE = 0.7
 """Feedback of a machine with less confidence is ignored."""

@@ -17,6 +17,8 @@ from loopline.timeline.blocks import (
     Block,
     BodyUnion,
     Entry,
+)
+from loopline.timeline.bodies import (
     Feedback,
     InputBody,
     MemoryFact,

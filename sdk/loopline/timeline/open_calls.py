@@ -8,8 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from loopline.models import Json
-from loopline.timeline.blocks import Block, BodyUnion, ProxiedResult, ToolResult, UserAnswer
-from loopline.timeline.bodies import BACKGROUND_STARTED, BackgroundResult, CustomEvent, ToolQuestion
+from loopline.timeline.blocks import (
+    Block,
+    BodyUnion,
+)
+from loopline.timeline.bodies import (
+    BACKGROUND_STARTED,
+    BackgroundResult,
+    CustomEvent,
+    ProxiedResult,
+    ToolQuestion,
+    ToolResult,
+    UserAnswer,
+)
 
 QuestionBody = ToolQuestion | UserAnswer | ToolResult | ProxiedResult
 _QUESTIONS = BodyUnion[QuestionBody](QuestionBody)

@@ -15,15 +15,17 @@ from loopline.models import Json, OutputType
 from loopline.tasks import wait_until_done
 from loopline.timeline.blocks import (
     Block,
-    Body,
     Entry,
+)
+from loopline.timeline.bodies import (
+    Body,
     Feedback,
+    ToolQuestion,
     TurnHeader,
     UserAnswer,
     UserSteer,
     UserStop,
 )
-from loopline.timeline.bodies import ToolQuestion
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
 from loopline.timeline.open_calls import OpenQuestions, first_answer

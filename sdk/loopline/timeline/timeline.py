@@ -17,13 +17,17 @@ from msgspec import Struct, structs
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.attachments import UserAttachment
 from loopline.timeline.blocks import (
-    ArtifactKept,
     Block,
     BodyUnion,
+    Fold,
+    input_seq_of,
+)
+from loopline.timeline.bodies import (
+    ArtifactKept,
+    BackgroundResult,
     Decision,
     Exit,
     Feedback,
-    Fold,
     Imported,
     InboxBody,
     KnowledgeCommit,
@@ -39,9 +43,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
-    input_seq_of,
 )
-from loopline.timeline.bodies import BackgroundResult
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id

@@ -19,19 +19,23 @@ from loopline.models.prompt import NO_USAGE
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
+    Fold,
+)
+from loopline.timeline.bodies import (
     Completion,
     Decision,
     Draft,
     Exit,
     ExitReason,
-    Fold,
     Notice,
     ProxiedBody,
     ProxiedCall,
     ProxiedResult,
     ResultStatus,
     RunChild,
+    SearchExpanded,
     ToolCalled,
+    ToolPending,
     ToolResult,
     ToolsSelected,
     ToolStarted,
@@ -40,7 +44,6 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserStop,
 )
-from loopline.timeline.bodies import SearchExpanded, ToolPending
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import Source
 
