@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -335,6 +336,30 @@ async def test_a_bundle_without_a_version_has_one_of_its_files(tmp_path: Path) -
     (folder / "guards.py").write_text("def may_run(call): return False\n")
     third = load(folder).version()
     assert len({first, second, third}) == 3
+
+
+@pytest.mark.parametrize("edited", ["guards.py", "rules/tea.py", "rules/__init__.py"])
+def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
+) -> None:
+    files = {
+        "shop.py": "from loopline import Bundle\nimport guards\nbundle = Bundle(id='shop')\n",
+        "guards.py": "def may_run(call):\n    from rules import tea\n    return tea.allows(call)\n",
+        "rules/__init__.py": "",
+        "rules/tea.py": "import shop\ndef allows(call): return True\n",
+        "unrelated.py": "raise SystemExit\n",
+    }
+    (tmp_path / "rules").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = load(tmp_path / "shop.py")
+    del sys.modules["guards"]
+    first = loaded.version()
+    (tmp_path / "unrelated.py").write_text("raise KeyboardInterrupt\n")
+    assert loaded.version() == first
+    (tmp_path / edited).write_text(f"{files[edited]}\n# changed\n")
+    assert loaded.version() != first
 
 
 async def test_a_harness_is_present_until_it_closes(log: TimelineLog) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -49,6 +51,9 @@ VERSION_CHARACTERS = 16
 TEXT_FILES = (".md", ".txt", ".toml", ".yaml", ".yml", ".json")
 TEXT_BYTES = 256 * 1024
 """Bytes of the largest text file that makes part of a version."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""The names of the folders that packages are installed in."""
+LOOPLINE = Path(__file__).resolve().parent.parent
 
 BUNDLES_FOLDER = "bundles"
 """The folder here whose folders are bundles, by their names."""
@@ -84,22 +89,22 @@ class LoadedBundle:
         if self.bundle.version or self.folder is None:
             return self.bundle.version
         digest = sha256()
-        for file in filter(
-            Path.is_file, sorted(self._versioned_files())
-        ):  # a prompt's code has none
+        for file in sorted(self._versioned_files(self.folder)):
             data = file.read_bytes()
             digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
         return digest.hexdigest()[:VERSION_CHARACTERS]
 
-    def _versioned_files(self) -> Iterator[Path]:
-        """Yield the files that make a version: the bundle's code and, in a package, the texts that belong to it."""
-        yield from self.code
-        if self.folder is None or self.file is not None:
-            return
-        for folder, folders, names in os.walk(self.folder):
-            folders[:] = [name for name in folders if not name.startswith((".", "__"))]
-            files = (Path(folder, name) for name in names if name.endswith(TEXT_FILES))
-            yield from (file for file in files if file.stat().st_size <= TEXT_BYTES)
+    def _versioned_files(self, folder: Path) -> Iterable[Path]:
+        """Return the files whose content decides the version.
+
+        For a package these are its modules and its text files; for a single module, it and the modules below the
+        folder that it imports.
+        """
+        if self.file is None:
+            return [*_package_files(folder), *_text_files(folder)]
+        if not self.file.is_file():  # the code was typed at a prompt
+            return []
+        return _with_imported_files(self.file, self.package, folder)
 
     def resolve_module(self, name: str) -> ModuleType:
         """Return the module of that name; one that begins with the bundle's own is inside the bundle.
@@ -381,6 +386,89 @@ def _package_files(folder: Path) -> Iterator[Path]:
     for inner in sorted(folder.iterdir()):
         if (inner / "__init__.py").is_file():
             yield from _package_files(inner)
+
+
+def _text_files(root: Path) -> Iterator[Path]:
+    """Yield the text files of at most `TEXT_BYTES` below a folder, but not those in hidden and `__` folders."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+        files = (Path(folder, name) for name in names if name.endswith(TEXT_FILES))
+        yield from (file for file in files if file.stat().st_size <= TEXT_BYTES)
+
+
+def _with_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
+    """Return the file and the files below the folder that it imports, directly or through each other.
+
+    Import statements are read, also those inside functions, so the result does not depend on what was imported so far.
+    Installed packages and Loopline are left out.
+    """
+    files: set[Path] = set()
+    unread = [(file, package)]
+    while unread:
+        file, package = unread.pop()
+        if file in files:
+            continue
+        files.add(file)
+        for spec in _imported_specs(file.read_bytes(), package):
+            origin = Path(spec.origin).resolve() if spec.has_location and spec.origin else None
+            if origin is not None and _is_own_module(origin, folder):
+                unread.append((origin, spec.parent or ""))
+    return files
+
+
+def _is_own_module(file: Path, folder: Path) -> bool:
+    if INSTALLED.intersection(file.parts) or file.is_relative_to(LOOPLINE):
+        return False
+    return file.suffix == ".py" and file.is_relative_to(folder) and file.is_file()
+
+
+def _imported_specs(source: bytes, package: str) -> Iterator[ModuleSpec]:
+    """Yield the spec of each module that a module of the package imports, and of the packages around it."""
+    names: set[str] = set()
+    for name in _imported_names(source, package):
+        while name:
+            names.add(name)
+            name, _, _ = name.rpartition(".")
+    for name in names:
+        if (spec := _find_spec(name)) is not None:
+            yield spec
+
+
+def _imported_names(source: bytes, package: str) -> Iterator[str]:
+    """Yield the full names in the import statements of a module; in `from a import b`, `a` and `a.b`."""
+    import ast
+
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):  # importing the module reports it
+        return
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                try:
+                    base = resolve_name("." * level + (module or ""), package)
+                except ImportError:  # it leads above the top package
+                    continue
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in names)
+            case _:
+                pass
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Return the spec of a module without importing anything; None if it is not found."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return getattr(module, "__spec__", None)
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        return PathFinder.find_spec(name)
+    around = _find_spec(parent)
+    if around is None or around.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, around.submodule_search_locations)
 
 
 def _files(root: Path) -> list[str]:
