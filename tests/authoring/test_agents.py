@@ -58,8 +58,12 @@ def test_the_name_of_a_file_is_the_default_of_the_agents(tmp_path: Path) -> None
     ("text", "line", "problem"),
     [
         ("Read it.", 1, "front matter"),
-        ("---\nname: reader\n---\nRead.", 2, "description: say in one sentence"),
-        ("---\nname: a b\ndescription: x\n---\n", 2, "which 'a b' is not"),
+        ("---\nname: reader\n---\nRead.", 2, "description: one sentence about the work of reader"),
+        (
+            "---\nname: a b\ndescription: x\n---\n",
+            2,
+            "a letter, then at most 63 of A-Z a-z 0-9 _ -, not 'a b'",
+        ),
         ("---\nname: a\ndescription: x\ntool: [a]\n---\n", 4, "the nearest is 'tools'"),
         ("---\nname: a\ndescription: x\ntools: [1]\n---\n", 4, "a list of names"),
         ("---\nname: a\ndescription: x\neffort: huge\n---\n", 4, "one of low, medium"),

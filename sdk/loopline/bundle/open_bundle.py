@@ -169,7 +169,7 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
     quality = run.services.quality.for_preset(header.preset if header else "")
     if not quality.quality.own_turns or quality.reflexion is None:
         return
-    due = quality.reflexion.of_turn(run.payload.text, result)
+    due = quality.reflexion.review_turn(run.payload.text, result)
     if due is not None:
         await run.recorder.record(due)
 

@@ -1,4 +1,4 @@
-"""More than one run: agents by name, delegation to them, and what is made of their results."""
+"""More than one run: agents, delegation to agents, and the hooks that improve their results."""
 
 from loopline.crew.agents import AGENTS_FOLDER as AGENTS_FOLDER
 from loopline.crew.agents import Agent as Agent

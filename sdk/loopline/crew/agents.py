@@ -1,4 +1,4 @@
-"""Agents: what a child run is told, may call and may spend, under a name, written as files or as values."""
+"""Agents: named definitions of child runs, with their instructions, tools and limits, written as files or values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, dumps, read_yaml
 from loopline.names import caller_location, checks_keywords
 from loopline.react import Limits, check_limits
+from loopline.react.environment import one_of, read_variables
 from loopline.react.loop_options import Effort
 from loopline.timeline import LimitValue
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+T = TypeVar("T")
 AGENTS_FOLDER = "agents"
-"""The folder of a bundle whose `.md` files are agents."""
+"""The folder of a bundle that has a `.md` file for each agent."""
 KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits", "files", "leads")
 FilesMode = Literal["own", "read", "write"]
 FILES_MODES: tuple[FilesMode, ...] = get_args(FilesMode)
@@ -39,13 +41,14 @@ _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 class Agent:
     """An agent: the definition of child runs that do one kind of work.
 
-    `tools` are names, or patterns such as `shop.*`, of the bundle's tools that it may call, and `skills` those of the
-    skills that it sees; None means all. `model` is a role of the bundle's models, such as `fast`. `effort` is its
-    reasoning effort and `limits` are its own limits. `location` is where it is written, by default the file and line of the
-    call.
+    `tools` are the names, or patterns such as `shop.*`, of the tools that it may call, and `skills` those of the skills
+    that it sees; None means all of the bundle. `model` is a role of the bundle's models, such as `fast`. `effort` is its
+    reasoning effort, and `limits` override the limits of the bundle's loop. `location` is the file and line of the
+    definition, by default those of the call.
 
-    With `files` "own" its workspace begins empty; with "read" it begins with its caller's `files/`, which it cannot change,
-    and with "write" its changes come back. An agent that `leads` may be handed the conversation.
+    With `files` "own" its workspace is empty at first. With "read" the workspace has a copy of its caller's `files/`;
+    changes to it are discarded. With "write" its changes are applied to the caller's `files/`. A conversation may be
+    handed over to an agent that `leads`.
     """
 
     name: str
@@ -64,32 +67,28 @@ class Agent:
         """Check the definition.
 
         Raises:
-            LooplineError: a part of it is wrong; the message names the part.
+            LooplineError: a field is not valid; the message starts with the name of the field.
         """
         if not self.location:
             object.__setattr__(self, "location", caller_location())
         if not _NAME.fullmatch(self.name):
             raise LooplineError(
-                f"name: an agent's name has a letter, then A-Z a-z 0-9 _ -, which {self.name[:80]!r} is not"
+                f"name: a letter, then at most 63 of A-Z a-z 0-9 _ -, not {self.name[:80]!r}"
             )
         if not self.description.strip():
-            raise LooplineError(f"description: say in one sentence what {self.name} does")
+            raise LooplineError(f"description: one sentence about the work of {self.name}")
         if self.effort is not None and self.effort not in EFFORTS:
             raise LooplineError(f"effort: one of {', '.join(EFFORTS)}, not {self.effort!r}")
         if self.files not in FILES_MODES:
             raise LooplineError(f"files: one of {', '.join(FILES_MODES)}, not {self.files!r}")
         try:
-            check_limits(self._limits)
+            check_limits(cast("Limits", dict(self.limits)))
         except LooplineError as error:
             raise LooplineError(f"limits: {error}") from error
 
-    @property
-    def _limits(self) -> Limits:
-        return cast("Limits", dict(self.limits))
-
     @cached_property
     def digest(self) -> str:
-        """The first digits of the sha256 of all that defines the agent."""
+        """The first 12 digits of the sha256 of the definition, `location` left out."""
         definition: JsonObject = {
             "name": self.name,
             "description": self.description,
@@ -100,27 +99,28 @@ class Agent:
             "effort": self.effort,
             "limits": {**self.limits},
         }
-        if self.files != "own" or self.leads:  # so that agents without either keep their digest
+        # Digests of agents that were recorded before there were these two fields must stay the same.
+        if self.files != "own" or self.leads:
             definition |= {"files": self.files, "leads": self.leads}
         return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
 
     def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:
-        """Return the limits of its runs, with that effort unless it has one of its own."""
+        """Return the limits of the agent's runs; `effort` is used if the agent does not set one."""
         chosen = self.effort or effort
-        own: dict[str, LimitValue] = {} if chosen is None else {"reasoning_effort": chosen}
+        limits: dict[str, LimitValue] = {} if chosen is None else {"reasoning_effort": chosen}
         if self.files != "own":
-            own["workspace"] = "latest"
-        return {**own, **self.limits}
+            limits["workspace"] = "latest"
+        return {**limits, **self.limits}
 
     def __str__(self) -> str:
         return f"{self.name}: {self.description.strip()}"
 
 
 class Agents(Mapping[str, Agent]):
-    """The agents of a bundle by name, in the order they are listed.
+    """The agents of a bundle by name, in the order they are listed; a lookup ignores case.
 
     Raises:
-        BundleError: two agents have the same name.
+        BundleError: two agents have the same name, ignoring case.
     """
 
     def __init__(self, agents: Iterable[Agent] = ()) -> None:
@@ -143,10 +143,10 @@ class Agents(Mapping[str, Agent]):
         return len(self._agents)
 
     def find(self, name: str) -> Agent:
-        """Return the agent of that name, in any case.
+        """Return the agent of that name; case and surrounding spaces are ignored.
 
         Raises:
-            ToolError: there is none; the message names the nearest first.
+            ToolError: no agent has this name; the message lists the agents, the most similar name first.
         """
         if name.strip().lower() in self._agents:
             return self[name.strip()]
@@ -154,31 +154,24 @@ class Agents(Mapping[str, Agent]):
         raise ToolError(f"there is no agent {name!r}: there are {', '.join(near or self)}")
 
     def without(self, name: str) -> Agents:
-        """Return all agents but that one."""
+        """Return the agents without the agent of that name."""
         return Agents(agent for agent in self.values() if agent.name.lower() != name.lower())
 
     def with_environment(self, environment: Mapping[str, str]) -> Agents:
-        """Return the agents with the models and efforts that `CHATCLI_AGENT_<NAME>_MODEL` and `…_EFFORT` name.
+        """Return the agents with the models and efforts that environment variables set.
 
-        A model is asked for by the role `agent.<name>`; an effort that does not exist changes nothing.
+        If `CHATCLI_AGENT_<NAME>_MODEL` is set, the agent's model is the role `agent.<name>`. `CHATCLI_AGENT_<NAME>_EFFORT`
+        sets its effort; an unknown effort is ignored.
         """
-        return Agents(_overridden(agent, environment) for agent in self.values())
+        return Agents(_override(agent, environment) for agent in self.values())
 
 
-def _overridden(agent: Agent, environment: Mapping[str, str]) -> Agent:
+def _override(agent: Agent, environment: Mapping[str, str]) -> Agent:
     if environment.get(model_variable(agent.name), "").strip():
         agent = replace(agent, model=agent_role(agent.name))
-    effort = environment.get(f"{_prefix(agent.name)}_EFFORT", "").strip().lower()
-    chosen = _effort(effort)
-    return agent if chosen is None else replace(agent, effort=chosen)
-
-
-def _effort(text: str) -> Effort | None:
-    """Return the effort of that name, None if there is none."""
-    for effort in EFFORTS:
-        if effort == text:
-            return effort
-    return None
+    variable = f"{_prefix(agent.name)}_EFFORT"
+    efforts = read_variables(environment, {variable: one_of(EFFORTS)}, ignores_invalid=True)
+    return replace(agent, effort=efforts[variable]) if efforts else agent
 
 
 def _prefix(name: str) -> str:
@@ -186,20 +179,20 @@ def _prefix(name: str) -> str:
 
 
 def model_variable(name: str) -> str:
-    """Return the variable of the environment that names the model of an agent."""
+    """Return the name of the environment variable for the model of an agent."""
     return f"{_prefix(name)}_MODEL"
 
 
 def agent_role(name: str) -> str:
-    """Return the role of the model that the environment names for an agent."""
+    """Return the role of the model that the environment sets for an agent."""
     return f"agent.{name}"
 
 
 def load_agents(folder: Path) -> list[Agent]:
-    """Return the agents in the `.md` files of a folder, by file name.
+    """Return the agents in the `.md` files of a folder, sorted by file name.
 
     Raises:
-        BundleError: a file is wrong; the message names file and line.
+        BundleError: a file does not define an agent; the message has its path and line.
     """
     return [read_agent(path) for path in sorted(folder.glob("*.md")) if path.is_file()]
 
@@ -207,8 +200,10 @@ def load_agents(folder: Path) -> list[Agent]:
 def read_agent(path: Path) -> Agent:
     """Return the agent in a file: a front matter between lines of `---`, then its instructions.
 
+    Without a name in the front matter the agent has the name of the file.
+
     Raises:
-        BundleError: the file is wrong; the message names file and line.
+        BundleError: the file does not define an agent; the message has its path and line.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -217,7 +212,7 @@ def read_agent(path: Path) -> Agent:
     front = _FRONT.match(text)
     if front is None:
         raise BundleError(
-            f"{path}:1: an agent begins with a front matter: ---, name: …, description: …, ---"
+            f"{path}:1: the file of an agent starts with a front matter: ---, name: …, description: …, ---"
         )
     try:
         document = read_yaml(front[1], first_line=2)
@@ -236,19 +231,13 @@ class _AgentFile:
     def agent(self, instructions: str) -> Agent:
         fields = self.document.value
         if not isinstance(fields, dict):
-            raise self._wrong("", "the front matter is a mapping such as name: researcher")
+            raise self._error("", "the front matter is a mapping such as name: researcher")
         for key in fields:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
-                raise self._wrong(
-                    key, f"the key {key!r} means nothing here, the nearest is {near!r}"
-                )
+                raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
         unset: JsonObject = dict.fromkeys(KEYS, None)
         fields = {**unset, **fields}
-        effort = self._text(fields, "effort")
-        chosen = _effort(effort)
-        if effort and chosen is None:
-            raise self._wrong("effort", f"effort: one of {', '.join(EFFORTS)}, not {effort!r}")
         try:
             return Agent(
                 name=self._text(fields, "name") or self.path.stem,
@@ -257,9 +246,9 @@ class _AgentFile:
                 tools=self._names(fields, "tools"),
                 skills=self._names(fields, "skills"),
                 model=self._text(fields, "model"),
-                effort=chosen,
+                effort=self._choice(fields, "effort", EFFORTS),
                 limits=self._limits(fields),
-                files=self._files_mode(fields),
+                files=self._choice(fields, "files", FILES_MODES) or "own",
                 leads=self._flag(fields, "leads"),
                 location=f"{self.path}:{self.document.line('name')}",
             )
@@ -267,7 +256,7 @@ class _AgentFile:
             raise
         except LooplineError as error:
             key = str(error).partition(":")[0]
-            raise self._wrong(key, str(error)) from error
+            raise self._error(key, str(error)) from error
 
     def _text(self, fields: JsonObject, key: str) -> str:
         match fields[key]:
@@ -276,7 +265,7 @@ class _AgentFile:
             case str() as text:
                 return text.strip()
             case value:
-                raise self._wrong(key, f"{key}: a text, not {dumps(value)}")
+                raise self._error(key, f"{key}: a text, not {dumps(value)}")
 
     def _names(self, fields: JsonObject, key: str) -> tuple[str, ...] | None:
         match fields[key]:
@@ -287,14 +276,16 @@ class _AgentFile:
             case list() as items if all(isinstance(item, str) for item in items):
                 return tuple(map(str, items))
             case value:
-                raise self._wrong(key, f"{key}: a list of names or patterns, not {dumps(value)}")
+                raise self._error(key, f"{key}: a list of names or patterns, not {dumps(value)}")
 
-    def _files_mode(self, fields: JsonObject) -> FilesMode:
-        text = self._text(fields, "files") or "own"
-        for mode in FILES_MODES:
-            if mode == text:
-                return mode
-        raise self._wrong("files", f"files: one of {', '.join(FILES_MODES)}, not {text!r}")
+    def _choice(self, fields: JsonObject, key: str, choices: Sequence[T]) -> T | None:
+        text = self._text(fields, key)
+        if not text:
+            return None
+        for choice in choices:
+            if choice == text:
+                return choice
+        raise self._error(key, f"{key}: one of {', '.join(map(str, choices))}, not {text!r}")
 
     def _flag(self, fields: JsonObject, key: str) -> bool:
         match fields[key]:
@@ -303,7 +294,7 @@ class _AgentFile:
             case bool() as flag:
                 return flag
             case value:
-                raise self._wrong(key, f"{key}: true or false, not {dumps(value)}")
+                raise self._error(key, f"{key}: true or false, not {dumps(value)}")
 
     def _limits(self, fields: JsonObject) -> Mapping[str, LimitValue]:
         match fields["limits"]:
@@ -312,14 +303,14 @@ class _AgentFile:
             case dict() as limits:
                 return {name: self._limit(name, value) for name, value in limits.items()}
             case value:
-                raise self._wrong("limits", f"limits: a mapping, not {dumps(value)}")
+                raise self._error("limits", f"limits: a mapping, not {dumps(value)}")
 
     def _limit(self, name: str, value: Json) -> LimitValue:
         if isinstance(value, dict | list):
-            raise self._wrong("limits", f"limits: {name} is one value, not {dumps(value)}", name)
+            raise self._error("limits", f"limits: {name} is one value, not {dumps(value)}", name)
         return value
 
-    def _wrong(self, key: str, problem: str, *inside: str) -> BundleError:
+    def _error(self, key: str, problem: str, *inside: str) -> BundleError:
         return BundleError(f"{self.path}:{self.document.line(key, *inside)}: {problem}")
 
 
@@ -328,20 +319,20 @@ DEFAULT_EFFORTS: Mapping[str, Effort] = {
     **dict.fromkeys(["coder", "tester", "refiner"], "medium"),
     **dict.fromkeys(["file", "search", "git", "shell", "deps", "formatter"], "low"),
 }
-"""The reasoning effort of an agent of that name, where nothing else says one."""
+"""The reasoning effort of agents by name, used if no other setting chooses one."""
 EFFORT_BUDGETS: tuple[tuple[int, Effort], ...] = (
     (16_384, "max"),
     (8_000, "high"),
     (4_096, "medium"),
 )
-"""Tokens of thinking from which on a budget means an effort."""
+"""The least thinking budget, in tokens, of each effort above "low"."""
 ReasoningMode = Literal["off", "on", "auto"]
 REASONING_MODES: tuple[ReasoningMode, ...] = ("off", "on", "auto")
 AUTO_AGENTS = ("planner", "refiner", "verifier")
 
 
 def effort_of_budget(tokens: int) -> Effort:
-    """Return the reasoning effort that a budget of thinking tokens means."""
+    """Return the reasoning effort for a thinking budget in tokens."""
     for threshold, effort in EFFORT_BUDGETS:
         if tokens >= threshold:
             return effort
@@ -350,10 +341,11 @@ def effort_of_budget(tokens: int) -> Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """How hard agents think that have no effort of their own.
+    """The reasoning effort of agents that do not set one.
 
-    With `auto` those named in `auto_agents` have the effort of the `budget`, if there is one, and all others that of
-    their name; with `on` every agent has one, and with `off` none.
+    With `mode` "auto" the agents in `auto_agents` have the effort of the `budget`, in tokens. Other agents, and all agents
+    without a budget, have the effort of their name in `DEFAULT_EFFORTS`, if it is listed there. With "on" the effort of an
+    agent that has neither is "high". With "off" requests do not set an effort.
     """
 
     mode: ReasoningMode = "auto"
@@ -361,16 +353,16 @@ class Reasoning:
     auto_agents: tuple[str, ...] = AUTO_AGENTS
 
     def effort(self, agent: str) -> Effort | None:
-        """Return the effort of an agent, None if its requests name none."""
-        named = DEFAULT_EFFORTS.get(agent.lower())
-        of_budget = None if self.budget is None else effort_of_budget(self.budget)
+        """Return the effort of the agent of that name; None if its requests do not set an effort."""
+        default = DEFAULT_EFFORTS.get(agent.lower())
+        budgeted = None if self.budget is None else effort_of_budget(self.budget)
         match self.mode:
             case "off":
                 return None
             case "on":
-                return of_budget or named or "high"
+                return budgeted or default or "high"
             case "auto":
-                return (agent.lower() in self.auto_agents and of_budget) or named
+                return (agent.lower() in self.auto_agents and budgeted) or default
 
 
 REFINER = "refiner"

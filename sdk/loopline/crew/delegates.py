@@ -1,6 +1,6 @@
 """Delegation as tools: `crew.delegate`, `crew.parallel`, `crew.pipeline` and `crew.debate`.
 
-A call sees one result, whatever its agents did: what they handed back. Their sources join the conversation's pool.
+The result of a call has the handoffs of its agents, not their work. Their sources are added to the conversation's pool.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-
-from msgspec import structs
 
 from loopline.clock import Clock
 from loopline.crew.agents import SERVANTS, Agents, Reasoning
@@ -25,12 +23,12 @@ from loopline.crew.dispatcher import (
 )
 from loopline.crew.handoff import SUFFIX
 from loopline.crew.pipeline import QualityPipeline, RecallLessons, RunAgent, no_lessons
-from loopline.crew.shared_files import SharedFiles, reflections_below
+from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.react.environment import read_variables, whole_number
-from loopline.timeline import Effect, LimitValue, Source, TurnResult
+from loopline.timeline import Effect, LimitValue, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
 from loopline.tools.parameters import (
     check_names,
@@ -41,24 +39,24 @@ from loopline.tools.parameters import (
 )
 
 MOST_TASKS = 100
-"""How many agents one call may begin."""
+"""The most agents that one call may run."""
 MOST_ROUNDS = 5
 MOST_CHILDREN = 1_000
-"""Numbers of children below those that work for hooks."""
+"""The numbers of child runs for hooks start above this number."""
 HOOK_LANES = 100
-"""How many agents one hook may have work for one run."""
+"""The most child runs that one hook may begin for one run."""
 CALLERS_REFS = (
     "A ref that your task names, such as fi:turn_1.files/a.py, you read as cv:{}/ and the ref."
 )
 WORKER_SECONDS = 600.0
-"""How long an agent may run, if nothing else is said."""
+"""Seconds that an agent may run by default."""
 AGENT_EVENT = "crew.agent"
-"""The name of the custom event that tells of an agent."""
+"""The name of the custom event for the start and the end of an agent's run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrewOptions:
-    """How agents are run: how many at once, and how long each."""
+    """The limits of running agents: `max_workers` run at once, each for at most `worker_seconds`."""
 
     max_workers: int = MAX_WORKERS
     worker_seconds: float = WORKER_SECONDS
@@ -77,10 +75,10 @@ class CrewOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """The agents that a loop may call, and how they are run; calls of one loop share its slots.
+    """The agents that a loop may call, with the options of their runs; all calls of the loop share the `slots`.
 
-    The `pipeline` stands around each run, and `recall` finds lessons for its hooks. A crew that `learns` passes on the
-    lessons that are due after runs of its agents' agents.
+    The hooks of the `pipeline` are called around each run, and `recall` finds lessons for them. A crew that `learns` also
+    records the requests for lessons of its agents' own child runs.
     """
 
     agents: Agents
@@ -96,7 +94,7 @@ class Crew:
         object.__setattr__(self, "slots", asyncio.Semaphore(self.options.max_workers))
 
     def dispatcher(self, invocation: ToolInvocation, shared: SharedFiles) -> Dispatcher:
-        """Return the dispatcher of one call, whose events are custom events of the call and whose agents share files."""
+        """Return the dispatcher of one call; its events are custom events of the call, and its agents share `shared`."""
         context = invocation.context
 
         def on_event(event: AgentEvent) -> None:
@@ -115,15 +113,16 @@ class Crew:
     async def run_agent(
         self, call: AgentCall, index: int, invocation: ToolInvocation, shared: SharedFiles
     ) -> AgentResult:
-        """Run an agent, or come back to its run, with the pipeline around it.
+        """Run an agent between the hooks of the pipeline, or resume its run; `index` is its position in the call.
 
         Raises:
-            ToolError: there is no such agent, or no child run can be begun here.
+            ToolError: no agent has this name, or a child run cannot be begun here.
         """
         context = invocation.context
 
         async def execute(call: AgentCall) -> TurnResult:
-            task, agent = self.child_task(call), self.agents.find(call.agent)
+            task = self.child_task(call)
+            agent = self.agents.find(call.agent)
             parts = (task.instructions, call.lessons, CALLERS_REFS.format(context.conversation))
             instructions = "\n".join(part for part in parts if part)
             task = replace(task, number=index + 1, instructions=instructions)
@@ -142,7 +141,10 @@ class Crew:
         return await self.pipeline.run(call, execute, dispatch, self.recall)
 
     def hook_dispatch(self, context: ToolContext[object], number: int) -> Callable[[int], RunAgent]:
-        """Return what gives each hook, by its number, the agents that work for it; `number` is that of the run."""
+        """Return a function from the number of a hook to the function by which the hook runs agents.
+
+        `number` is the number of the run that the hooks are called for, from 1.
+        """
 
         def dispatch(hook: int) -> RunAgent:
             lanes = count(hook * HOOK_LANES + 1)
@@ -156,10 +158,13 @@ class Crew:
         return dispatch
 
     def child_task(self, call: AgentCall, servants: Agents | None = None) -> ChildTask:
-        """Return the child run that a call means; `servants` work for hooks, and hand back what they say.
+        """Return the child run for a call of an agent.
+
+        With `servants`, the agents for hooks, an agent of theirs is run if the crew has none of that name, and the agent is
+        not asked for a handoff.
 
         Raises:
-            ToolError: there is no such agent.
+            ToolError: no agent has this name.
         """
         if servants is None or call.agent in self.agents:
             agent = self.agents.find(call.agent)
@@ -183,7 +188,7 @@ class Crew:
         )
 
     def tools(self, offers: Callable[[str], bool] = lambda _: True) -> Sequence[DelegationTool]:
-        """Return the tools that delegate to these agents, as far as they are offered by their names."""
+        """Return the tools that delegate to these agents, if `offers` returns True for their names."""
         kinds = (DelegateTool, ParallelTool, PipelineTool, DebateTool)
         return [kind(self) for kind in kinds if offers(kind.name)]
 
@@ -208,39 +213,44 @@ class DelegationTool(RerunnableTool):
 
     @abstractmethod
     def schema(self, agent: JsonObject) -> JsonObject:
-        """Return the schema of the arguments; `agent` is that of an agent's name."""
+        """Return the schema of the arguments; `agent` is the schema of an agent's name."""
 
     @abstractmethod
     def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the calls that the arguments name.
+        """Return the calls of agents for these arguments.
 
         Raises:
-            ToolError: an argument is wrong.
+            ToolError: an argument is not valid.
         """
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse unknown fields, no task, and fields of the wrong type."""
+        """Check the arguments.
+
+        Raises:
+            ToolError: a field is unknown, missing or has the wrong type.
+        """
         check_names(self.spec, arguments)
         self.calls(arguments)
 
     def key(self, arguments: JsonObject) -> str:
-        """Return a key of these arguments: calls with other ones run beside it."""
+        """Return a key that equal calls share, since only calls with different keys run at once."""
         return f"{self.name}:{dumps(arguments)}"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Run the agents, and return what they handed back."""
+        """Run the agents, and return their handoffs, sources, requests for lessons and file changes."""
         shared = SharedFiles.of(call)
         dispatcher = self.crew.dispatcher(call, shared)
         results = await self.dispatch(arguments, dispatcher)
         reflections = dispatcher.reflections
         if self.crew.learns:
-            reflections += await reflections_below(call)
+            reflections += await child_reflections(call)
         if len(results) == 1 and not results[0].answer and results[0].result is None:
             return Outcome(text=results[0].error, bodies=reflections, failed=True)
-        outcome, merged = outcome_of(results), shared.merged
-        return structs.replace(
-            outcome,
-            text="\n\n".join([outcome.text, *merged.conflicts]),
+        merged = shared.merged
+        return Outcome(
+            text="\n\n".join([feedback(results), *merged.conflicts]),
+            sources=tuple(source for result in results for source in result.sources),
+            cites=True,
             bodies=reflections,
             files=tuple(merged.changes),
         )
@@ -248,18 +258,12 @@ class DelegationTool(RerunnableTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the agents, all at once, and return the results that the caller reads."""
+        """Run the agents, all at once, and return the results for the caller."""
         return await dispatcher.dispatch(self.calls(arguments))
 
 
-def outcome_of(results: Sequence[AgentResult]) -> Outcome:
-    """Return the outcome of a call: one text, and the sources of all agents in order."""
-    sources: tuple[Source, ...] = tuple(source for outcome in results for source in outcome.sources)
-    return Outcome(text=feedback(results), sources=sources, cites=True)
-
-
 class DelegateTool(DelegationTool):
-    """The tool that has one agent do a task."""
+    """The tool that runs one agent."""
 
     name = DELEGATE
     about = (
@@ -280,7 +284,7 @@ class DelegateTool(DelegationTool):
         )
 
     def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
-        """Return the one call."""
+        """Return the call of the agent."""
         return [
             AgentCall(
                 agent=text_argument(arguments, "agent"),
@@ -291,22 +295,36 @@ class DelegateTool(DelegationTool):
 
 
 class ListedTool(DelegationTool):
-    """A tool that takes a list of agents with their tasks, named by `argument`."""
+    """A tool whose argument, named `argument`, is a list of agents with their tasks."""
 
     argument: str
     about_task: str
 
     def schema(self, agent: JsonObject) -> JsonObject:
         """Return the schema of the list."""
-        return object_schema({self.argument: _list_schema(agent, self.about_task)}, self.argument)
+        task: JsonObject = {"type": "string", "description": self.about_task}
+        item = object_schema({"agent": agent, "task": task}, "agent", "task")
+        schema: JsonObject = {"type": "array", "items": item, "minItems": 1, "maxItems": MOST_TASKS}
+        return object_schema({self.argument: schema}, self.argument)
 
     def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the call of each item."""
-        return _listed_calls(arguments, self.argument)
+        form = f'{self.argument}: a list of 1 to {MOST_TASKS} such as {{"agent": "…", "task": "…"}}'
+        items = {self.argument: None, **arguments}[self.argument]
+        if not isinstance(items, list) or not 1 <= len(items) <= MOST_TASKS:
+            raise ToolError(form)
+        calls: list[AgentCall] = []
+        for item in items:
+            match item:
+                case {"agent": str(agent), "task": str(task)} if agent.strip() and task.strip():
+                    calls.append(AgentCall(agent=agent, task=task))
+                case _:
+                    raise ToolError(form)
+        return calls
 
 
 class ParallelTool(ListedTool):
-    """The tool that has several agents work at once."""
+    """The tool that runs several agents at once."""
 
     name = "crew.parallel"
     argument = "tasks"
@@ -318,7 +336,7 @@ class ParallelTool(ListedTool):
 
 
 class PipelineTool(ListedTool):
-    """The tool that has agents work one after the other, each with the output of the one before."""
+    """The tool that runs agents one after the other, each with the output of the previous agent."""
 
     name = "crew.pipeline"
     argument = "stages"
@@ -331,18 +349,20 @@ class PipelineTool(ListedTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run stage after stage, to the end or to the first that fails."""
+        """Run the stages in order, until one fails."""
         results: list[AgentResult] = []
+        context = ""
         for index, stage in enumerate(self.calls(arguments)):
-            context = output_text(results[-1]) if results else ""
             results += await dispatcher.dispatch([replace(stage, context=context)], index)
-            if results[-1].problem:
+            last = results[-1]
+            if last.problem:
                 break
+            context = f"The output of {last.call.agent}, before you:\n{_render_handoff(last)}"
         return results
 
 
 class DebateTool(DelegationTool):
-    """The tool that has agents answer one question in rounds, and a judge decide."""
+    """The tool that runs a debate: agents answer one question in rounds, and a judge decides."""
 
     name = "crew.debate"
     about = (
@@ -372,6 +392,7 @@ class DebateTool(DelegationTool):
     def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the calls of the first round."""
         question = text_argument(arguments, "question")
+        # `check` calls this method, so the arguments that only `dispatch` reads are checked here.
         text_argument(arguments, "judge")
         integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
         match {"agents": None, **arguments}["agents"]:
@@ -384,14 +405,14 @@ class DebateTool(DelegationTool):
     async def dispatch(
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
-        """Run the rounds, then the judge; the caller reads what the judge decided."""
+        """Run the rounds, then the judge; return the result of the judge."""
         first = self.calls(arguments)
         rounds = integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
         judge = self.crew.agents.find(text_argument(arguments, "judge"))
         results = await dispatcher.dispatch(first)
         for number in range(1, rounds):
             calls = [
-                replace(call, context=_views(results, number, index))
+                replace(call, context=_render_views(results, number, index))
                 for index, call in enumerate(first)
             ]
             results = await dispatcher.dispatch(calls, number * len(first))
@@ -399,36 +420,33 @@ class DebateTool(DelegationTool):
         verdict = AgentCall(
             agent=judge.name,
             task=f"Judge the answers to this question, and give the best one: {question}",
-            context="\n\n".join(_view(index, result) for index, result in enumerate(results, 1)),
+            context="\n\n".join(
+                _render_view(index, result) for index, result in enumerate(results, 1)
+            ),
         )
         return await dispatcher.dispatch([verdict], rounds * len(first))
 
 
-def _views(results: Sequence[AgentResult], number: int, index: int) -> str:
-    """Return what the others said in the round before, for the agent at `index`."""
-    others = [_view(at, result) for at, result in enumerate(results, 1) if at != index + 1]
-    own = _view(index + 1, results[index])
+def _render_views(results: Sequence[AgentResult], number: int, index: int) -> str:
+    """Render the answers of the previous round for the agent at `index`, its own answer first."""
+    views = [_render_view(at, result) for at, result in enumerate(results, 1)]
+    own = views.pop(index)
     return "\n\n".join(
         [
             f"Round {number + 1}. Your answer so far:",
             own,
             "What the others answered; keep to your view only if it holds against theirs:",
-            *others,
+            *views,
         ]
     )
 
 
-def _view(number: int, result: AgentResult) -> str:
-    return f"Answer {number}, of {result.call.agent}:\n{_handed_back(result)}"
+def _render_view(number: int, result: AgentResult) -> str:
+    return f"Answer {number}, of {result.call.agent}:\n{_render_handoff(result)}"
 
 
-def output_text(result: AgentResult) -> str:
-    """Return what an agent handed back, as the next one reads it."""
-    return f"The output of {result.call.agent}, before you:\n{_handed_back(result)}"
-
-
-def _handed_back(result: AgentResult) -> str:
-    """Return the handoff with its sources listed by the marks in it, or why there is none."""
+def _render_handoff(result: AgentResult) -> str:
+    """Render the handoff and a numbered list of its sources; without an answer render the problem."""
     if not result.answer.strip():
         return f"(nothing: {result.problem})"
     sources = [
@@ -436,27 +454,3 @@ def _handed_back(result: AgentResult) -> str:
         for number, source in enumerate(result.sources, 1)
     ]
     return "\n".join([str(result.handoff), *sources])
-
-
-def _list_schema(agent: JsonObject, about: str) -> JsonObject:
-    item = object_schema(
-        {"agent": agent, "task": {"type": "string", "description": about}}, "agent", "task"
-    )
-    return {"type": "array", "items": item, "minItems": 1, "maxItems": MOST_TASKS}
-
-
-def _listed_calls(arguments: JsonObject, name: str) -> Sequence[AgentCall]:
-    """Return the calls of a list of objects with an agent and a task."""
-    form = f'{name}: a list of 1 to {MOST_TASKS} such as {{"agent": "…", "task": "…"}}'
-    items = {name: None, **arguments}[name]
-    if not isinstance(items, list) or not 1 <= len(items) <= MOST_TASKS:
-        raise ToolError(form)
-    return [_listed_call(item, form) for item in items]
-
-
-def _listed_call(item: Json, form: str) -> AgentCall:
-    match item:
-        case {"agent": str(agent), "task": str(task)} if agent.strip() and task.strip():
-            return AgentCall(agent=agent, task=task)
-        case _:
-            raise ToolError(form)

@@ -1,11 +1,10 @@
-"""The dispatcher: runs calls of agents side by side behind a limit, with their events and results in order."""
+"""The dispatcher: runs calls of agents concurrently up to a limit, and returns their results in order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.crew.agents import Agents
@@ -17,12 +16,12 @@ from loopline.timeline import ReflectionDue, Source, TurnResult
 from loopline.tools import AskUser
 
 MAX_WORKERS = 4
-"""How many agents run at once, if nothing else is said."""
+"""How many agents run at once by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCall:
-    """A call of an agent: its name, its task, what it is told beside the task, and lessons of earlier work."""
+    """A call of an agent: the agent's name, its task, and further context and lessons of earlier work for its prompt."""
 
     agent: str
     task: str
@@ -32,10 +31,10 @@ class AgentCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """What came of a call: the result of its run, or the error for which there is none.
+    """The outcome of a call: the result of its run, or the error that prevented a result.
 
-    `text` is the answer if it is not that of the run. `notes` are what hooks say of it, and `reflections` the lessons that
-    are due.
+    If `text` is set, it replaces the answer of the run. `notes` are findings of hooks by name, and `reflections` the
+    requests for lessons.
     """
 
     call: AgentCall
@@ -47,7 +46,7 @@ class AgentResult:
 
     @property
     def answer(self) -> str:
-        """The answer that counts."""
+        """The `text` if it is set, otherwise the answer of the run; empty without a run."""
         if self.text is not None:
             return self.text
         return "" if self.result is None else self.result.answer
@@ -68,20 +67,16 @@ class AgentResult:
 
     @property
     def handoff(self) -> Handoff:
-        """What it handed back."""
+        """The handoff that the answer contains."""
         return parse_handoff(self.answer)
 
 
-class ExecuteAgent(Protocol):
-    """Runs one call; the index, from 0, is its position among those that were dispatched with it."""
+ExecuteAgent = Callable[[AgentCall, int], Awaitable[AgentResult]]
+"""Runs one call and returns its outcome; the index, from 0, is its position among the calls of the dispatcher.
 
-    def __call__(self, call: AgentCall, index: int, /) -> Awaitable[AgentResult]:
-        """Return what came of it.
-
-        Raises:
-            ToolError: the run could not be begun, or its code failed.
-        """
-        ...
+Raises:
+    ToolError: the run could not be begun, or its code failed.
+"""
 
 
 def _ignore(event: AgentEvent) -> None:
@@ -92,9 +87,9 @@ def _ignore(event: AgentEvent) -> None:
 class Dispatcher:
     """Runs calls of agents: at most `max_workers` at once, or one after the other without `parallel`.
 
-    For each call `on_event` hears of one beginning and one end, in this order; a call that is cancelled before it is its
-    turn has an end alone. The first call has the id `call_id`, the next ones `<call_id>.2` and so on. With `slots` it
-    shares its workers with other dispatchers.
+    For each call `on_event` receives one start event and then one end event; a call that is cancelled while it is queued
+    has only the end event. The first call has the id `call_id`, the next calls `<call_id>.2` and so on. `slots` is a
+    semaphore that is shared with other dispatchers; it replaces `max_workers` and `parallel`.
     """
 
     agents: Agents
@@ -109,21 +104,22 @@ class Dispatcher:
 
     @property
     def reflections(self) -> tuple[ReflectionDue, ...]:
-        """Return the lessons that are due after the calls that have ended, in the order of the calls."""
-        in_order = (self.results[index] for index in sorted(self.results))
-        return tuple(due for result in in_order for due in result.reflections)
+        """The requests for lessons of the calls that have ended, in the order of the calls."""
+        results = (self.results[index] for index in sorted(self.results))
+        return tuple(due for result in results for due in result.reflections)
 
     async def dispatch(self, calls: Sequence[AgentCall], first: int = 0) -> list[AgentResult]:
-        """Run the calls and return their results in the order of the calls; `first` is the index of the first.
+        """Run the calls and return their results in the order of the calls; `first` is the index of the first call.
+
+        All calls have ended when this returns or raises.
 
         Raises:
             StoreError: the store failed.
-            AskUser: an agent asks the user; the others have come to an end then.
+            AskUser: an agent asks the user.
         """
         if not calls:
             return []
-        own = self.max_workers if self.parallel else 1
-        slots = self.slots or asyncio.Semaphore(own)
+        slots = self.slots or asyncio.Semaphore(self.max_workers if self.parallel else 1)
         total = first + len(calls)
         running = [
             asyncio.ensure_future(self._run_queued(call, first + index, total, slots))
@@ -146,7 +142,7 @@ class Dispatcher:
         try:
             await slots.acquire()
         except asyncio.CancelledError:
-            self._tell("Failed", call, index, total, error="cancelled before it was begun")
+            self._report("Failed", call, index, total, error="cancelled before it was begun")
             raise
         try:
             return await self._run(call, index, total)
@@ -155,7 +151,7 @@ class Dispatcher:
 
     async def _run(self, call: AgentCall, index: int, total: int) -> AgentResult:
         start = self.clock.elapsed()
-        self._tell("Started", call, index, total)
+        self._report("Started", call, index, total)
         error = "cancelled"
         try:
             self.agents.find(call.agent)
@@ -173,10 +169,10 @@ class Dispatcher:
         finally:
             duration = go_duration(elapsed_ms(self.clock, start))
             kind: AgentEventType = "Failed" if error else "Completed"
-            self._tell(kind, call, index, total, duration=duration, error=error)
+            self._report(kind, call, index, total, duration=duration, error=error)
         return outcome
 
-    def _tell(
+    def _report(
         self,
         kind: AgentEventType,
         call: AgentCall,
@@ -201,10 +197,14 @@ class Dispatcher:
 
 
 def feedback(results: Sequence[AgentResult]) -> str:
-    """Return what the caller reads: for each agent its status and output, and what to do about failures."""
-    offset, parts = 0, list[str]()
+    """Render the results for the calling model: the status and output of each agent, and advice on failures.
+
+    Marks of sources become positions in the list of all sources.
+    """
+    offset = 0
+    parts: list[str] = []
     for number, outcome in enumerate(results, 1):
-        parts.append(_report(number, outcome, offset))
+        parts.append(_render_result(number, outcome, offset))
         offset += len(outcome.sources)
     failed = [outcome for outcome in results if outcome.problem]
     if failed:
@@ -216,7 +216,7 @@ def feedback(results: Sequence[AgentResult]) -> str:
     return "\n\n".join(parts)
 
 
-def _report(number: int, outcome: AgentResult, offset: int) -> str:
+def _render_result(number: int, outcome: AgentResult, offset: int) -> str:
     status = f"failed: {outcome.problem}" if outcome.problem else "completed"
     heading = f"({number}) {outcome.call.agent}, {status}"
     if not outcome.answer.strip():

@@ -1,7 +1,7 @@
-"""The graph: a goal is planned as steps with dependencies, run side by side, analysed, and planned again if need be.
+"""The graph: a goal is planned as steps with dependencies, which run concurrently, are analysed, and planned again.
 
-Planner, steps and analyst are child runs whose numbers depend on the plan alone, so that a call that is resumed
-finds what it had, and carries on with what it had not.
+Planner, steps and analyst are child runs. Their numbers depend only on the plan, so a resumed call finds the runs that
+it had begun and continues with the remaining ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loopline.crew.graph_plan import (
     PLAN_FORM,
     PLANNING,
     Analysis,
-    mirrored,
+    mirror_graph,
     parse_analysis,
     parse_graph,
     ready_steps,
-    settled,
+    set_status,
 )
-from loopline.crew.handoff import with_marks
-from loopline.crew.shared_files import SharedFiles, reflections_below
+from loopline.crew.handoff import shift_marks
+from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
 from loopline.events import Delta, Event
 from loopline.models import JsonObject, ToolSpec
@@ -68,9 +68,9 @@ from loopline.tools.parameters import check_names, object_schema, text_argument
 
 @dataclass(slots=True, eq=False)
 class GraphCache:
-    """What equal calls gave; a call that others wait for runs once, and one that failed is made again.
+    """The outcomes of calls to tools that match `patterns` and only read.
 
-    `patterns` name the tools; only those that read are ever cached.
+    Equal calls at the same time run once. A call that failed is not cached.
     """
 
     patterns: tuple[str, ...]
@@ -79,19 +79,19 @@ class GraphCache:
     )
 
     def takes(self, tool: str, effect: Effect) -> bool:
-        """Return whether calls to that tool are cached."""
+        """Return whether calls to a tool of that name and effect are cached."""
         return effect == "read" and any(fnmatchcase(tool, pattern) for pattern in self.patterns)
 
     async def outcome(
         self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
-        """Return the outcome of an equal call, or of this one."""
+        """Return the outcome of an equal call, waiting for it if it is running; without an equal call, that of `run`."""
         key = json.dumps([tool, arguments], sort_keys=True)
         while (running := self._running.get(key)) is not None:
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                if not running.cancelled():  # whoever waits here is cancelled, and not the call
+                if not running.cancelled():  # then this caller is cancelled, and not the call
                     raise
         self._running[key] = own = asyncio.get_running_loop().create_future()
         try:
@@ -105,7 +105,7 @@ class GraphCache:
 
 
 class CachedTool(RerunnableTool):
-    """A tool that reads, with its calls in a cache."""
+    """A tool whose calls are answered from a cache if an equal call is there."""
 
     def __init__(self, tool: Tool, cache: CallCache) -> None:
         self.spec: ToolSpec = tool.spec
@@ -113,17 +113,17 @@ class CachedTool(RerunnableTool):
         self._cache = cache
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse what the tool refuses."""
+        """Check the arguments as the wrapped tool does."""
         self._tool.check(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return what the tool gives, or gave for an equal call."""
+        """Return the outcome of the tool, or of an equal call from the cache."""
         work = partial(self._tool.run, arguments, call)
         return await self._cache.outcome(self.spec.name, arguments, work)
 
 
 def with_cache(tools: Iterable[Tool], cache: CallCache) -> list[Tool]:
-    """Return the tools, with the calls of those cached that the cache takes."""
+    """Return the tools, each one that the cache takes wrapped in a `CachedTool`."""
     return [
         CachedTool(tool, cache) if cache.takes(tool.spec.name, tool.effect) else tool
         for tool in tools
@@ -136,17 +136,17 @@ _READ = BodyUnion[_ReadBody](_ReadBody)
 
 @dataclass(slots=True, eq=False)
 class StepProgress:
-    """The listener to the run of a step, which tells of each call as an `iteration`, and of each `thinking_delta`."""
+    """A listener to the run of a step that reports each tool call as an `iteration` and each piece of thinking."""
 
-    tell: Callable[[GraphStep, JsonObject], None]
+    report: Callable[[GraphStep, JsonObject], None]
     step: GraphStep
     iteration: int = 0
 
     def __call__(self, event: Event) -> None:
-        """Tell of the event, if it is of the step's work."""
+        """Report the event if it is a tool call or a piece of thinking."""
         match event:
             case Delta(type="delta", channel="thinking", text=text):
-                self._tell({"event": "thinking_delta", "text": text})
+                self._report({"event": "thinking_delta", "text": text})
             case Delta():
                 pass
             case Block(body=body):
@@ -159,14 +159,14 @@ class StepProgress:
                 self.iteration += purpose == "decision"
             case ToolCalled(call_id=call_id, tool=tool):
                 called: JsonObject = {"call_id": call_id, "tool": tool}
-                self._tell({"event": "iteration", "iteration": self.iteration, **called})
+                self._report({"event": "iteration", "iteration": self.iteration, **called})
 
-    def _tell(self, data: JsonObject) -> None:
-        self.tell(self.step, {"status": "running", **data})
+    def _report(self, data: JsonObject) -> None:
+        self.report(self.step, {"status": "running", **data})
 
 
 STEP_EVENT = "crew.step"
-"""The name of the custom event that tells of a step."""
+"""The name of the custom event for the progress of a step."""
 CONTEXT_CHARACTERS = 50_000
 MOST_ATTEMPTS = 10
 _STRIDE = 30
@@ -178,10 +178,11 @@ _GRAPHS = BodyUnion[CrewGraph](CrewGraph)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOptions:
-    """How a graph is run: how many steps at once, how long each, and how often it is planned again on its own.
+    """The options of a graph: `max_workers` steps run at once, each for at most `step_seconds`.
 
-    Equal calls of its steps to tools that match `cached` are made once, if the tools only read. With `files` "read" each
-    step begins with the `files/` of the conversation, as the steps before left them, and with "write" its changes come back.
+    The goal is planned again at most `max_replans` times, not counting plans because of new user input. Equal calls of its
+    steps to tools that match `cached` and only read are made once. With `files` "read" each step starts with the `files/`
+    of the conversation as the previous steps left them; with "write" its changes are applied to them.
     """
 
     max_workers: int = 5
@@ -214,26 +215,32 @@ class GraphTool(RerunnableTool):
         self._learns = learns
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a goal."""
+        """Check the arguments.
+
+        Raises:
+            ToolError: the goal is missing or not a text, or there is another argument.
+        """
         check_names(self.spec, arguments)
         text_argument(arguments, "goal")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return what came of the graph."""
+        """Run the graph and return its result.
+
+        Raises:
+            ToolError: the planner failed to write a plan that can be run.
+            AskUser: a step asks the user.
+        """
         goal = text_argument(arguments, "goal")
-        outcome = await _GraphRun(
-            goal=goal, call=call, options=self._options, clock=self._clock
-        ).outcome()
-        return (
-            structs.replace(outcome, bodies=await reflections_below(call))
-            if self._learns
-            else outcome
-        )
+        graph = _GraphRun(goal=goal, call=call, options=self._options, clock=self._clock)
+        outcome = await graph.run()
+        if self._learns:
+            return structs.replace(outcome, bodies=await child_reflections(call))
+        return outcome
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _GraphRun:
-    """One run of a graph: its steps and the results of those that have ended."""
+    """One run of a graph: its steps, and the results or errors of those that have ended, by step id."""
 
     goal: str
     call: ToolInvocation
@@ -251,8 +258,9 @@ class _GraphRun:
         self.shared = SharedFiles.of(self.call)
         self.cache = GraphCache(self.options.cached)
 
-    async def outcome(self) -> Outcome:
-        feedback, replans = "", 0
+    async def run(self) -> Outcome:
+        feedback = ""
+        replans = 0
         while True:
             await self._plan(feedback)
             await self._run_steps()
@@ -260,32 +268,37 @@ class _GraphRun:
             analysis = await self._analyse(new_inputs)
             if analysis.is_reached or analysis.problem or self.attempt >= MOST_ATTEMPTS:
                 break
-            if not new_inputs:  # what the user said costs no attempt
+            if not new_inputs:  # a plan because of new user input is not counted
                 if replans >= self.options.max_replans:
                     break
                 replans += 1
-            feedback = f"{self._report()}\n\nMissing: {analysis.missing}"
+            feedback = f"{self._render_report()}\n\nMissing: {analysis.missing}"
             self.attempt += 1
-        return self._result(analysis)
+        return self._make_outcome(analysis)
 
     async def _plan(self, feedback: str) -> None:
-        """Have a planner write the steps; those of a call that is resumed are as they were recorded.
+        """Have a planner write the steps; a resumed call has the steps that were recorded.
 
-        A second planner is asked only if a version before structured calls has accepted a first plan that can't be run.
+        A second planner runs only if a version before structured calls has accepted a first plan that cannot be run.
 
         Raises:
-            ToolError: there is no plan that can be run.
+            ToolError: the planner failed, or its plan cannot be run.
         """
         problem = ""
         self.steps.clear()
         self.results.clear()
         self.errors.clear()
-        for graph in self._recorded(self.call.timeline):
+        for graph in self._find_states(self.call.timeline):
             if graph.attempt == self.attempt and graph.steps:
-                self._begin_with(graph.steps)
+                self._reset_steps(graph.steps)
                 return
         for number in range(1, _PLANNERS + 1):
-            parts = [PLANNING.format(most=MOST_STEPS), f"Goal: {self.goal}", self._said(), feedback]
+            parts = [
+                PLANNING.format(most=MOST_STEPS),
+                f"Goal: {self.goal}",
+                self._render_inputs(),
+                feedback,
+            ]
             if problem:
                 parts.append(f"Your last plan cannot be run: {problem}.")
             reply = await self._spawn(number, "planner", parts)
@@ -293,52 +306,54 @@ class _GraphRun:
                 problem = reply.error or reply.answer
                 break
             try:
-                self._begin_with(parse_graph(reply.answer))
+                self._reset_steps(parse_graph(reply.answer))
             except LooplineError as error:
                 problem = str(error)
                 continue
             return
         raise ToolError(f"no plan that can be run: {problem}")
 
-    def _begin_with(self, steps: Sequence[GraphStep]) -> None:
+    def _reset_steps(self, steps: Sequence[GraphStep]) -> None:
         self.steps = {step.id: structs.replace(step, status="pending") for step in steps}
 
     async def _run_steps(self) -> None:
-        """Run each step as soon as it can begin, at most so many at once."""
+        """Run each step when its dependencies have completed, at most `max_workers` at once."""
         running: dict[asyncio.Task[TurnResult], str] = {}
         try:
             while True:
-                # A step counts as completed from the append of its end on, a little before its result is here.
+                # A step is completed as soon as its end is recorded, a little before its result is known.
                 ready = [
                     step
                     for step in ready_steps(self.steps)
                     if self.results.keys() >= set(step.dependencies)
                 ]
                 for step in ready[: self.options.max_workers - len(running)]:
-                    self._set(step.id, "running")
+                    self._set_status(step.id, "running")
                     running[asyncio.ensure_future(self._run_step(step))] = step.id
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    self._take(running.pop(task), task)
+                    self._store_result(running.pop(task), task)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _take(self, id: str, task: asyncio.Task[TurnResult]) -> None:
-        """Take the result of a step that has ended.
+    def _store_result(self, id: str, task: asyncio.Task[TurnResult]) -> None:
+        """Store the result of a step that has ended.
 
         Raises:
-            AskUser: it asks the user.
+            AskUser: the step asks the user.
         """
         try:
             self.results[id] = task.result()
-            self._set(id, "completed" if self.results[id].exit_reason == "complete" else "failed")
         except ToolError as error:
             self.errors[id] = str(error)
-            self._set(id, "failed")
+            self._set_status(id, "failed")
+            return
+        is_complete = self.results[id].exit_reason == "complete"
+        self._set_status(id, "completed" if is_complete else "failed")
 
     async def _run_step(self, step: GraphStep) -> TurnResult:
         number = list(self.steps).index(step.id) + _ANALYST + 1
@@ -346,7 +361,7 @@ class _GraphRun:
         if step.tool_hint:
             parts.append(f"Suggested tool: {step.tool_hint}")
         if step.dependencies:
-            needed = "\n\n".join(self._handed(id) for id in step.dependencies)
+            needed = "\n\n".join(self._render_step(id) for id in step.dependencies)
             parts.append(f"Results of the steps before:\n{needed[:CONTEXT_CHARACTERS]}")
         result = await self._spawn(number, "step", parts, step)
         if self.options.files == "write":
@@ -361,7 +376,7 @@ class _GraphRun:
         reply = await self._spawn(
             _ANALYST,
             "analyst",
-            [ANALYSING, f"Goal: {self.goal}", self._said(), self._report()],
+            [ANALYSING, f"Goal: {self.goal}", self._render_inputs(), self._render_report()],
             inputs=inputs,
         )
         if not reply.ok:
@@ -379,11 +394,11 @@ class _GraphRun:
         step: GraphStep | None = None,
         inputs: tuple[int, ...] | None = None,
     ) -> TurnResult:
-        """Begin a child run, or come back to it; the graph is recorded with its beginning and its end."""
+        """Run a child run, or resume it; the state of the graph is recorded at its start and at its end."""
 
         def bodies(timeline: Timeline, link: RunChild) -> Sequence[Body]:
             if step is not None and link.reason:
-                self._set(step.id, "completed" if link.reason == "complete" else "failed")
+                self._set_status(step.id, "completed" if link.reason == "complete" else "failed")
             return self._bodies(timeline, inputs)
 
         is_step = agent == "step"
@@ -400,13 +415,13 @@ class _GraphRun:
             files=self.shared.merged.seeds if shares else (),
             writes_files=not shares or self.options.files == "write",
             call_cache=self.cache if is_step and self.options.cached else None,
-            on_event=None if step is None else StepProgress(self._tell, step),
+            on_event=None if step is None else StepProgress(self._report, step),
             form=_FORMS.get(agent),
         )
         return await self.call.context.on_spawn(task)
 
     def _bodies(self, timeline: Timeline, inputs: tuple[int, ...] | None) -> list[Body]:
-        """Return the graph as it stands, and the plan that mirrors it, each if it has changed."""
+        """Return the state of the graph and snapshots of the plan that mirrors it; empty if the graph has not changed."""
         graph = CrewGraph(
             call_id=self.call.context.call_id,
             goal=self.goal,
@@ -415,37 +430,41 @@ class _GraphRun:
             inputs=inputs or (),
             analysed=inputs is not None,
         )
-        if graph == next(self._recorded(timeline), None):
+        if graph == next(self._find_states(timeline), None):
             return []
         if not graph.steps:
             return [graph]
         moment = Moment(self.clock.now(), self.call.context.turn_id)
         try:
-            return [graph, *mirrored(graph, timeline.plans, moment)]
-        except ToolError:  # the user's plans leave no room for it
+            return [graph, *mirror_graph(graph, timeline.plans, moment)]
+        except ToolError:  # the user has too many open plans for another one
             return [graph]
 
-    def _recorded(self, timeline: Timeline) -> Iterator[CrewGraph]:
-        """Yield what is recorded of this graph, the newest first."""
+    def _find_states(self, timeline: Timeline) -> Iterator[CrewGraph]:
+        """Yield the recorded states of this graph, the newest first."""
         for _, graph in _GRAPHS.among(reversed(timeline.blocks)):
             if graph.call_id == self.call.context.call_id:
                 yield graph
 
-    def _set(self, id: str, status: GraphStatus) -> None:
-        """Put a step in its status, and tell of it."""
-        before, self.steps = self.steps, settled(self.steps, id, status)
+    def _set_status(self, id: str, status: GraphStatus) -> None:
+        """Set the status of a step, and report each step with another status than before."""
+        before = self.steps
+        self.steps = set_status(before, id, status)
         for step in self.steps.values():
             if step.status != before[step.id].status:
                 event = "started" if step.status == "running" else step.status
-                self._tell(step, {"event": event, "status": step.status})
+                self._report(step, {"event": event, "status": step.status})
 
-    def _tell(self, step: GraphStep, data: JsonObject) -> None:
-        named: JsonObject = {"step": step.id, "task": step.task, "attempt": self.attempt}
-        self.call.context.emit(STEP_EVENT, {**named, **data})
+    def _report(self, step: GraphStep, data: JsonObject) -> None:
+        common: JsonObject = {"step": step.id, "task": step.task, "attempt": self.attempt}
+        self.call.context.emit(STEP_EVENT, {**common, **data})
 
     def _new_inputs(self) -> tuple[int, ...]:
-        """Return what the user has said since the last analysis, or had said when this one was begun."""
-        for graph in self._recorded(self.call.timeline):
+        """Return the seqs of the followups since the last analysis.
+
+        If the analysis of this attempt is already recorded, those that it was begun with are returned.
+        """
+        for graph in self._find_states(self.call.timeline):
             if graph.analysed and graph.attempt == self.attempt:
                 return graph.inputs
         waiting = self.call.timeline.inputs_for(turn_number(self.call.context.turn_id))
@@ -455,8 +474,8 @@ class _GraphRun:
             if isinstance(block.body, UserFollowup) and block.seq not in self.inputs
         )
 
-    def _said(self) -> str:
-        """Return what the user has said while the graph ran."""
+    def _render_inputs(self) -> str:
+        """Render the followups of the user that the graph has taken; an empty text if there are none."""
         texts = [
             block.body.text
             for block in self.call.timeline.blocks
@@ -464,37 +483,39 @@ class _GraphRun:
         ]
         return "\n".join(["The user said meanwhile:", *texts]) if texts else ""
 
-    def _handed(self, id: str) -> str:
-        """Return the result of a step, as those that need it read it."""
+    def _render_step(self, id: str) -> str:
+        """Render the result of a step and its sources for the steps that depend on it."""
         step = self.steps[id]
         sources = self.results[id].sources if id in self.results else ()
         listed = [f"[{n}] {source.title} {source.url}" for n, source in enumerate(sources, 1)]
-        return "\n".join([f"Step {id} ({step.status}): {step.task}", self._text(id), *listed])
+        return "\n".join(
+            [f"Step {id} ({step.status}): {step.task}", self._result_text(id), *listed]
+        )
 
-    def _text(self, id: str) -> str:
+    def _result_text(self, id: str) -> str:
         result = self.results.get(id)
         if result is None:
             return f"({self.errors[id]})" if id in self.errors else "(no result)"
         return result.answer.strip() or f"(nothing: {result.error or result.exit_reason})"
 
-    def _report(self) -> str:
-        """Return all steps with their results; the marks of their sources count through all of them."""
-        offset, parts = 0, list[str]()
+    def _render_report(self) -> str:
+        """Render all steps with their results; the marks of sources are numbered through all steps."""
+        offset = 0
+        parts: list[str] = []
         for id, step in self.steps.items():
             sources = self.results[id].sources if id in self.results else ()
-            text = with_marks(self._text(id), total=len(sources), offset=offset, form="[{}]")
+            text = shift_marks(
+                self._result_text(id), total=len(sources), offset=offset, form="[{}]"
+            )
             parts.append(f"Step {id} ({step.status}): {step.task}\n{text}")
             offset += len(sources)
         return "\n\n".join(parts)[:CONTEXT_CHARACTERS]
 
-    def _sources(self) -> tuple[Source, ...]:
-        ended: Mapping[str, TurnResult] = self.results
-        return tuple(source for id in self.steps if id in ended for source in ended[id].sources)
-
-    def _result(self, analysis: Analysis) -> Outcome:
-        sources = self._sources()
-        answer = analysis.answer.strip() or self._report()
-        text = with_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
+    def _make_outcome(self, analysis: Analysis) -> Outcome:
+        ended = [self.results[id] for id in self.steps if id in self.results]
+        sources: tuple[Source, ...] = tuple(source for result in ended for source in result.sources)
+        answer = analysis.answer.strip() or self._render_report()
+        text = shift_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
         lines = [f"{step.id}. {step.status}: {step.task}" for step in self.steps.values()]
         merged = self.shared.merged
         return Outcome(

@@ -1,4 +1,4 @@
-"""The plan of a graph: the replies of planner and analyst, the order of steps, and the plan that mirrors it."""
+"""The steps of a graph: parsing the replies of planner and analyst, the order of steps, and the plan that mirrors them."""
 
 from __future__ import annotations
 
@@ -81,23 +81,23 @@ _ANALYSIS: JsonObject = {
 
 
 def parse_graph(text: str) -> tuple[GraphStep, ...]:
-    """Return the steps in a planner's answer.
+    """Parse the steps in a planner's answer.
 
     Raises:
-        LooplineError: there is no plan that can be run.
+        LooplineError: the answer does not contain a plan that can be run.
     """
     return read_graph(extract_json(text) or {})
 
 
 def read_graph(value: JsonObject) -> tuple[GraphStep, ...]:
-    """Return the steps of a plan; needs that no step meets are left out.
+    """Return the steps of a plan; dependencies on unknown steps are left out.
 
     Raises:
-        SchemaMismatch: there are no steps, too many, two of one id, or some need each other in a circle.
+        SchemaMismatch: there are not 1 to 20 steps, two have the same id, or the dependencies are circular.
     """
     match {"steps": None, **value}:
         case {"steps": list(items)} if 0 < len(items) <= MOST_STEPS:
-            steps = [_step(item) for item in items]
+            steps = [_read_step(item) for item in items]
         case _:
             raise SchemaMismatch(f"the reply has no JSON object with 1 to {MOST_STEPS} steps")
     ids = {step.id for step in steps}
@@ -109,12 +109,12 @@ def read_graph(value: JsonObject) -> tuple[GraphStep, ...]:
         )
         for step in steps
     )
-    if circle := _circle(pruned):
+    if circle := _find_circle(pruned):
         raise SchemaMismatch(f"the steps {', '.join(circle)} need each other in a circle")
     return pruned
 
 
-def _step(item: Json) -> GraphStep:
+def _read_step(item: Json) -> GraphStep:
     unset: JsonObject = {"dependencies": None, "tool_hint": "", "model_hint": ""}
     fields: JsonObject = {**unset, **item} if isinstance(item, dict) else {}
     match fields:
@@ -124,20 +124,20 @@ def _step(item: Json) -> GraphStep:
                     id=str(id),
                     task=task.strip(),
                     dependencies=tuple(map(str, needs or ())),
-                    tool_hint=_hint(fields["tool_hint"]),
-                    model_hint=_hint(fields["model_hint"]),
+                    tool_hint=_read_hint(fields["tool_hint"]),
+                    model_hint=_read_hint(fields["model_hint"]),
                 )
         case _:
             pass
     raise SchemaMismatch('a step is such as {"id": "1", "task": "…", "dependencies": []}')
 
 
-def _hint(value: Json) -> str:
+def _read_hint(value: Json) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _circle(steps: Sequence[GraphStep]) -> list[str]:
-    """Return the steps that could never begin."""
+def _find_circle(steps: Sequence[GraphStep]) -> list[str]:
+    """Return the ids of the steps that could never begin."""
     waiting = {step.id: set(step.dependencies) for step in steps}
     while ready := [id for id, needed in waiting.items() if not needed & waiting.keys()]:
         for id in ready:
@@ -147,7 +147,7 @@ def _circle(steps: Sequence[GraphStep]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The verdict of an analyst on the results of a graph, or the `problem` because of which there is none."""
+    """The verdict of an analyst on the results of a graph; `problem` is the reason why a verdict is missing, if it is."""
 
     achieved: bool = False
     confidence: float = 0.0
@@ -162,7 +162,7 @@ class Analysis:
 
     @property
     def missing(self) -> str:
-        """What the next plan has to make up for."""
+        """The feedback for the next plan, with the doubt of an analyst that is not sure."""
         if not self.achieved:
             return self.feedback
         doubt = (
@@ -172,7 +172,7 @@ class Analysis:
 
     @property
     def verdict(self) -> str:
-        """The line about the goal."""
+        """The line of the result about the goal."""
         if self.problem:
             return f"Whether the goal is reached is not known. {self.problem}"
         if self.is_reached:
@@ -183,19 +183,19 @@ class Analysis:
 
 
 def parse_analysis(text: str) -> Analysis:
-    """Return the analysis in an analyst's answer.
+    """Parse the analysis in an analyst's answer.
 
     Raises:
-        LooplineError: there is none.
+        LooplineError: the answer does not contain an analysis.
     """
     return read_analysis(extract_json(text) or {})
 
 
 def read_analysis(value: JsonObject) -> Analysis:
-    """Return the analysis of an object. Without a confidence it has none.
+    """Return the analysis in a JSON object; a missing confidence is 0.
 
     Raises:
-        SchemaMismatch: it does not say whether the goal is achieved, or a field has another type.
+        SchemaMismatch: `achieved` is missing or not a boolean, or another field has the wrong type.
     """
     unset: JsonObject = {"achieved": None, "confidence": None, "answer": None, "feedback": None}
     match {**unset, **value}:
@@ -225,8 +225,10 @@ ANALYSIS_FORM = ReplyForm(
 )
 
 
-def settled(steps: Mapping[str, GraphStep], id: str, status: GraphStatus) -> dict[str, GraphStep]:
-    """Return the steps with that one in its status; if it failed, all that need it are skipped."""
+def set_status(
+    steps: Mapping[str, GraphStep], id: str, status: GraphStatus
+) -> dict[str, GraphStep]:
+    """Return the steps with the status of step `id` set; if it failed, all pending steps that depend on it are skipped."""
     changed = {**steps, id: structs.replace(steps[id], status=status)}
     lost = {id} if status == "failed" else set[str]()
     while more := [
@@ -241,7 +243,7 @@ def settled(steps: Mapping[str, GraphStep], id: str, status: GraphStatus) -> dic
 
 
 def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
-    """Return the steps that can begin: all that they need is completed."""
+    """Return the pending steps with only completed dependencies."""
     done = {step.id for step in steps.values() if step.status == "completed"}
     return [
         step
@@ -250,10 +252,14 @@ def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
     ]
 
 
-def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
-    """Return new snapshots of the plan that mirrors a graph: a new attempt supersedes the plan of the one before.
+def mirror_graph(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
+    """Return new snapshots of the plan that mirrors a graph, if its steps have changed.
 
-    When it ends, the plan that was the current one before is that again.
+    The plan of a new attempt supersedes the plan of the previous attempt. When the plan ends, the plan that was current
+    before the graph becomes current again.
+
+    Raises:
+        ToolError: there are too many open plans.
     """
     id = _plan_id(graph, moment, graph.attempt)
     before = _plan_id(graph, moment, graph.attempt - 1)
@@ -265,17 +271,17 @@ def mirrored(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
         snapshots = plan.replace_with(plans, before, id, tasks, moment)
     else:
         snapshots = plan.new(plans, id, tasks, moment)
-    changed = [_with_status(snapshot, graph, id, moment) for snapshot in snapshots]
+    changed = [_update_status(snapshot, graph, id, moment) for snapshot in snapshots]
     if changed and not changed[-1].open:
-        changed += _with_plan_before(graph, plans, moment)
+        changed += _restore_current(graph, plans, moment)
     return [Plan(snapshot=snapshot) for snapshot in changed]
 
 
-def _with_plan_before(graph: CrewGraph, plans: Plans, moment: Moment) -> list[PlanSnapshot]:
-    """Return the plan that was the current one before those of the graph, as the current one again.
+def _restore_current(graph: CrewGraph, plans: Plans, moment: Moment) -> list[PlanSnapshot]:
+    """Return a snapshot that makes the plan current that was current before the plans of the graph.
 
-    It is the open plan that was changed last by the append with which a plan of the graph began. Nothing is returned if
-    there was none, or if another plan has become the current one since.
+    It is the open plan that was last changed by the append in which a plan of the graph began. The list is empty if no
+    such plan exists, or if another plan has become current since.
     """
     ids = [_plan_id(graph, moment, attempt) for attempt in range(1, graph.attempt + 1)]
     begun = {plans.latest[id].created_ts for id in ids if id in plans.latest}
@@ -292,7 +298,9 @@ def _with_plan_before(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Pl
     ]
 
 
-def _with_status(snapshot: PlanSnapshot, graph: CrewGraph, id: str, moment: Moment) -> PlanSnapshot:
+def _update_status(
+    snapshot: PlanSnapshot, graph: CrewGraph, id: str, moment: Moment
+) -> PlanSnapshot:
     if snapshot.plan_id != id:
         return snapshot
     return structs.replace(

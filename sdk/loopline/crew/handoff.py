@@ -1,9 +1,9 @@
-"""Handoffs: what an agent hands back at the end of its run, read from its answer."""
+"""Handoffs: the report that an agent ends its answer with, and the tool that hands a conversation to another agent."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -26,7 +26,7 @@ confidence: high, medium or low
 gaps:
 - what is still unknown, if anything
 </handoff>"""
-"""What an agent is told below its own instructions."""
+"""The instructions that are appended to those of each agent."""
 
 _BLOCK = re.compile(r"<handoff\b[^>]{0,200}>(.*?)(?:</handoff\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _LABEL = re.compile(
@@ -40,7 +40,7 @@ _MARK = re.compile(r"(?<![\w\])])\[(\d{1,6})\](?!\()")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """What an agent hands back. If it `is_raw` there was no handoff block, and the summary is its whole answer."""
+    """The report of an agent; if it `is_raw` the answer had no handoff block, and the summary is the whole answer."""
 
     summary: str
     findings: tuple[str, ...] = ()
@@ -65,45 +65,49 @@ class Handoff:
         yield f"confidence: {self.confidence}"
 
     def with_positions(self, total: int, offset: int) -> Handoff:
-        """Return the handoff with `[[S:@n]]` for each mark `[n]` of its sources, which begin behind `offset` others."""
-        shifted = partial(with_marks, total=total, offset=offset, form="[[S:@{}]]")
+        """Return the handoff with the marks `[1]` to `[total]` of its sources replaced by `[[S:@n]]`, n increased by `offset`."""
+        shift = partial(shift_marks, total=total, offset=offset, form="[[S:@{}]]")
         return replace(
             self,
-            summary=shifted(self.summary),
-            findings=tuple(map(shifted, self.findings)),
-            sources=tuple(map(shifted, self.sources)),
-            gaps=tuple(map(shifted, self.gaps)),
+            summary=shift(self.summary),
+            findings=tuple(map(shift, self.findings)),
+            sources=tuple(map(shift, self.sources)),
+            gaps=tuple(map(shift, self.gaps)),
         )
 
 
-def with_marks(text: str, *, total: int, offset: int, form: str) -> str:
-    """Return the text with each mark `[n]` of its sources in another form, behind `offset` other sources."""
+def shift_marks(text: str, *, total: int, offset: int, form: str) -> str:
+    """Return the text with the marks `[1]` to `[total]` replaced: the number plus `offset`, formatted by `form`."""
 
-    def shifted(match: re.Match[str]) -> str:
+    def shift(match: re.Match[str]) -> str:
         number = int(match[1])
         return form.format(number + offset) if 0 < number <= total else match[0]
 
-    return _MARK.sub(shifted, text)
+    return _MARK.sub(shift, text)
 
 
 def parse_handoff(answer: str) -> Handoff:
-    """Return the last handoff block of an answer; without one its whole text, flagged."""
+    """Parse the last handoff block of an answer, in lines or JSON.
+
+    Without a block that has a summary, the whole text is the summary, the confidence is "low" and `is_raw` is set.
+    """
     blocks = list(_BLOCK.finditer(answer))
     if not blocks:
         return Handoff(summary=answer.strip(), confidence="low", is_raw=True)
     inner = blocks[-1][1].strip()
     if inner.startswith(("{", "```")):
-        handoff = _from_json(extract_json(inner))
+        handoff = _parse_json(extract_json(inner))
     else:
-        handoff = _from_lines(inner)
+        handoff = _parse_lines(inner)
     if handoff is None:
         text = inner or answer.strip()
         return Handoff(summary=text, confidence="low", is_raw=True)
     return handoff
 
 
-def _from_lines(text: str) -> Handoff | None:
-    parts, current = dict[str, list[str]](), ""
+def _parse_lines(text: str) -> Handoff | None:
+    parts: dict[str, list[str]] = {}
+    current = ""
     for line in text.splitlines():
         label = _LABEL.match(line)
         if label is not None:
@@ -115,12 +119,12 @@ def _from_lines(text: str) -> Handoff | None:
     if "summary" not in parts:
         return None
     summary = "\n".join(parts["summary"]).strip()
-    texts: dict[str, Json] = {name: _items(lines) for name, lines in parts.items()}
-    return _handoff(summary, texts)
+    texts: dict[str, Json] = {name: _parse_items(lines) for name, lines in parts.items()}
+    return _make_handoff(summary, texts)
 
 
-def _items(lines: list[str]) -> list[Json]:
-    """Return the items of a list; a line without a bullet goes on the one before it."""
+def _parse_items(lines: list[str]) -> list[Json]:
+    """Return the items of a list; a line without a bullet continues the item before it."""
     items: list[str] = []
     for line in map(str.strip, lines):
         bullet = _BULLET.match(line)
@@ -131,50 +135,50 @@ def _items(lines: list[str]) -> list[Json]:
     return [*items]
 
 
-def _from_json(value: JsonObject | None) -> Handoff | None:
+def _parse_json(value: JsonObject | None) -> Handoff | None:
     if value is None:
         return None
     match {"summary": None, **value}:
         case {"summary": str(summary)}:
-            return _handoff(summary, value)
+            return _make_handoff(summary, value)
         case _:
             return None
 
 
-def _handoff(summary: str, fields: dict[str, Json]) -> Handoff | None:
+def _make_handoff(summary: str, fields: dict[str, Json]) -> Handoff | None:
     if not summary.strip():
         return None
     unset: dict[str, Json] = dict.fromkeys(("findings", "sources", "confidence", "gaps"), None)
-    named = {name.lower().replace("key ", "").replace("key_", ""): fields[name] for name in fields}
-    lists = {name: _texts(value) for name, value in {**unset, **named}.items()}
+    parts = {name.lower().replace("key ", "").replace("key_", ""): fields[name] for name in fields}
+    lists = {name: _flatten(value) for name, value in {**unset, **parts}.items()}
     return Handoff(
         summary=summary.strip(),
         findings=lists["findings"],
-        sources=_split(lists["sources"]),
-        confidence=_confidence(" ".join(lists["confidence"])),
+        sources=_split_sources(lists["sources"]),
+        confidence=_parse_confidence(" ".join(lists["confidence"])),
         gaps=tuple(gap for gap in lists["gaps"] if gap.lower().strip(".") != "none"),
     )
 
 
-def _texts(value: Json) -> tuple[str, ...]:
+def _flatten(value: Json) -> tuple[str, ...]:
     match value:
         case None:
             return ()
         case list():
-            return tuple(text for item in value for text in _texts(item))
+            return tuple(text for item in value for text in _flatten(item))
         case _:
             text = str(value).strip()
             return (text,) if text else ()
 
 
-def _split(items: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the sources of a list, or of one line with commas."""
+def _split_sources(items: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the items; a single item is split at its commas."""
     if len(items) != 1:
         return items
     return tuple(part.strip() for part in items[0].split(",") if part.strip())
 
 
-def _confidence(text: str) -> Confidence:
+def _parse_confidence(text: str) -> Confidence:
     word = text.strip().lower()
     for level in ("high", "medium", "low"):
         if word.startswith(level):
@@ -183,20 +187,22 @@ def _confidence(text: str) -> Confidence:
         share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
     except ValueError:
         return "medium"
-    return "high" if share >= 0.75 else "medium" if share >= 0.4 else "low"
+    if share >= 0.75:
+        return "high"
+    return "medium" if share >= 0.4 else "low"
 
 
 HAND_OVER = "crew.hand_over"
 MAIN = "main"
-"""The name under which an agent hands the conversation back to the bundle's own loop."""
+"""The name of the bundle's own loop, to which an agent can hand the conversation back."""
 _ReadBody = AgentSwitched | TurnHeader | Imported
 _READ = BodyUnion[_ReadBody](_ReadBody)
 
 
 def leader(timeline: Timeline) -> str:
-    """Return the agent that leads the conversation; an empty text is the bundle's own loop.
+    """Return the name of the agent that leads the conversation; empty for the bundle's own loop.
 
-    What a document imported makes no agent lead: anybody may have written it.
+    Imported blocks are ignored, since their author is unknown.
     """
     for _, body in _READ.among(reversed(timeline.blocks)):
         match body:
@@ -208,21 +214,21 @@ def leader(timeline: Timeline) -> str:
 
 
 class HandOverTool(RerunnableTool):
-    """The tool by which whoever leads the conversation hands it over to another agent."""
+    """The tool by which the leading agent, or the bundle's own loop, hands the conversation over to another agent."""
 
     effect: Effect = "meta"
     shared_key: str = HAND_OVER
 
     def __init__(self, agents: Agents, current: str) -> None:
-        """Offer all of these agents but the current one, and the bundle's own loop if that is not the current one."""
+        """Offer these agents without the `current` one; if an agent leads now, the bundle's own loop is offered too."""
         self._agents = agents.without(current) if current else agents
+        self._offers_main = bool(current)
         names: list[Json] = [*self._agents, *([MAIN] if current else [])]
-        self._names = [str(name) for name in names]
         self.spec: ToolSpec = ToolSpec(
             name=HAND_OVER,
             description=(
                 "Hand the conversation over: from now on that agent answers the user, with all that was said. Do it when "
-                f"the user's matter is another's work, not for a single task. Agents:\n{self._listed(bool(current))}"
+                f"the user's matter is another's work, not for a single task. Agents:\n{self._list_agents()}"
             ),
             parameters=object_schema(
                 {
@@ -233,26 +239,32 @@ class HandOverTool(RerunnableTool):
             ),
         )
 
-    def _listed(self, is_led: bool) -> str:
+    def _list_agents(self) -> str:
         lines = [f"- {agent}" for agent in self._agents.values()]
-        return "\n".join([*lines, *([f"- {MAIN}: whoever led at the beginning"] if is_led else [])])
+        if self._offers_main:
+            lines.append(f"- {MAIN}: whoever led at the beginning")
+        return "\n".join(lines)
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse unknown fields, and an agent that may not lead."""
+        """Check the arguments.
+
+        Raises:
+            ToolError: a field is unknown or has the wrong type, or the agent is not offered.
+        """
         check_names(self.spec, arguments)
-        self._chosen(arguments)
+        self._find_agent(arguments)
         optional_text(arguments, "note")
 
-    def _chosen(self, arguments: JsonObject) -> Agent | None:
-        """Return the agent that is to lead; None is the bundle's own loop."""
+    def _find_agent(self, arguments: JsonObject) -> Agent | None:
+        """Return the agent that is to lead; None for the bundle's own loop."""
         name = text_argument(arguments, "agent")
-        return None if name == MAIN and MAIN in self._names else self._agents.find(name)
+        return None if name == MAIN and self._offers_main else self._agents.find(name)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the switch, which takes effect with the next decision."""
-        agent = self._chosen(arguments)
+        """Return the body that switches the leading agent, from the next decision on."""
+        agent = self._find_agent(arguments)
         note = optional_text(arguments, "note")
-        switched = AgentSwitched(
+        switch = AgentSwitched(
             agent=agent.name if agent else "",
             agent_digest=agent.digest if agent else "",
             note=note,
@@ -260,12 +272,9 @@ class HandOverTool(RerunnableTool):
         )
         name = agent.name if agent else MAIN
         text = f"{name} leads the conversation from here on. Answer the user."
-        return Outcome(text=f"{text}\nnote: {note}" if note else text, bodies=(switched,))
+        return Outcome(text=f"{text}\nnote: {note}" if note else text, bodies=(switch,))
 
 
 def leading_agents(agents: Agents) -> Agents:
     """Return the agents that may lead a conversation."""
-    if not agents:
-        return agents
-    leaders: Sequence[Agent] = [agent for agent in agents.values() if agent.leads]
-    return Agents(leaders)
+    return Agents(agent for agent in agents.values() if agent.leads)

@@ -1,4 +1,4 @@
-"""HyDE: a search also looks for the keywords of an answer that a model imagines before anything was found."""
+"""HyDE: before a search, a model imagines its answer; the search then also looks for keywords of that answer."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _SYSTEM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyde:
-    """Expands what is searched for in knowledge and past turns by `keywords` words of an imagined answer.
+    """Expands queries to knowledge and past turns by `keywords` words of an imagined answer.
 
-    `model` is the role of the model that imagines it. If it cannot be asked, or says nothing, the search is as it was.
+    `model` is the role of the model that imagines the answer. If its request fails or its reply is empty, the query is
+    not expanded.
     """
 
     keywords: int = KEYWORDS
     model: str = "fast"
 
-    def keywords_of(self, query: str, hypothesis: str) -> tuple[str, ...]:
-        """Return the words of the imagined answer that it has most often and the query has not, in any case."""
-        own_terms = {term.lower() for term in _WORD.findall(query)}
+    def choose_keywords(self, query: str, hypothesis: str) -> tuple[str, ...]:
+        """Return the most frequent words of the hypothesis that are not in the query, in lower case, most frequent first."""
+        query_terms = {term.lower() for term in _WORD.findall(query)}
         counts = Counter(
             term.lower()
             for term in _WORD.findall(hypothesis)
             if len(term) >= LEAST_LETTERS and term.lower() not in STOP_WORDS
         )
-        return tuple(term for term, _ in counts.most_common() if term not in own_terms)[
-            : self.keywords
-        ]
+        terms = [term for term, _ in counts.most_common() if term not in query_terms]
+        return tuple(terms[: self.keywords])
 
 
 class ExpandedSearch(RerunnableTool):
@@ -67,17 +67,17 @@ class ExpandedSearch(RerunnableTool):
         self._model = model
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse what the search refuses."""
+        """Check the arguments as the wrapped search does."""
         self._tool.check(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return what the search gives for the expanded query."""
+        """Return the outcome of the search for the expanded query, with a record of the expansion."""
         query = {"query": "", **arguments}["query"]
-        reply = await self._imagined(str(query)) if str(query).strip() else None
+        reply = await self._imagine_answer(str(query)) if str(query).strip() else None
         if reply is None:
             return await self._tool.run(arguments, call)
         hypothesis = well_formed(reply.text).strip()[:HYPOTHESIS_CHARACTERS]
-        keywords = self._hyde.keywords_of(str(query), hypothesis)
+        keywords = self._hyde.choose_keywords(str(query), hypothesis)
         expanded = SearchExpanded(
             call_id=call.context.call_id,
             query=str(query),
@@ -92,8 +92,8 @@ class ExpandedSearch(RerunnableTool):
         )
         return structs.replace(outcome, bodies=(*outcome.bodies, expanded))
 
-    async def _imagined(self, query: str) -> Reply | None:
-        """Return the reply with an imagined answer; None if there is none."""
+    async def _imagine_answer(self, query: str) -> Reply | None:
+        """Return the reply with an imagined answer; None if the request failed, or the reply has neither text nor usage."""
         prompt = Prompt(system=_SYSTEM, messages=(UserMessage(text=query),), purpose="search")
         try:
             reply = await complete_reply(self._model, prompt, REQUEST_SECONDS)

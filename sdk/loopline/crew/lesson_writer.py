@@ -1,16 +1,16 @@
-"""The writer of lessons: what is due is a block of the log, and so is the lesson, so that a kill loses neither."""
+"""The writer of lessons: requests for lessons are blocks of the log, and so are lessons, so a crash loses neither."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import structs
 
@@ -36,29 +36,25 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 300.0
 JITTER = 0.2
 MOST_HEADS = 1_000
-"""Conversations of which it is known where their newest turn begins, so that a turn costs what is new in it."""
+"""Conversations whose last read position is kept in memory, so that only newer blocks are read."""
 _ReadBody = ReflectionDue | Lesson | TurnHeader | Imported
 _READ = BodyUnion[_ReadBody](_ReadBody)
 _TYPES = ("crew.reflection", "crew.lesson", "turn.header", "conv.imported")
 
 
-class RecordLesson(Protocol):
-    """Records a lesson in a turn that is over."""
+RecordLesson = Callable[[ConversationKey, int, Lesson], Awaitable[None]]
+"""Appends a lesson to a turn that is over, once no runner has the conversation.
 
-    async def __call__(self, conversation: ConversationKey, turn: int, lesson: Lesson, /) -> None:
-        """Append the lesson, once nobody runs the conversation.
-
-        Raises:
-            StoreError: it cannot be stored.
-        """
-        ...
+Raises:
+    StoreError: the lesson cannot be stored.
+"""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LessonWriter:
-    """Writes the lessons that are due in turns of a bundle, in the background.
+    """Writes the lessons that are requested in turns of a bundle, in the background.
 
-    What a document imported is never due: anybody may have written it.
+    Imported requests are ignored, since their author is unknown. `models` opens the models for a conversation.
     """
 
     bundle: str
@@ -82,24 +78,24 @@ class LessonWriter:
         self._slots = asyncio.Semaphore(self.options.workers)
 
     def follow(self, conversation: ConversationKey) -> None:
-        """Write what is due in a conversation, in the background."""
+        """Begin to write the requested lessons of a conversation, in the background."""
         self._start(self._follow(conversation))
 
     def catch_up(self) -> None:
-        """Write what is due in any conversation of the last days, in the background."""
+        """Begin to write the requested lessons of all conversations that were active in the last `stale_days` days."""
         self._start(self._catch_up())
 
     async def idle(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until all lessons are written."""
         while tasks := [*self._following, *self._working.values()]:
             await asyncio.wait(tasks)
 
     async def drain(self, seconds: float) -> bool:
-        """Wait at most so long until nothing is being written; return whether nothing is."""
+        """Wait at most `seconds` until all lessons are written; return whether they are."""
         return await done_within(self.clock, seconds, self.idle()) and not self._working
 
     async def close(self) -> None:
-        """Stop writing; what is due stays due."""
+        """Stop writing; lessons that are not written stay requested."""
         tasks = [*self._following, *self._working.values()]
         for task in tasks:
             task.cancel()
@@ -113,7 +109,7 @@ class LessonWriter:
     def _end_following(self, task: asyncio.Task[None]) -> None:
         self._following.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("what lessons are due could not be read: %s", error)
+            logger.warning("the requests for lessons could not be read: %s", error)
 
     async def _catch_up(self) -> None:
         since = self.clock.now() - timedelta(days=self.options.stale_days)
@@ -145,15 +141,16 @@ class LessonWriter:
     async def _write(self, conversation: ConversationKey, turn: int, due: ReflectionDue) -> None:
         async with self._slots:
             try:
-                await self.record(conversation, turn, await self._lesson(conversation, due))
-            except LooplineError as error:  # it stays due, and is written after a later turn
+                await self.record(conversation, turn, await self._request(conversation, due))
+            except LooplineError as error:  # it stays requested, and is written after a later turn
                 self._heads.pop(conversation, None)
                 logger.warning("the lesson %s could not be written: %s", due.lesson_id, error)
 
-    async def _lesson(self, conversation: ConversationKey, due: ReflectionDue) -> Lesson:
-        """Return the lesson; after the last attempt one that says why there is none."""
+    async def _request(self, conversation: ConversationKey, due: ReflectionDue) -> Lesson:
+        """Request the lesson from a model; after the last failed attempt return a lesson with the reason in `skipped`."""
+        problem = ""
         async with self.models(conversation) as registry:
-            model, problem = registry.chain(self.options.model)[0], ""
+            model = registry.chain(self.options.model)[0]
             for attempt in range(self.options.attempts):
                 if attempt:
                     await self.clock.sleep(_delay(attempt))
@@ -174,9 +171,10 @@ class LessonWriter:
 
 
 def due_lessons(blocks: Sequence[Block], bundle: str) -> list[tuple[Block, ReflectionDue]]:
-    """Return what is due among the blocks of a conversation, in turns of that bundle."""
+    """Return the requests without a lesson in a conversation's turns of that bundle, each with its block."""
     due: dict[str, tuple[Block, ReflectionDue]] = {}
-    written, bundles = set[str](), dict[int, str]()
+    written: set[str] = set()
+    bundles: dict[int, str] = {}
     for block, body in _READ.among(blocks):
         match body:
             case ReflectionDue(lesson_id=lesson_id):

@@ -1,6 +1,6 @@
-"""Quality of the user's own turn: it is planned first, and its draft is refined and verified before it is the answer.
+"""Quality of the user's own turn: the task is planned first, and the draft is refined and verified before it is accepted.
 
-Both are calls of the turn. So what hooks have agents do is in the log, counts against the budget, and is found again
+Both are calls of the turn, so the runs of agents for hooks are in the log, count against the budget, and are found again
 when the turn is resumed.
 """
 
@@ -21,13 +21,14 @@ from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
 from loopline.tools.parameters import check_names, object_schema
 
 OWN = "main"
-"""What hooks see as the agent of the user's own turn."""
-PREPARE, REVIEW = "crew.prepare", "crew.review"
+"""The name of the agent that hooks see in the user's own turn."""
+PREPARE = "crew.prepare"
+REVIEW = "crew.review"
 _NUMBER = 1
 
 
 def own_turn_hooks(quality: Quality, task: str) -> Sequence[RoundHook]:
-    """Return what has the model call the two tools: each is asked for at most once a turn."""
+    """Return the round hooks that tell the model to call the two tools, each at most once a turn."""
 
     def prepare(state: ReactStateV2) -> RoundHookResult:
         plan_first = quality.plan_first
@@ -35,7 +36,7 @@ def own_turn_hooks(quality: Quality, task: str) -> Sequence[RoundHook]:
         if plan_first is None or not is_first or not plan_first.applies_to(task):
             return None
         text = f"The task that follows takes several steps: call {PREPARE} first."
-        return Reminder(PREPARE, text)  # it stands before the task
+        return Reminder(PREPARE, text)  # the prompt shows it before the task
 
     def review(state: ReactStateV2) -> RoundHookResult:
         if state.answer is None or state.notices.get(REVIEW) or state.last or state.exhausted:
@@ -50,16 +51,17 @@ def _reviews(quality: Quality) -> bool:
 
 
 def own_turn_tools(crew: Crew, quality: Quality, task: str) -> Sequence[Tool]:
-    """Return the two tools, as far as there are hooks for them."""
-    pipeline = crew.pipeline
-    if pipeline is None:
-        return []
-    prepares = [PrepareTool(crew, pipeline, task)] if quality.plan_first else []
-    return [*prepares, *([ReviewTool(crew, pipeline, task)] if _reviews(quality) else [])]
+    """Return the two tools, each only if there are hooks for it."""
+    tools: list[Tool] = []
+    if crew.pipeline is not None and quality.plan_first:
+        tools.append(PrepareTool(crew, crew.pipeline, task))
+    if crew.pipeline is not None and _reviews(quality):
+        tools.append(ReviewTool(crew, crew.pipeline, task))
+    return tools
 
 
 class OwnTurnTool(RerunnableTool):
-    """A tool without arguments that has hooks work on the user's own turn."""
+    """A tool without arguments that calls hooks for the user's own turn."""
 
     effect: Effect = "meta"
     begins_children: bool = True
@@ -76,18 +78,22 @@ class OwnTurnTool(RerunnableTool):
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse any argument."""
+        """Check the arguments.
+
+        Raises:
+            ToolError: there is an argument.
+        """
         check_names(self.spec, arguments)
 
 
 class PrepareTool(OwnTurnTool):
-    """The tool that has the task of the turn planned, and runs the steps."""
+    """The tool that plans the task of the turn and runs the steps."""
 
     name = PREPARE
     about = "Have the user's task planned, and its steps run in order. You read what came of each."
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the report of the steps."""
+        """Return the report on the steps, or a note that no plan was needed."""
         del arguments
         dispatch = self._crew.hook_dispatch(call.context, _NUMBER)
         prepared = await self._pipeline.prepare(self._call, dispatch)
@@ -95,16 +101,16 @@ class PrepareTool(OwnTurnTool):
 
 
 class ReviewTool(OwnTurnTool):
-    """The tool that has the held draft refined and verified; what comes of it is the answer."""
+    """The tool that refines and verifies the draft; its result is the answer of the turn."""
 
     name = REVIEW
     about = "Have your draft of the answer checked and improved. What comes of it is the answer."
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the answer.
+        """Return the reviewed draft as the answer of the turn, and the notes of the hooks as the text.
 
         Raises:
-            ToolError: there is no draft.
+            ToolError: the model has not written a draft yet.
         """
         del arguments
         turn = call.timeline.turn(turn_number(call.context.turn_id))

@@ -1,7 +1,7 @@
 """The quality pipeline: hooks before and after the run of an agent, isolated from the run and from each other.
 
-A run sees the hooks that there were when it began. A hook that fails, takes too long or is blocked by its circuit
-breaker changes nothing.
+Hooks that are added during a run are called from the next run on. The run continues without a hook that fails, takes
+too long or is blocked by its circuit breaker.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PreHook(Protocol):
     """A hook that is called before an agent runs."""
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return the change to the run, or None to change nothing."""
+        """Return the change to the run, or None to leave it unchanged."""
         ...
 
 
@@ -105,7 +105,7 @@ class PostHook(Protocol):
     """A hook that is called after an agent has run, also if it failed."""
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
-        """Return another result, or None to change nothing."""
+        """Return another result, or None to keep `result`."""
         ...
 
 
@@ -143,7 +143,7 @@ class QualityPipeline:
         Raises:
             LooplineError: the pipeline is being drained.
         """
-        self._before = self._with_hook(self._before, hook, priority)
+        self._before = self._insert_hook(self._before, hook, priority)
 
     def add_after(self, hook: PostHook, priority: int = PRIORITY) -> None:
         """Add a hook after the run.
@@ -151,9 +151,9 @@ class QualityPipeline:
         Raises:
             LooplineError: the pipeline is being drained.
         """
-        self._after = self._with_hook(self._after, hook, priority)
+        self._after = self._insert_hook(self._after, hook, priority)
 
-    def _with_hook(
+    def _insert_hook(
         self, entries: Sequence[_HookEntry[Hook]], hook: Hook, priority: int
     ) -> tuple[_HookEntry[Hook], ...]:
         if self._draining:
@@ -176,11 +176,11 @@ class QualityPipeline:
         Raises:
             StoreError: the store failed.
         """
-        before, after = self._before, self._after
         if not self._calls_hooks:
             return await _execute(call, execute)
+        after = self._after  # hooks that are added from now on are not called for this run
         with self._count_run():
-            call, answer = await self._call_before(before, call, dispatch, recall)
+            call, answer = await self._call_before(self._before, call, dispatch, recall)
             if answer is None:
                 result = await _execute(call, execute)
             else:
@@ -235,7 +235,7 @@ class QualityPipeline:
         dispatch: Callable[[int], RunAgent],
         recall: RecallLessons,
     ) -> tuple[AgentCall, str | None]:
-        """Return the call as the hooks change it, and the answer if a hook skips the run, else None."""
+        """Return the call as the hooks change it, and the answer of a hook that skips the run, or None."""
         for entry in entries:
             match await self._isolate(entry, entry.hook.before, call, dispatch, recall):
                 case NewCall(call=changed):

@@ -1,4 +1,4 @@
-"""Plan first: a hard task is planned, its steps are run in order, and the agent begins with their results."""
+"""Plan first: a complex task is planned, its steps are run in order, and the agent starts with their results."""
 
 from __future__ import annotations
 
@@ -103,19 +103,21 @@ _PLACEHOLDER = re.compile(r"#(E\d{1,3})(?:\.(head|last)=(\d{1,4})|\.(summary))?"
 
 
 def complexity(task: str) -> int:
-    """Return how hard a task looks, from 0 to 10: action verbs (5), files (3), and words of a sequence (2).
+    """Estimate the complexity of a task, from 0 to 10.
 
-    English and Portuguese words count, each once.
+    Each different action verb counts one, up to 5; each file path, up to 3; each word for a sequence such as "then", up to
+    2. English and Portuguese words are known.
     """
     text = task.lower()
     verbs = {word for word in _WORD.findall(text) if word in _VERBS}
-    files, sequence = set(_PATH.findall(text)), set(_SEQUENCERS.findall(text))
+    files = set(_PATH.findall(text))
+    sequence = set(_SEQUENCERS.findall(text))
     return min(len(verbs), 5) + min(len(files), 3) + min(len(sequence), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkStep:
-    """A step of a plan: its id, E1 and so on, the agent that does it, and the steps it needs."""
+    """A step of a plan: its id such as E1, the agent that does it, its task, and the ids of the steps it depends on."""
 
     id: str
     agent: str
@@ -125,37 +127,38 @@ class WorkStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPlan:
-    """Steps in an order in which each comes after those that it needs."""
+    """Steps in an order in which each comes after its dependencies."""
 
     summary: str
     steps: tuple[WorkStep, ...]
 
 
 def parse_work_plan(text: str) -> WorkPlan:
-    """Return the plan in a reply, which may have a fence or prose around its JSON.
+    """Parse the plan in a reply; there may be a fence or prose around its JSON.
 
     Raises:
-        LooplineError: there is none, or it is wrong; the message names the step.
+        LooplineError: the reply does not contain a plan of 1 to 20 steps, two steps have the same id, or a step depends on a
+            step that does not come before it.
     """
     value = extract_json(text)
     match {"task_summary": "", "steps": None, **(value or {})}:
         case {"task_summary": str(summary), "steps": list(items)} if 0 < len(items) <= _MOST_STEPS:
-            steps = [_step(item) for item in items]
+            steps = [_parse_step(item) for item in items]
         case _:
             raise LooplineError("the reply has no JSON object with task_summary and steps")
     step_ids: set[str] = set()
     for step in steps:
         if step.id in step_ids:
             raise LooplineError(f"two steps are called {step.id}")
-        named = {match[1] for match in _PLACEHOLDER.finditer(step.task)}
-        for needed in [*step.deps, *sorted(named)]:
+        placeholders = {match[1] for match in _PLACEHOLDER.finditer(step.task)}
+        for needed in [*step.deps, *sorted(placeholders)]:
             if needed not in step_ids:
-                raise LooplineError(f"{step.id} needs {needed}, which is no step before it")
+                raise LooplineError(f"{step.id} needs {needed}, which is not a step before it")
         step_ids.add(step.id)
     return WorkPlan(summary=summary, steps=tuple(steps))
 
 
-def _step(item: Json) -> WorkStep:
+def _parse_step(item: Json) -> WorkStep:
     fields: JsonObject = {"deps": [], **item} if isinstance(item, dict) else {}
     match fields:
         case {"id": str(id), "agent": str(agent), "task": str(task), "deps": list(deps)}:
@@ -167,12 +170,13 @@ def _step(item: Json) -> WorkStep:
 
 
 def resolve_placeholders(task: str, outputs: Mapping[str, str]) -> str:
-    """Return the task with the outputs of steps in place of `#E1`, `#E1.head=3`, `#E1.last=3` and `#E1.summary`.
+    """Return the task with its placeholders replaced by the outputs of steps; one without an output stays unchanged.
 
-    A step without an output stays as it is written.
+    `#E1` is the output of step E1, `#E1.head=3` and `#E1.last=3` are its first and last three lines, and `#E1.summary` is
+    its first paragraph, at most 200 characters.
     """
 
-    def resolved(match: re.Match[str]) -> str:
+    def resolve(match: re.Match[str]) -> str:
         if match[1] not in outputs:
             return match[0]
         output = outputs[match[1]].strip()
@@ -186,12 +190,12 @@ def resolve_placeholders(task: str, outputs: Mapping[str, str]) -> str:
             return first[:SUMMARY_CHARACTERS]
         return output
 
-    return _PLACEHOLDER.sub(resolved, task)
+    return _PLACEHOLDER.sub(resolve, task)
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What came of a step; an error is its output too, and its dependants read it."""
+    """The output of a step; if the step failed, the text is its error."""
 
     step: WorkStep
     text: str
@@ -200,10 +204,10 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFirst:
-    """A hook that plans a task before its agent begins, and runs the steps one after the other.
+    """A hook that plans a task before its agent starts, and runs the steps one after the other.
 
-    With `auto` it does so from a complexity of `threshold` on. A plan that cannot be read changes nothing. `agents` are
-    those that the plan may name.
+    With `mode` "auto" it plans tasks with a complexity of at least `threshold`. If the planner fails or its plan is not
+    valid, the run goes on without a plan. `agents` are the agents that the planner is told of, by default the called one.
     """
 
     agents: Sequence[str] = ()
@@ -211,11 +215,11 @@ class PlanFirst:
     threshold: int = THRESHOLD
 
     def applies_to(self, task: str) -> bool:
-        """Return whether a task is planned."""
+        """Return whether the mode and the complexity of the task call for a plan."""
         return self.mode == "always" or (self.mode == "auto" and complexity(task) >= self.threshold)
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return the call with a report of the steps below its context."""
+        """Return the call with a report on the steps appended to its context; None if the task is not planned."""
         if run.call.agent.lower() == PLANNER or not self.applies_to(run.call.task):
             return None
         try:
@@ -224,7 +228,8 @@ class PlanFirst:
         except LooplineError:
             return None
         outputs = await run_work_plan(plan, run)
-        context = "\n\n".join(part for part in (run.call.context, report(plan, outputs)) if part)
+        report = render_report(plan, outputs)
+        context = "\n\n".join(part for part in (run.call.context, report) if part)
         return NewCall(replace(run.call, context=context))
 
     def _request(self, call: AgentCall) -> str:
@@ -238,7 +243,7 @@ class PlanFirst:
 
 
 async def run_work_plan(plan: WorkPlan, run: HookedRun) -> list[StepOutput]:
-    """Run the steps in order; one that needs a failed step reads its error, and the plan goes on."""
+    """Run the steps in order, also after a failure; the error of a failed step is its output."""
     outputs: list[StepOutput] = []
     for step in plan.steps:
         texts = {output.step.id: output.text for output in outputs}
@@ -252,8 +257,8 @@ async def run_work_plan(plan: WorkPlan, run: HookedRun) -> list[StepOutput]:
     return outputs
 
 
-def report(plan: WorkPlan, outputs: Sequence[StepOutput]) -> str:
-    """Return what the agent reads of the plan: each step with its status and the beginning of its output."""
+def render_report(plan: WorkPlan, outputs: Sequence[StepOutput]) -> str:
+    """Render the plan for the agent: each step with its status and the first 400 characters of its output."""
     lines = [f"A plan was made and run before you began: {plan.summary}".rstrip(": ")]
     for output in outputs:
         status = "done" if output.ok else "failed"

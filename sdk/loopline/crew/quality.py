@@ -138,7 +138,7 @@ def with_environment(quality: Quality | None, environment: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _QualityVariables:
-    """The environment variables that begin with `PREFIX`."""
+    """The environment variables for quality, with names that start with `PREFIX`."""
 
     environment: Mapping[str, str]
 
@@ -180,7 +180,7 @@ class QualityInForce:
 
     @property
     def reflexion(self) -> Reflexion | None:
-        """The hook that requests lessons; None if no lessons are written."""
+        """The hook that requests lessons; None if lessons are not written."""
         return self.quality.reflexion if self.quality.enabled else None
 
     @property
@@ -222,5 +222,5 @@ class QualityChoice:
 
     @property
     def reflexion(self) -> Reflexion | None:
-        """The hook that requests lessons, of the bundle or else of the environment; None if no lessons are written."""
+        """The hook that requests lessons, of the bundle or the environment; None if lessons are not written."""
         return self.bundle.reflexion or self.overridden.reflexion

@@ -1,4 +1,4 @@
-"""Reflexion: a lesson is drawn from a run that went wrong, after the answer, and found again by the memory search."""
+"""Reflexion: after a run that went wrong, a model writes a lesson, which the memory search finds for later tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loopline.timeline import Lesson, LessonTrigger, ReflectionDue, TurnResult
 
 MARKER = "[REFLEXION]"
 REFLECT = "reflect"
-"""The note by which a hook asks for a lesson; it comes before every other cause."""
+"""The note by which a hook requests a lesson; it takes precedence over other triggers."""
 ATTEMPT_CHARACTERS = 1_500
 OUTCOME_CHARACTERS = 800
 LINE_CHARACTERS = 400
@@ -38,12 +38,12 @@ LESSONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflexion:
-    """A hook that has a lesson drawn from a run that failed, that verification disagreed with, or that refining spoilt.
+    """A hook that requests a lesson after a run that failed, that verification disagreed with, or that refining made worse.
 
-    The lesson is written in the background, once the turn has its answer; `model` is the role of the model that is
-    asked. An agent reads at most `recalled` lessons that fit its task, below its instructions.
-    At most `workers` lessons are written at once, each in `attempts` attempts; one that is still due after
-    `stale_days` is dropped.
+    The three flags switch these triggers on; agents in `excluded` are skipped. The lesson is written in the background
+    after the answer of the turn, by the model of the role `model`. At most `workers` lessons are written at once, each in
+    at most `attempts` attempts. A lesson that is not written after `stale_days` days is dropped. Before a run, an agent
+    gets at most `recalled` lessons about its task.
     """
 
     on_error: bool = True
@@ -57,7 +57,7 @@ class Reflexion:
     stale_days: float = 7.0
 
     async def before(self, run: HookedRun) -> PreOutcome:
-        """Return the call with the lessons that fit its task."""
+        """Return the call with the lessons about its task; None if there is no lesson or the agent is excluded."""
         if not self.recalled or run.call.agent.lower() in self.excluded:
             return None
         lessons = await run.recall(run.call.task, self.recalled)
@@ -67,18 +67,18 @@ class Reflexion:
         return NewCall(replace(run.call, lessons=f"{LESSONS}\n{listed}"))
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
-        """Return the result with the lesson that is due, if one is."""
+        """Return the result with a request for a lesson; None if no trigger applies or the agent is excluded."""
         trigger = self.trigger(result)
         if trigger is None or run.call.agent.lower() in self.excluded:
             return None
         task = "\n\n".join(part for part in (run.call.task, run.call.context) if part)
         due = reflection_due(
-            trigger, task, result.answer, _outcome(result), agent=run.call.agent.lower()
+            trigger, task, result.answer, _describe(result), agent=run.call.agent.lower()
         )
         return replace(result, reflections=(*result.reflections, due))
 
     def trigger(self, result: AgentResult) -> LessonTrigger | None:
-        """Return why a lesson is due, None if none is: what the user stopped teaches nothing."""
+        """Return the first trigger that applies; None if none does, or if the run was stopped, paused or interrupted."""
         if result.result is not None and result.result.exit_reason in _NOT_LEARNT_FROM:
             return None
         notes = {REFLECT: None, **result.notes}
@@ -88,10 +88,10 @@ class Reflexion:
             "discrepancy": self.on_discrepancy and "verified_with_discrepancy" in notes,
             "low_quality": self.on_low_quality and "refine_low_quality" in notes,
         }
-        return next((trigger for trigger, holds in causes.items() if holds), None)
+        return next((trigger for trigger, applies in causes.items() if applies), None)
 
-    def of_turn(self, task: str, result: TurnResult) -> ReflectionDue | None:
-        """Return the lesson that is due after a turn of the user; None if none is."""
+    def review_turn(self, task: str, result: TurnResult) -> ReflectionDue | None:
+        """Return the request for a lesson after a turn of the user that failed; None for other turns."""
         if result.exit_reason in ("complete", *_NOT_LEARNT_FROM) or not self.on_error:
             return None
         problem = result.error or result.exit_reason
@@ -101,9 +101,10 @@ class Reflexion:
 def reflection_due(
     trigger: LessonTrigger, task: str, attempt: str, outcome: str, *, agent: str = ""
 ) -> ReflectionDue:
-    """Return what is recorded when a lesson is due; the same failure of the same task has the same id."""
-    task, attempt, outcome = (well_formed(text).strip() for text in (task, attempt, outcome))
-    attempt, outcome = attempt[:ATTEMPT_CHARACTERS], outcome[:OUTCOME_CHARACTERS]
+    """Return the request for a lesson, texts truncated; the same failure of the same task has the same id."""
+    task = well_formed(task).strip()
+    attempt = well_formed(attempt).strip()[:ATTEMPT_CHARACTERS]
+    outcome = well_formed(outcome).strip()[:OUTCOME_CHARACTERS]
     parts = (" ".join(task.lower().split()), trigger, attempt, outcome)
     return ReflectionDue(
         lesson_id=sha256("\0".join(parts).encode()).hexdigest()[:ID_DIGITS],
@@ -115,13 +116,13 @@ def reflection_due(
     )
 
 
-def _outcome(result: AgentResult) -> str:
+def _describe(result: AgentResult) -> str:
     notes = [f"{name}: {value}" for name, value in result.notes.items()]
     return "\n".join(part for part in (result.problem, *notes) if part)
 
 
 def lesson_prompt(due: ReflectionDue) -> Prompt:
-    """Return the request for a lesson."""
+    """Return the prompt by which a model writes the lesson."""
     text = (
         f"{MARKER}\nTask: {due.task}\n\nWhat was done:\n{due.attempt or '(nothing)'}\n\n"
         f"What came of it ({due.trigger}):\n{due.outcome or '(nothing more is known)'}"
@@ -130,7 +131,7 @@ def lesson_prompt(due: ReflectionDue) -> Prompt:
 
 
 def parse_lesson(due: ReflectionDue, reply: Reply) -> Lesson:
-    """Return the lesson in a reply; without a situation and a correction there is none."""
+    """Parse the lesson in a reply; without a situation and a correction it is a lesson with the reason in `skipped`."""
     text = well_formed(reply.text)
     parts = {
         name: one_line(tag(text, name).strip())[:LINE_CHARACTERS]

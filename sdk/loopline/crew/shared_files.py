@@ -1,4 +1,4 @@
-"""Shared files: agents that begin with their caller's `files/`, and whose changes come back to it."""
+"""Shared files: agents start with a copy of their caller's `files/`, and their changes are merged into it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _REFLECTIONS = BodyUnion[ReflectionDue](ReflectionDue)
 
 
 async def child_timeline(conversation: str, call: ToolInvocation) -> Timeline | None:
-    """Return all of the conversation of a run that has ended; None if it cannot be read."""
+    """Return the whole timeline of the conversation of a child run; None if it cannot be read."""
     view = None if call.reader.lookup is None else await call.reader.lookup(conversation)
     return None if view is None else await view.full()
 
 
-async def reflections_below(call: ToolInvocation) -> tuple[ReflectionDue, ...]:
-    """Return the lessons that are due after runs that the call's own runs have begun, in the order in which those began.
+async def child_reflections(call: ToolInvocation) -> tuple[ReflectionDue, ...]:
+    """Return the requests for lessons in the conversations of the call's child runs, in the order in which the runs began.
 
-    Nobody follows the conversation of a child run, so what is due there is recorded by its caller too, up to the
-    conversation of the user.
+    Each caller records the requests of its child runs again, because lessons are written only for conversations of users.
     """
     turn = call.timeline.turn(turn_number(call.context.turn_id))
     due: list[ReflectionDue] = []
     for link in turn.children.values():
-        own = link.call_id == call.context.call_id
-        timeline = await child_timeline(link.conversation, call) if own else None
+        if link.call_id != call.context.call_id:
+            continue
+        timeline = await child_timeline(link.conversation, call)
         if timeline is not None:
             due += [body for _, body in _REFLECTIONS.among(timeline.blocks) if body.agent]
     return tuple(due)
@@ -52,8 +52,8 @@ _LINKS = BodyUnion[RunChild](RunChild)
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftFiles:
-    """The `files/` of the run of an agent: those that it began with, and those that it has left."""
+class _AgentFiles:
+    """The `files/` of an agent's run by path: `base` at its start, `after` at its end."""
 
     agent: str
     base: Mapping[str, FileAdded]
@@ -62,19 +62,19 @@ class _LeftFiles:
 
 @dataclass(slots=True, kw_only=True)
 class SharedFiles:
-    """The `files/` of a call: as it found them, and as agents whose runs have ended have left theirs."""
+    """The `files/` of a call: at its start, and those of its agents' ended runs by conversation."""
 
     call: ToolInvocation
     start: Mapping[str, FileAdded]
-    left: dict[str, _LeftFiles] = field(default_factory=dict[str, _LeftFiles])
+    ended: dict[str, _AgentFiles] = field(default_factory=dict[str, _AgentFiles])
 
     @classmethod
     def of(cls, call: ToolInvocation) -> SharedFiles:
-        """Return the files that a call has found."""
+        """Return the files of a call at its start."""
         return cls(call=call, start=files_of(call.timeline))
 
     async def take(self, agent: str, number: int) -> None:
-        """Take over what an agent has left in the child run of that number, which has ended."""
+        """Read the files of the child run with that number, which has ended, from its conversation."""
         context = self.call.context
         name = child_name(context.conversation, context.call_id, number)
         timeline = await child_timeline(name, self.call)
@@ -84,19 +84,19 @@ class SharedFiles:
                 for block, file in _FILES.among(timeline.blocks)
                 if not block.round and file.area == "files"
             }
-            self.left[name] = _LeftFiles(agent, base, files_of(timeline))
+            self.ended[name] = _AgentFiles(agent, base, files_of(timeline))
 
     @property
     def merged(self) -> MergedFiles:
-        """Return the files with the changes of all these agents, taken in the order of their ends in the log.
+        """The files with the changes of all ended runs, applied in the order in which the log has their ends.
 
-        So a call that is resumed, whose agents return in another order, takes the same of two changes of one file.
+        The order of the log is the same when the call is resumed, so of two changes to one file the same one is kept.
         """
         merged = MergedFiles(start=self.start, tree=dict(self.start))
-        if self.left:
+        if self.ended:
             for _, link in _LINKS.among(self.call.timeline.blocks):
-                if link.reason and link.conversation in self.left:
-                    merged.take(link.conversation, self.left[link.conversation])
+                if link.reason and link.conversation in self.ended:
+                    merged.apply(link.conversation, self.ended[link.conversation])
         return merged
 
 
@@ -104,7 +104,7 @@ class SharedFiles:
 class MergedFiles:
     """The `files/` of a call with the changes of its agents.
 
-    `conflicts` are files that two agents have changed, each without the change of the other; the first change counts.
+    `conflicts` are messages about files that two agents have changed independently; the first change is kept.
     """
 
     start: Mapping[str, FileAdded]
@@ -113,20 +113,21 @@ class MergedFiles:
 
     @property
     def seeds(self) -> tuple[FileChange, ...]:
-        """Return what an agent that begins now begins with."""
+        """The files that the workspace of the next agent has at its start."""
         return tuple(_change(path, file) for path, file in self.tree.items())
 
-    def take(self, conversation: str, left: _LeftFiles) -> None:
-        """Take over what an agent has changed since it began; what another has changed meanwhile stays."""
-        for path in [*left.after, *(left.base.keys() - left.after.keys())]:
-            before, changed = left.base.get(path), left.after.get(path)
+    def apply(self, conversation: str, files: _AgentFiles) -> None:
+        """Apply the changes of an agent's run; a file that was changed since the run began stays, as a conflict."""
+        for path in [*files.after, *(files.base.keys() - files.after.keys())]:
+            before = files.base.get(path)
+            changed = files.after.get(path)
             current = self.tree.get(path)
             if _same(before, changed) or _same(current, changed):
                 continue
             if not _same(before, current):
                 ref = FileRef(turn_id=turn_id(1), area="files", path=path)
                 self.conflicts.append(
-                    f"files/{path} was also changed by {left.agent}, and stays without that change: "
+                    f"files/{path} was also changed by {files.agent}, and stays without that change: "
                     f"cv:{conversation}/{ref}"
                 )
             elif changed is None:
@@ -136,7 +137,7 @@ class MergedFiles:
 
     @property
     def changes(self) -> Sequence[FileChange]:
-        """Return the changes of all agents, as the call records them."""
+        """The changes of all agents to the files at the start of the call."""
         written = [
             _change(path, file, self._digest(path))
             for path, file in self.tree.items()
@@ -155,7 +156,7 @@ class MergedFiles:
 
 
 def files_of(timeline: Timeline) -> dict[str, FileAdded]:
-    """Return the newest versions in `files/`, by path."""
+    """Return the newest version of each file in `files/`, by path."""
     blocks: Mapping[str, Block] = timeline.files.files
     return {path: file for path, block in blocks.items() for _, file in _FILES.among([block])}
 

@@ -1,4 +1,4 @@
-"""Verify: questions about an answer are answered without it, and what disagrees is flagged."""
+"""Refine and Verify: hooks that have the answer of an agent rewritten, and check it by independent questions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from loopline.models import Json
 from loopline.search import STOP_WORDS
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u30a0-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Scripts that set no spaces between words, or whose words have many endings."""
+"""Scripts without spaces between words, or with words that have many endings."""
 _HIRAGANA = "\u3040-\u309f"
-"""Japanese endings and particles: they separate words, as stop words do."""
+"""Japanese endings and particles, which separate words as stop words do."""
 _WORD = re.compile(rf"[0-9]+|[{_UNSPACED}]+|[^\W0-9_{_UNSPACED}{_HIRAGANA}]+")
 _UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]+")
 
@@ -24,7 +24,7 @@ _UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]+")
 def content_words(text: str) -> set[str]:
     """Return the words of the text in lower case, without English stop words.
 
-    A run of a script without spaces counts as its pairs of neighbouring characters.
+    A run of a script without spaces is split into the pairs of its neighbouring characters.
     """
     words = set[str]()
     for token in _WORD.findall(text.lower()):
@@ -38,17 +38,18 @@ def content_words(text: str) -> set[str]:
 VERIFY_MARKER = "[VERIFY_ANSWER]"
 NOT_VERIFIED = ("formatter", "deps", "refiner", "verifier", "shell")
 QUESTIONS = 3
-SAID_CHARACTERS = 200
+QUOTED_CHARACTERS = 200
 
 _ITEM = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])?\s*(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """A hook that checks an answer by questions, each answered by a run that does not see the answer.
+    """A hook that checks an answer by at most `questions` questions, each answered by a run that does not see the answer.
 
-    What disagrees is noted, and with `rewrite` the verifier's corrected answer takes the place of the answer. A reply
-    that cannot be read, or a question that nobody answered, verifies nothing, and the answer stays as it is.
+    Discrepancies are added to the notes of the result. With `rewrite` the verifier's corrected answer replaces the answer.
+    If the check fails, the note `unverified` has the reason, and the answer stays unchanged. Agents in `excluded` are
+    not checked.
     """
 
     questions: int = QUESTIONS
@@ -56,37 +57,36 @@ class Verify:
     excluded: tuple[str, ...] = NOT_VERIFIED
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
-        """Return the result with what the check found."""
+        """Return the result with the findings of the check; None for failed runs, empty answers and excluded agents."""
         draft = result.answer
         if result.problem or not draft.strip() or run.call.agent.lower() in self.excluded:
             return None
         try:
-            questions = await self._questions(run, draft)
+            questions = await self._write_questions(run, draft)
             if not questions:
                 return with_notes(result, {"unverified": "the verifier asked nothing"})
             pairs = [(question, await _answer(run, question)) for question in questions]
-            answered = {question: answer for question, answer in pairs if answer}
-            if not answered:
+            answers = {question: answer for question, answer in pairs if answer}
+            if not answers:
                 return with_notes(result, {"unverified": "no question was answered"})
-            verdict = await self._verdict(run, draft, answered)
+            verdict = await self._compare(run, draft, answers)
         except LooplineError as error:
             return with_notes(result, {"unverified": str(error)})
-        return self._judged(result, answered, verdict)
+        return self._apply_verdict(result, answers, verdict)
 
-    async def _questions(self, run: HookedRun, draft: str) -> list[str]:
-        """Return the questions whose answers would show that the draft is wrong."""
+    async def _write_questions(self, run: HookedRun, draft: str) -> list[str]:
+        """Request questions about the facts in the draft."""
         task = (
             f"{VERIFY_MARKER} [NUM_QUESTIONS={self.questions}]\nWrite {self.questions} questions about facts that this "
             "answer rests on. Each must be clear to someone who has not read the answer. "
             f"Reply with <questions>, one a line, </questions>.\nTask: {run.call.task}\n\nAnswer:\n{draft}"
         )
-        reply = await _checked_reply(run, task)
-        lines = (_ITEM.fullmatch(line) for line in tag(reply, "questions").splitlines())
-        return [line[1].strip() for line in lines if line][: self.questions]
+        reply = await _run_verifier(run, task)
+        return _list_items(tag(reply, "questions"))[: self.questions]
 
-    async def _verdict(self, run: HookedRun, draft: str, answered: Mapping[str, str]) -> str:
-        """Return the reply that compares the draft with the answers to the questions."""
-        pairs = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in answered.items())
+    async def _compare(self, run: HookedRun, draft: str, answers: Mapping[str, str]) -> str:
+        """Request the verifier's comparison of the draft with the answers to the questions."""
+        pairs = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in answers.items())
         task = (
             f"{VERIFY_MARKER} [COMPARE]\nThe questions were answered by someone who has not read the answer. If nothing in "
             "them contradicts it, reply with <status>clean</status> and nothing else. Else reply with "
@@ -94,57 +94,56 @@ class Verify:
             "</discrepancies> and <final>the corrected answer, whole</final>.\n"
             f"Task: {run.call.task}\n\nAnswer:\n{draft}\n\n{pairs}"
         )
-        return await _checked_reply(run, task)
+        return await _run_verifier(run, task)
 
-    def _judged(
-        self, result: AgentResult, answered: Mapping[str, str], verdict: str
+    def _apply_verdict(
+        self, result: AgentResult, answers: Mapping[str, str], verdict: str
     ) -> AgentResult:
-        """Return the result with the verdict: the status decides, and a discrepancy must name what it is about."""
+        """Return the result with the verdict as notes; a discrepancy counts only if it shares words with draft or answers."""
         draft = result.answer
         status = tag(verdict, "status").strip().lower()
-        is_clean, disagrees = "clean" in status, "discrepan" in status
-        if status.startswith("clean") and not disagrees:
+        if status.startswith("clean") and "discrepan" not in status:
             return with_notes(result, {"verified_clean": True})
-        if not status.startswith("discrepan") or is_clean:
+        if not status.startswith("discrepan") or "clean" in status:
             return with_notes(result, {"unverified": "the verifier's reply cannot be read"})
-        evidence = "\n".join(answered.values())
+        evidence = "\n".join(answers.values())
         known = content_words(draft) | content_words(evidence)
-        lines = (_ITEM.fullmatch(line) for line in tag(verdict, "discrepancies").splitlines())
-        written = [line[1].strip() for line in lines if line]
-        findings = [text for text in written if known & content_words(text)]
+        discrepancies = _list_items(tag(verdict, "discrepancies"))
+        findings = [text for text in discrepancies if known & content_words(text)]
         if not findings:
-            said = f": {'; '.join(written)[:SAID_CHARACTERS]}" if written else ""
-            return with_notes(result, {"unverified": f"the verifier names no discrepancy{said}"})
+            quoted = f": {'; '.join(discrepancies)[:QUOTED_CHARACTERS]}" if discrepancies else ""
+            return with_notes(result, {"unverified": f"the verifier names no discrepancy{quoted}"})
         flagged = with_notes(
             result,
             {"verified_with_discrepancy": True, "verifier_discrepancies": [*findings]},
         )
         final = tag(verdict, "final").strip()
-        rests_on = "\n".join([evidence, *findings])
-        if self.rewrite and is_corrected(draft, final, rests_on):
+        if self.rewrite and is_corrected(draft, final, "\n".join([evidence, *findings])):
             return replace(flagged, text=final)
         return flagged
 
 
-def is_corrected(draft: str, final: str, rests_on: str) -> bool:
-    """Return whether a text is a corrected form of the draft, and not a remark such as "(unchanged)".
+def is_corrected(draft: str, final: str, evidence: str) -> bool:
+    """Return whether `final` is a corrected form of the draft, and not a remark such as "(unchanged)".
 
-    Most of its words are those of the draft or of what the correction rests on. It has one that is new, or at least half of
-    the draft's.
+    More than half of its words are in the draft or in the evidence. It also has a word of the evidence that is not in
+    the draft, or at least half of the draft's words.
     """
-    before, after, right = map(content_words, (draft, final, rests_on))
+    before = content_words(draft)
+    after = content_words(final)
+    right = content_words(evidence)
     is_about = 2 * len(after & (before | right)) > len(after)
     has_new = bool(after & (right - before))
     return is_about and (has_new or 2 * len(after & before) >= len(before))
 
 
 async def _answer(run: HookedRun, question: str) -> str:
-    """Return the answer to a question; an empty one if the run for it failed."""
+    """Run an agent that answers the question; return an empty text if its run failed."""
     reply = await run.dispatch(AgentCall(agent=ANSWERER, task=question))
     return reply.answer.strip() if reply.ok else ""
 
 
-async def _checked_reply(run: HookedRun, task: str) -> str:
+async def _run_verifier(run: HookedRun, task: str) -> str:
     """Return the reply of the verifier.
 
     Raises:
@@ -157,9 +156,15 @@ async def _checked_reply(run: HookedRun, task: str) -> str:
 
 
 def tag(text: str, name: str) -> str:
-    """Return what stands in the last tag of that name; to the end of the text if it is not closed."""
+    """Return the content of the last tag of that name; empty without one. A tag that is not closed ends with the text."""
     _, opening, body = text.rpartition(f"<{name}>")
     return body.partition(f"</{name}>")[0] if opening else ""
+
+
+def _list_items(text: str) -> list[str]:
+    """Return the lines of the text without bullets and numbers; empty lines are left out."""
+    lines = (_ITEM.fullmatch(line) for line in text.splitlines())
+    return [line[1].strip() for line in lines if line]
 
 
 REFINE_MARKER = "[REFINE_DRAFT]"
@@ -172,11 +177,11 @@ SAME_WORDS = 0.95
 SAME_MEANING = 0.92
 REGRESSION = 0.15
 LEAST_SHARED = 3
-"""Words that a rewritten text has in common with the original at least."""
+"""The least number of words that a rewritten text shares with the original."""
 
 _REVISED = re.compile(r"<revised>(.*?)(?:</revised>|\Z)", re.DOTALL | re.IGNORECASE)
 _CRITIQUE = "<critique>"
-"""A reply that criticises and rewrites nothing has this tag alone."""
+"""A reply that has this tag but no `<revised>` criticises the draft and does not rewrite it."""
 _ANY_WORD = re.compile(r"\w+")
 
 
@@ -184,10 +189,11 @@ _ANY_WORD = re.compile(r"\w+")
 class Refine:
     """A hook that has the draft of an agent rewritten, at most `max_passes` times.
 
-    It stops when a pass changes at most `epsilon` characters or, with `convergence`, next to nothing: by characters, else
-    by words, else, with `embeddings`, by the vectors of the bundle's embedder. If it is `strict`, words alone never say
-    so. A pass that loses the original, or leaves it much further behind than the one before it, is rolled back: its text
-    is never the answer. Drafts that are short, failed or by an agent of `excluded` stay as they are.
+    It stops after a pass that changes at most `epsilon` characters. With `convergence` it also stops when the draft and
+    the rewritten text have 99 % of the characters or 95 % of the words in common, or, with `embeddings`, a cosine of 0.92
+    by the bundle's embedder. With `strict` the words are not compared. A pass is rolled back if its text is not
+    about the original, or is much less similar to it than the text of the pass before. Drafts below `min_bytes`, failed
+    runs and agents in `excluded` are skipped.
     """
 
     max_passes: int = 1
@@ -199,30 +205,33 @@ class Refine:
     strict: bool = False
 
     async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
-        """Return the result with the best text."""
+        """Return the result with the text of the last pass that was not rolled back; None if no text was rewritten."""
         original = result.answer
         is_short = len(original.encode()) < self.min_bytes
         if result.problem or is_short or run.call.agent.lower() in self.excluded:
             return None
-        best, closeness, passes = original, 0.0, 0
+        best = original
+        closeness = 0.0
+        passes = 0
         for _ in range(self.max_passes):
-            revised = await self._revised(run, best)
+            revised = await self._revise(run, best)
             if not revised:
                 break
             passes += 1
             now = similarity(original, revised)
             regressed = passes > 1 and now < closeness * (1 - REGRESSION)
             if regressed or is_lost(original, revised):
-                return with_text(result, best, passes, rolled_back=True)
+                return _replace_text(result, best, passes, rolled_back=True)
             converged = await self._has_converged(run, best, revised)
-            best, closeness = revised, max(closeness, now)
+            best = revised
+            closeness = max(closeness, now)
             if converged:
                 break
-        return with_text(result, best, passes) if passes else None
+        return _replace_text(result, best, passes) if passes else None
 
     async def _has_converged(self, run: HookedRun, before: str, after: str) -> bool:
-        """Return whether a pass changed next to nothing."""
-        characters = differing(before, after)
+        """Return whether a pass changed so little that further passes are not worth their cost."""
+        characters = count_changed(before, after)
         if characters <= self.epsilon:
             return True
         share = 1 - characters / max(len(before), len(after), 1)
@@ -233,8 +242,8 @@ class Refine:
         nearness = await run.nearness(before, after) if self.embeddings else None
         return nearness is not None and nearness >= SAME_MEANING
 
-    async def _revised(self, run: HookedRun, draft: str) -> str:
-        """Return the rewritten text; an empty one if there is none, or nothing is to change."""
+    async def _revise(self, run: HookedRun, draft: str) -> str:
+        """Run the refiner and return the rewritten text; empty if the run failed or the refiner keeps the draft."""
         task = f"{REFINE_MARKER}\nTask: {run.call.task}\n\nDraft:\n{draft}"
         try:
             reply = await run.dispatch(AgentCall(agent=REFINER, task=task))
@@ -248,10 +257,9 @@ class Refine:
         return "" if _CRITIQUE in reply.answer.lower() else reply.answer.strip()
 
 
-def with_text(
+def _replace_text(
     result: AgentResult, text: str, passes: int, *, rolled_back: bool = False
 ) -> AgentResult:
-    """Return the result with another text, and notes of how it came about."""
     notes: dict[str, Json] = {"refine_passes": passes}
     if rolled_back:
         notes |= {"refine_rolled_back": True, "refine_low_quality": True}
@@ -259,17 +267,18 @@ def with_text(
 
 
 def is_lost(original: str, revised: str) -> bool:
-    """Return whether a text is no rewritten form of the original, such as a remark that nothing was changed.
+    """Return whether `revised` is not a rewritten form of the original, such as a remark that the draft is fine.
 
-    A rewritten form has at least three words of the original, and half of the words of the shorter text.
+    A rewritten form shares at least three words with the original, and half of the words of the shorter text.
     """
-    first, second = content_words(original), content_words(revised)
+    first = content_words(original)
+    second = content_words(revised)
     shared = len(first & second)
     return shared < LEAST_SHARED or 2 * shared < min(len(first), len(second))
 
 
-def differing(before: str, after: str) -> int:
-    """Return how many characters lie between what both texts begin and end with."""
+def count_changed(before: str, after: str) -> int:
+    """Return the length of the longer text without the beginning and the end that both texts share."""
     shorter = min(len(before), len(after))
     start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
     unmatched = shorter - start
@@ -278,6 +287,7 @@ def differing(before: str, after: str) -> int:
 
 
 def similarity(before: str, after: str) -> float:
-    """Return the share of words that both texts have, of those that either has."""
-    first, second = set(_ANY_WORD.findall(before.lower())), set(_ANY_WORD.findall(after.lower()))
+    """Return the number of words in both texts, divided by the number of words in either; 1 if both are empty."""
+    first = set(_ANY_WORD.findall(before.lower()))
+    second = set(_ANY_WORD.findall(after.lower()))
     return len(first & second) / len(first | second) if first | second else 1.0

@@ -22,7 +22,7 @@ from loopline import (
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
-from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, settled
+from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, set_status
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
@@ -234,10 +234,10 @@ def test_needs_that_no_step_meets_are_left_out() -> None:
 def test_steps_become_ready_and_are_lost_by_what_they_need() -> None:
     steps = {item.id: item for item in parse_graph(plan_of(step("a"), step("b", "a"), step("c")))}
     assert [item.id for item in ready_steps(steps)] == ["a", "c"]
-    assert [item.id for item in ready_steps(settled(steps, "a", "completed"))] == ["b", "c"]
-    lost = settled(steps, "a", "failed")
+    assert [item.id for item in ready_steps(set_status(steps, "a", "completed"))] == ["b", "c"]
+    lost = set_status(steps, "a", "failed")
     assert [item.status for item in lost.values()] == ["failed", "skipped", "pending"]
-    assert settled(lost, "a", "failed") == lost
+    assert set_status(lost, "a", "failed") == lost
 
 
 @pytest.mark.parametrize("text", ["It is done.", "", "[]", '{"answer": "It is done."}'])
