@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ __all__ = [
     "tool",
 ]
 
-_ROOMS = (
+_FOLDERS = (
     "errors",
     "models",
     "knowledge",
@@ -190,17 +191,21 @@ _ROOMS = (
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name, taken from the lowest room that lists it, when it is first asked for."""
+    """Import a public name when it is first used, from the lowest folder that exports it.
+
+    Raises:
+        AttributeError: `name` is not in `__all__`.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'loopline' has no attribute {name!r}")
     value: object
     if name == "__version__":
         value = import_module("importlib.metadata").version("loopline")
     else:
-        rooms = (import_module(f"loopline.{room}") for room in _ROOMS)
-        value = getattr(
-            next(room for room in rooms if name in getattr(room, "__all__", dir(room))), name
-        )
+        folders = (import_module(f"loopline.{folder}") for folder in _FOLDERS)
+        values = (getattr(folder, name, None) for folder in folders)
+        # A folder also has its submodules as attributes: `loopline.models.model` is not `loopline.model`.
+        value = next(value for value in values if value and not isinstance(value, ModuleType))
     globals()[name] = value
     return value
 

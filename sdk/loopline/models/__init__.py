@@ -1,206 +1,100 @@
 """Models: the prompt of a request, the reply, the port to a model, and the catalogue of known models."""
 
-from loopline.models.json import (
-    MAX_VALUES,
-    BrokenJson,
-    Json,
-    JsonObject,
-    as_count,
-    as_list,
-    as_object,
-    count_in,
-    dumps,
-    extract_json,
-    has_many_values,
-    json_objects,
-    object_in,
-    objects_in,
-    parse_object,
-    parse_object_at,
-    scan_json,
-    text_in,
-    well_formed,
-    well_formed_json,
-    well_formed_object,
-)
-from loopline.models.json_schema import SchemaMismatch
-from loopline.models.model import (
-    FAST,
-    GENERAL,
-    Capabilities,
-    Chain,
-    ClockedModel,
-    ClosingModel,
-    LongPrice,
-    Model,
-    ModelRegistry,
-    Price,
-)
-from loopline.models.model_catalog import (
-    FAMILIES,
-    UNKNOWN,
-    Api,
-    Effort,
-    LongPrompt,
-    ModelFacts,
-    OutputParameter,
-    Rates,
-    Thinking,
-    find_model_facts,
-)
-from loopline.models.output import OutputSchema, OutputType, output_type_of
-from loopline.models.prompt import (
-    AnswerWay,
-    AssistantMessage,
-    Attached,
-    Channel,
-    JsonForm,
-    Message,
-    Options,
-    Prompt,
-    ProtocolName,
-    Purpose,
-    ReasoningReplay,
-    Reply,
-    StopReason,
-    TailKind,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    Usage,
-    UserMessage,
-)
-from loopline.models.provider_errors import (
-    DOCUMENTED_ERRORS,
-    DocumentedError,
-    ErrorMeaning,
-    find_documented_error,
-    wait_seconds,
-)
-from loopline.models.request_limits import (
-    ATTACHMENTS,
-    BRIDGED,
-    OFFLINE,
-    VENDORS,
-    ApiVendor,
-    AttachmentLimits,
-    AttachmentSupport,
-    ReplyLimits,
-    Timeouts,
-    Vendor,
-    find_vendor,
-    public_url,
-)
-from loopline.models.safe_text import ADDRESS_CHARACTERS, is_loopback, one_line
-from loopline.models.structured import (
-    Attempt,
-    Level,
-    StructuredCallError,
-    StructuredCallResult,
-    complete_reply,
-    structured_llm_call,
-)
-from loopline.models.token_errors import Overflow, TokenRate, find_overflow, find_token_rate
-from loopline.models.yaml_document import YamlDocument, YamlError, read_yaml
-
-__all__ = [
-    "ADDRESS_CHARACTERS",
-    "ATTACHMENTS",
-    "BRIDGED",
-    "DOCUMENTED_ERRORS",
-    "FAMILIES",
-    "FAST",
-    "GENERAL",
-    "MAX_VALUES",
-    "OFFLINE",
-    "UNKNOWN",
-    "VENDORS",
-    "AnswerWay",
-    "Api",
-    "ApiVendor",
-    "AssistantMessage",
-    "Attached",
-    "AttachmentLimits",
-    "AttachmentSupport",
-    "Attempt",
-    "BrokenJson",
-    "Capabilities",
-    "Chain",
-    "Channel",
-    "ClockedModel",
-    "ClosingModel",
-    "DocumentedError",
-    "Effort",
-    "ErrorMeaning",
-    "Json",
-    "JsonForm",
-    "JsonObject",
-    "Level",
-    "LongPrice",
-    "LongPrompt",
-    "Message",
-    "Model",
-    "ModelFacts",
-    "ModelRegistry",
-    "Options",
-    "OutputParameter",
-    "OutputSchema",
-    "OutputType",
-    "Overflow",
-    "Price",
-    "Prompt",
-    "ProtocolName",
-    "Purpose",
-    "Rates",
-    "ReasoningReplay",
-    "Reply",
-    "ReplyLimits",
-    "SchemaMismatch",
-    "StopReason",
-    "StructuredCallError",
-    "StructuredCallResult",
-    "TailKind",
-    "TextDelta",
-    "Thinking",
-    "Timeouts",
-    "TokenRate",
-    "ToolCall",
-    "ToolMessage",
-    "ToolSpec",
-    "Usage",
-    "UserMessage",
-    "Vendor",
-    "YamlDocument",
-    "YamlError",
-    "as_count",
-    "as_list",
-    "as_object",
-    "complete_reply",
-    "count_in",
-    "dumps",
-    "extract_json",
-    "find_documented_error",
-    "find_model_facts",
-    "find_overflow",
-    "find_token_rate",
-    "find_vendor",
-    "has_many_values",
-    "is_loopback",
-    "json_objects",
-    "object_in",
-    "objects_in",
-    "one_line",
-    "output_type_of",
-    "parse_object",
-    "parse_object_at",
-    "public_url",
-    "read_yaml",
-    "scan_json",
-    "structured_llm_call",
-    "text_in",
-    "wait_seconds",
-    "well_formed",
-    "well_formed_json",
-    "well_formed_object",
-]
+from loopline.models.json import MAX_VALUES as MAX_VALUES
+from loopline.models.json import BrokenJson as BrokenJson
+from loopline.models.json import Json as Json
+from loopline.models.json import JsonObject as JsonObject
+from loopline.models.json import as_count as as_count
+from loopline.models.json import as_list as as_list
+from loopline.models.json import as_object as as_object
+from loopline.models.json import count_in as count_in
+from loopline.models.json import dumps as dumps
+from loopline.models.json import extract_json as extract_json
+from loopline.models.json import has_many_values as has_many_values
+from loopline.models.json import json_objects as json_objects
+from loopline.models.json import object_in as object_in
+from loopline.models.json import objects_in as objects_in
+from loopline.models.json import parse_object as parse_object
+from loopline.models.json import parse_object_at as parse_object_at
+from loopline.models.json import scan_json as scan_json
+from loopline.models.json import text_in as text_in
+from loopline.models.json import well_formed as well_formed
+from loopline.models.json import well_formed_json as well_formed_json
+from loopline.models.json import well_formed_object as well_formed_object
+from loopline.models.json_schema import SchemaMismatch as SchemaMismatch
+from loopline.models.model import FAST as FAST
+from loopline.models.model import GENERAL as GENERAL
+from loopline.models.model import Capabilities as Capabilities
+from loopline.models.model import Chain as Chain
+from loopline.models.model import ClockedModel as ClockedModel
+from loopline.models.model import ClosingModel as ClosingModel
+from loopline.models.model import LongPrice as LongPrice
+from loopline.models.model import Model as Model
+from loopline.models.model import ModelRegistry as ModelRegistry
+from loopline.models.model import Price as Price
+from loopline.models.model_catalog import FAMILIES as FAMILIES
+from loopline.models.model_catalog import UNKNOWN as UNKNOWN
+from loopline.models.model_catalog import Api as Api
+from loopline.models.model_catalog import Effort as Effort
+from loopline.models.model_catalog import LongPrompt as LongPrompt
+from loopline.models.model_catalog import ModelFacts as ModelFacts
+from loopline.models.model_catalog import OutputParameter as OutputParameter
+from loopline.models.model_catalog import Rates as Rates
+from loopline.models.model_catalog import Thinking as Thinking
+from loopline.models.model_catalog import find_model_facts as find_model_facts
+from loopline.models.output import OutputSchema as OutputSchema
+from loopline.models.output import OutputType as OutputType
+from loopline.models.output import output_type_of as output_type_of
+from loopline.models.prompt import AnswerWay as AnswerWay
+from loopline.models.prompt import AssistantMessage as AssistantMessage
+from loopline.models.prompt import Attached as Attached
+from loopline.models.prompt import Channel as Channel
+from loopline.models.prompt import JsonForm as JsonForm
+from loopline.models.prompt import Message as Message
+from loopline.models.prompt import Options as Options
+from loopline.models.prompt import Prompt as Prompt
+from loopline.models.prompt import ProtocolName as ProtocolName
+from loopline.models.prompt import Purpose as Purpose
+from loopline.models.prompt import ReasoningReplay as ReasoningReplay
+from loopline.models.prompt import Reply as Reply
+from loopline.models.prompt import StopReason as StopReason
+from loopline.models.prompt import TailKind as TailKind
+from loopline.models.prompt import TextDelta as TextDelta
+from loopline.models.prompt import ToolCall as ToolCall
+from loopline.models.prompt import ToolMessage as ToolMessage
+from loopline.models.prompt import ToolSpec as ToolSpec
+from loopline.models.prompt import Usage as Usage
+from loopline.models.prompt import UserMessage as UserMessage
+from loopline.models.provider_errors import DOCUMENTED_ERRORS as DOCUMENTED_ERRORS
+from loopline.models.provider_errors import DocumentedError as DocumentedError
+from loopline.models.provider_errors import ErrorMeaning as ErrorMeaning
+from loopline.models.provider_errors import find_documented_error as find_documented_error
+from loopline.models.provider_errors import wait_seconds as wait_seconds
+from loopline.models.request_limits import ATTACHMENTS as ATTACHMENTS
+from loopline.models.request_limits import BRIDGED as BRIDGED
+from loopline.models.request_limits import OFFLINE as OFFLINE
+from loopline.models.request_limits import VENDORS as VENDORS
+from loopline.models.request_limits import ApiVendor as ApiVendor
+from loopline.models.request_limits import AttachmentLimits as AttachmentLimits
+from loopline.models.request_limits import AttachmentSupport as AttachmentSupport
+from loopline.models.request_limits import ReplyLimits as ReplyLimits
+from loopline.models.request_limits import Timeouts as Timeouts
+from loopline.models.request_limits import Vendor as Vendor
+from loopline.models.request_limits import find_vendor as find_vendor
+from loopline.models.request_limits import public_url as public_url
+from loopline.models.safe_text import ADDRESS_CHARACTERS as ADDRESS_CHARACTERS
+from loopline.models.safe_text import is_loopback as is_loopback
+from loopline.models.safe_text import one_line as one_line
+from loopline.models.structured import Attempt as Attempt
+from loopline.models.structured import Level as Level
+from loopline.models.structured import StructuredCallError as StructuredCallError
+from loopline.models.structured import StructuredCallResult as StructuredCallResult
+from loopline.models.structured import complete_reply as complete_reply
+from loopline.models.structured import structured_llm_call as structured_llm_call
+from loopline.models.token_errors import Overflow as Overflow
+from loopline.models.token_errors import TokenRate as TokenRate
+from loopline.models.token_errors import find_overflow as find_overflow
+from loopline.models.token_errors import find_token_rate as find_token_rate
+from loopline.models.yaml_document import YamlDocument as YamlDocument
+from loopline.models.yaml_document import YamlError as YamlError
+from loopline.models.yaml_document import read_yaml as read_yaml
