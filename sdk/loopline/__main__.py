@@ -1,4 +1,4 @@
-"""The command `loopline`, as `python -m loopline`."""
+"""Run the command `loopline` as `python -m loopline`."""
 
 from loopline.cli import main
 

@@ -1,4 +1,4 @@
-"""The clock: time, waiting and new ids, behind one protocol so that a run can be replayed."""
+"""The clock: time, waiting and new ids, as one protocol that tests and replays can replace."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Clock(Protocol):
     """The source of the time, of waiting and of new ids."""
 
     def now(self) -> datetime:
-        """Return the time in UTC, in whole milliseconds. Nothing is ordered by it."""
+        """Return the time in UTC, in whole milliseconds. It may go back, so do not order events by it."""
         ...
 
     def elapsed(self) -> float:
-        """Return the seconds since an arbitrary start; it never falls."""
+        """Return the seconds since an arbitrary start; the value never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for `seconds`."""
         ...
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Call `ring` on the running event loop after so many seconds."""
+        """Call `ring` on the running event loop after `seconds`; return a handle that cancels the call."""
         ...
 
     def new_id(self) -> str:
@@ -39,12 +39,12 @@ class Clock(Protocol):
 
 
 def in_ms(seconds: float) -> float:
-    """Return the milliseconds, to three decimals."""
+    """Convert seconds to milliseconds, rounded to three decimals."""
     return round(seconds * 1_000_000) / 1000
 
 
 def elapsed_ms(clock: Clock, since: float) -> float:
-    """Return the milliseconds since `elapsed` was `since`."""
+    """Return the milliseconds since `since`, an earlier value of `clock.elapsed()`."""
     return in_ms(clock.elapsed() - since)
 
 
@@ -52,15 +52,19 @@ class Alarm(Protocol):
     """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the call; after it was made, do nothing."""
+        """Cancel the call; this has no effect after the call."""
         ...
 
 
 async def done_within(
     clock: Clock, seconds: float | None, work: Coroutine[Any, Any, object]
 ) -> bool:
-    """Wait for work, for at most so many seconds, and cut it off then; return whether it has ended by itself."""
-    working, late = asyncio.ensure_future(work), asyncio.Event()
+    """Wait at most `seconds` for `work`, then cancel it; return whether it finished. None means no limit.
+
+    The result and the error of `work` are dropped.
+    """
+    working = asyncio.ensure_future(work)
+    late = asyncio.Event()
     waiting = asyncio.ensure_future(late.wait())
     alarm = None if seconds is None else clock.alarm(seconds, late.set)
     try:
@@ -85,11 +89,11 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for `seconds`."""
         await asyncio.sleep(seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Call `ring` on the running event loop after so many seconds."""
+        """Call `ring` on the running event loop after `seconds`."""
         return asyncio.get_running_loop().call_later(max(seconds, 0.0), ring)
 
     def new_id(self) -> str:
@@ -98,16 +102,16 @@ class SystemClock:
 
 
 def milliseconds(moment: datetime) -> datetime:
-    """Return the time cut to whole milliseconds."""
+    """Return the time rounded down to whole milliseconds."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 @cache
 def boot_id() -> str:
-    """Return the id of the machine's current boot, or an empty string where there is none.
+    """Return the id of the machine's current boot; "" if the system does not have one.
 
     Raises:
-        OSError: it cannot be read now; the next call reads it again.
+        OSError: the id cannot be read now; the next call tries again.
     """
     try:
         return _BOOT_ID.read_text("ascii").strip()

@@ -3,8 +3,8 @@
 * LooplineError
   - RefError          the text is not a ref, or the ref names nothing
   - ToolError         a tool refused a call; the model reads the message and may try again
-  - ModelError        the model could not be called, or gave no answer
-      - ModelUnavailable  it may answer later, or another model now: rate limits, overload, timeouts
+  - ModelError        the model could not be called, or did not answer
+      - ModelUnavailable  the model may answer later, or another model now: rate limits, overload, timeouts
           - ModelRateLimited    too many requests; `retry_after` is the wait in seconds, if known
           - ModelOverloaded     the server cannot take the request now
           - ModelTimedOut       no data came for too long
@@ -15,7 +15,7 @@
       - ModelRequestError the request is wrong: the message names the part
       - ModelAccessError  the key is missing or refused: the message names its variable
   - AttachmentError   a file cannot be attached: the message names it, its size and the limit
-  - CassetteError     a cassette cannot be used, or holds no reply to a request
+  - CassetteError     a cassette cannot be used, or lacks a reply to a request
   - KnowledgeError    a knowledge space could not be built or read
   - BundleError       a bundle is wrong: the message names the file and line
   - PropertyError     a property or setting is unknown or has the wrong type
@@ -25,7 +25,7 @@
       - StoreFailed   the disk failed to write: open the store again once the disk works
       - StoreVersion  the store was written by a newer version of Loopline
       - ConflictError another writer came first, or the name is taken
-      - LeaseLost     another runner has taken this conversation over, or it was forgotten
+      - LeaseLost     another runner has taken over this conversation, or it was deleted
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ToolError(LooplineError):
 
 
 class ModelError(LooplineError):
-    """The model could not be called, or gave no answer."""
+    """The model could not be called, or did not answer."""
 
 
 class ModelUnavailable(ModelError):
-    """The model may answer later; `retry_after` is in seconds, None if unknown."""
+    """The model may answer later; `retry_after` is the wait in seconds, None if unknown."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -58,7 +58,8 @@ class ModelUnavailable(ModelError):
 class ModelRateLimited(ModelUnavailable):
     """Too many requests, or too many tokens in them.
 
-    `excess` is by how many tokens the request alone exceeds the limit of its period, 0 if it fits or nobody said so.
+    `excess` is the number of tokens by which this request alone exceeds the limit of a period; 0 if it fits, or the
+    server does not tell.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None, excess: int = 0) -> None:
@@ -85,8 +86,8 @@ class ModelStreamBroken(ModelUnavailable):
 class ModelOverflow(ModelError):
     """The request is longer than the model's window.
 
-    `window` is the window that the server named, in tokens, and `prompt_tokens` its count of the prompt; None if
-    it named none. With `in_bytes` the server counted bytes, so that a shorter reply does not help.
+    `window` is the size of the window and `prompt_tokens` that of the prompt, in tokens, as the server reported them, or
+    None. With `in_bytes` the request exceeds a limit in bytes; reserving fewer tokens for the reply does not help then.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class AttachmentError(LooplineError):
 
 
 class CassetteError(LooplineError):
-    """A cassette cannot be used, or holds no reply to a request; the message names the difference."""
+    """A cassette cannot be used, or lacks a reply to a request; the message names the difference."""
 
 
 class KnowledgeError(LooplineError):
@@ -128,7 +129,7 @@ class KnowledgeError(LooplineError):
 
 
 class BundleError(LooplineError):
-    """A bundle is wrong; the message names the file and line. `problems` has one text for each thing that is wrong."""
+    """A bundle is wrong; the message names the file and line. `problems` has a text for each error in the bundle."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -136,7 +137,10 @@ class BundleError(LooplineError):
 
 
 class WrongBundle(LooplineError):
-    """The turn was sent through another bundle or a later version, or a tool of an open call has changed; it waits."""
+    """The turn was sent through another bundle or a later version, or a tool of an open call has changed.
+
+    The turn is not changed; it waits for the right bundle.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -146,7 +150,7 @@ class WrongBundle(LooplineError):
 
 
 class PropertyError(LooplineError):
-    """A property or setting is unknown or has the wrong type; the message names the nearest."""
+    """A property or setting is unknown or has the wrong type; the message names the most similar one."""
 
 
 class StoreError(LooplineError):
@@ -174,4 +178,4 @@ class ConflictError(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another runner has taken this conversation over, or it was forgotten; this runner must stop."""
+    """Another runner has taken over this conversation, or it was deleted; this runner must stop."""

@@ -1,4 +1,4 @@
-"""Names that an author writes: the nearest known name, and the place in the author's code."""
+"""Names that an author wrote: the most similar known name, and the location in the author's code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 ALIKE = 0.6
-"""The similarity, from 0 to 1, from which an unknown keyword is taken for a misspelt one."""
+"""The similarity, from 0 to 1, from which an unknown keyword counts as a misspelling."""
 
 _PACKAGE = "loopline"
 
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 
 def nearest_name(name: str, names: Iterable[str], similarity: float = 0.0) -> str:
-    """Return the name that is most like `name`; empty if none has that similarity, from 0 to 1."""
+    """Return the name in `names` that is most similar to `name`; "" if none reaches `similarity`, from 0 to 1."""
     near = get_close_matches(name, list(names), 1, similarity)
     return near[0] if near else ""
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: `nearest is 'tea.order'`, or that there are no names."""
+    """Return the hint for an error about an unknown name: `nearest is 'tea.order'`, or `there are none`."""
     near = nearest_name(name, names)
     return f"nearest is {near!r}" if near else "there are none"
 
 
 def caller_module() -> str:
-    """Return the name of the innermost module outside of Loopline that is calling; empty if there is none."""
+    """Return the name of the innermost calling module outside of Loopline; "" if there is none."""
     frame = _caller()
     return "" if frame is None else str(frame.f_globals["__name__"])
 
 
 def caller_location() -> str:
-    """Return `file:line` of the innermost code outside of Loopline that is calling; empty if there is none."""
+    """Return `file:line` of the innermost calling code outside of Loopline; "" if there is none."""
     frame = _caller()
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -52,7 +52,7 @@ def _caller() -> FrameType | None:
 
 
 def checks_keywords(kind: type[T]) -> type[T]:
-    """Have a class refuse an unknown keyword with a TypeError that names the nearest parameter."""
+    """Decorate a class so that an unknown keyword raises a TypeError that names the most similar parameter."""
     create: Any = vars(kind)["__init__"]
     names = list(inspect.signature(create).parameters)[1:]
 

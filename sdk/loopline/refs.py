@@ -1,7 +1,7 @@
-"""Refs: names for everything in a conversation, by which it can be read again.
+"""Refs: names of everything in a conversation, by which it can be read again.
 
 `parse` turns text into one of the classes below, and `str` turns it back. A ref with a number, version, digest or
-commit is *pinned*: it reads the same bytes for ever. Without one it *moves*: it names the newest.
+commit is *pinned*: it always reads the same bytes. A ref without one *moves*: it names the newest item.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PERCENT = [f"%{byte:02X}" for byte in range(256)]
 
 
 def encode(path: str, *, also: str = "") -> str:
-    """Return the path with `% @ # [ ]`, white space, controls and `also` percent-encoded as UTF-8."""
+    """Percent-encode `% @ # [ ]`, white space, control characters and those in `also`, as UTF-8."""
 
     def escape(match: re.Match[str]) -> str:
         return "".join([_PERCENT[byte] for byte in match[0].encode("utf-8", "surrogatepass")])
@@ -51,20 +51,20 @@ def encode(path: str, *, also: str = "") -> str:
 
 
 def decode(text: str) -> str:
-    """Return the path that `encode` was given.
+    """Decode the percent-encoding of `encode`.
 
     Raises:
-        RefError: an escape is no UTF-8.
+        RefError: the escapes are not valid UTF-8.
     """
     try:
         return unquote(text, errors="surrogatepass")
     except UnicodeDecodeError as error:
-        raise RefError(f"{text!r} holds an escape that is no UTF-8") from error
+        raise RefError(f"{text!r} has an escape that is not valid UTF-8") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines `first` to `last` of a text, counted from 1, both included; a newline ends a line."""
+    """The lines `first` to `last` of a text, counted from 1, both included; only a newline ends a line."""
 
     first: int
     last: int
@@ -74,13 +74,13 @@ class Lines:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of the text with their newlines; only a newline ends a line."""
+    """Split the text into lines, which keep their newlines; only a newline ends a line."""
     return io.StringIO(text, newline="\n").readlines()
 
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """Characters `first` to `last` of a text, counted from 1, both included."""
+    """The characters `first` to `last` of a text, counted from 1, both included."""
 
     first: int
     last: int
@@ -105,17 +105,17 @@ def _number(n: int | None) -> str:
 
 
 def block_ref(turn_id: str, type: str, n: int) -> str:
-    """Return the ref of the n-th block of a type in a turn as text."""
+    """Format the ref of the n-th block of a type in a turn, without building a `BlockRef`."""
     return f"ar:{turn_id}.{type}.{n}"
 
 
 def newest_ref(turn_id: str, type: str) -> str:
-    """Return the ref of the newest block of a type in a turn as text."""
+    """Format the ref of the newest block of a type in a turn."""
     return f"ar:{turn_id}.{type}"
 
 
 class BlockRef(Struct, frozen=True, kw_only=True):
-    """The n-th block of a type in a turn; without `n` the newest."""
+    """The n-th block of a type in a turn, counted from 1; without `n` the newest."""
 
     turn_id: str
     type: str
@@ -142,7 +142,7 @@ class ArtifactRef(Struct, frozen=True, kw_only=True):
 
 
 class PlanRef(Struct, frozen=True, kw_only=True):
-    """The newest snapshot of a plan; the id is opaque and may hold colons."""
+    """The newest snapshot of a plan; the id may be any text, also with colons."""
 
     plan_id: str
 
@@ -151,7 +151,7 @@ class PlanRef(Struct, frozen=True, kw_only=True):
 
 
 def call_ref(turn_id: str, call_id: str, part: Literal["call", "result"]) -> str:
-    """Return the ref of a call or its result as text."""
+    """Format the ref of a call or of its result."""
     return f"tc:{turn_id}.{call_id}.{part}"
 
 
@@ -185,7 +185,7 @@ class FileRef(Struct, frozen=True, kw_only=True):
 
 
 class SourcesRef(Struct, frozen=True, kw_only=True):
-    """Sources of the pool, as ranges of numbers with both ends included."""
+    """Sources of the pool, as ranges `(first, last)` of their numbers, both included."""
 
     ranges: tuple[tuple[int, int], ...]
     span: Span | None = None
@@ -196,7 +196,7 @@ class SourcesRef(Struct, frozen=True, kw_only=True):
 
 
 class SummaryRef(Struct, frozen=True, kw_only=True):
-    """A summary that a compaction wrote in a turn; without `n` the newest."""
+    """The n-th summary that a compaction wrote in a turn, counted from 1; without `n` the newest."""
 
     turn_id: str
     n: int | None = None
@@ -207,7 +207,7 @@ class SummaryRef(Struct, frozen=True, kw_only=True):
 
 
 class SkillRef(Struct, frozen=True, kw_only=True):
-    """The text of a skill or, with a `path`, a file in its folder; without `digest` as it is now."""
+    """The text of a skill or, with a `path`, a file in its folder; without `digest` its current content."""
 
     namespace: str
     skill: str
@@ -221,9 +221,10 @@ class SkillRef(Struct, frozen=True, kw_only=True):
 
 
 class KnowledgeRef(Struct, frozen=True, kw_only=True):
-    """A file of the knowledge space, or some of its lines; without `commit` as it is now.
+    """A file of the knowledge space, or some of its lines; without `commit` its current content.
 
-    `heading` names lines by a heading or a definition of the file; what is read by it is printed with its lines.
+    `heading` selects the lines of a section or a definition in the file. A ref that was read has their line numbers
+    instead.
     """
 
     path: str
@@ -265,7 +266,7 @@ class HostedRef(Struct, frozen=True, kw_only=True):
 
 
 class DocumentRef(Struct, frozen=True, kw_only=True):
-    """A document made of the full conversation, as it is now."""
+    """A document that is made of the whole conversation when it is read."""
 
     name: Document
     span: Span | None = None
@@ -300,10 +301,10 @@ _SUMMARY = re.compile(r"conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
 
 
 def parse(text: str) -> Ref:
-    """Return the ref that the text is.
+    """Parse a ref, ignoring white space around it.
 
     Raises:
-        RefError: it is not a ref; the message says which forms there are.
+        RefError: `text` is not a ref; the message lists the forms of refs.
     """
     namespace, colon, body = text.strip().partition(":")
     if not colon or namespace not in _PARSERS or not body:
@@ -327,7 +328,7 @@ def _split_span(text: str) -> tuple[str, Span | None]:
     first = int(match[2])
     last = int(match[3]) if match[3] else first
     if last < first:
-        raise RefError(f"{match[0]!r} ends before it begins: write the smaller number first")
+        raise RefError(f"{match[0]!r} ends before its start: write the smaller number first")
     kind = Lines if match[1] == "L" else Characters
     return text[: match.start()], kind(first, last)
 
@@ -344,7 +345,8 @@ def _parse_ar(text: str) -> Ref | None:
     turn = _TURN.match(text)
     if turn is None:
         return None
-    turn_id, name = turn[1], turn[2]
+    turn_id = turn[1]
+    name = turn[2]
     if name.startswith("artifacts."):
         artifact, version = _split_version(name.removeprefix("artifacts."))
         return ArtifactRef(turn_id=turn_id, name=decode(artifact), version=version, span=span)
@@ -448,8 +450,10 @@ def _parse_ef(text: str) -> Ref | None:
 
 def _parse_artifact(text: str) -> Ref | None:
     name, span = _split_span(text)
-    named = (DocumentRef(name=document, span=span) for document in _DOCUMENTS if document == name)
-    return next(named, None)
+    for document in _DOCUMENTS:
+        if document == name:
+            return DocumentRef(name=document, span=span)
+    return None
 
 
 _PARSERS: dict[str, Callable[[str], Ref | None]] = {

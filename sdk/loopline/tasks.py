@@ -1,4 +1,4 @@
-"""Helpers for asyncio: wait for work that must be finished, and keep long work off the event loop."""
+"""Helpers for asyncio: wait for work in spite of a cancellation, and run long work outside the event loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 LONG_TEXT = 8_192
-"""Length from which a text is processed in a thread or in parts: at a microsecond a character, 8 ms."""
+"""The characters from which a text is processed in a thread or in parts; at 1 µs for each character it takes 8 ms."""
 
 
 async def finish(outcome: asyncio.Future[T]) -> T:
-    """Return the outcome; a cancellation is raised only once there is one."""
+    """Return the outcome; if this is cancelled, raise the cancellation only after the outcome is known."""
     try:
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
@@ -23,9 +23,9 @@ async def finish(outcome: asyncio.Future[T]) -> T:
 
 
 async def run_together(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for the tasks, or for the first error of one; a cancellation reaches all, and is raised once they are done.
+    """Wait until all tasks are done, or one fails; raise its error. A cancellation cancels all tasks.
 
-    A lone task is awaited itself, for `asyncio.gather` takes a turn of the event loop more.
+    A single task is awaited directly, because `asyncio.gather` needs one more iteration of the event loop.
     """
     if len(tasks) != 1:
         await asyncio.gather(*tasks)
@@ -33,15 +33,15 @@ async def run_together(tasks: Sequence[asyncio.Task[None]]) -> None:
     current = asyncio.current_task()
     before = current.cancelling() if current else 0
     await tasks[0]
-    if current is not None and current.cancelling() > before:  # the task paid no heed to it
+    if current is not None and current.cancelling() > before:  # the task ignored the cancellation
         raise asyncio.CancelledError
 
 
 async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:
-    """Return the result of `work`, computed in a thread so that the event loop stays free.
+    """Run `work` in a thread and return its result; the event loop stays free.
 
-    A cancellation is raised once the thread is done, so that no value changes under it. Work on a text of fewer
-    than `LONG_TEXT` characters is done at once.
+    If `characters`, the length of the text, is below `LONG_TEXT`, `work` runs directly. A cancellation is raised after the
+    thread has ended, so that the thread does not work on values that change.
     """
     if characters < LONG_TEXT:
         return work()
@@ -49,7 +49,7 @@ async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:
 
 
 class ThreadCache(Generic[T]):
-    """Values that are computed in a thread when they are first asked for; then no thread is needed."""
+    """A cache of values by name; a missing value is computed in a thread, by one thread at a time."""
 
     def __init__(self, compute_value: Callable[[str], T]) -> None:
         self._compute = compute_value
@@ -57,7 +57,7 @@ class ThreadCache(Generic[T]):
         self._computing = asyncio.Lock()
 
     async def __call__(self, name: str) -> T:
-        """Return the value of that name; what failed is computed again."""
+        """Return the value of that name; if computing it fails, raise the error, and compute it again the next time."""
         if name not in self._values:
             async with self._computing:
                 if name not in self._values:
@@ -74,9 +74,9 @@ async def text_parts(text: str) -> AsyncIterator[str]:
 
 
 async def wait_until_done(outcome: asyncio.Future[Any]) -> None:
-    """Wait until the future is done, however often this is cancelled meanwhile."""
+    """Wait until the future is done, and ignore cancellations of this wait."""
     while not outcome.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([outcome])
     if not outcome.cancelled():
-        outcome.exception()  # otherwise asyncio warns that it was never retrieved
+        outcome.exception()  # asyncio warns of an exception that is never retrieved

@@ -136,5 +136,5 @@ def test_what_is_no_ref_is_refused_with_the_forms_there_are(text: str) -> None:
 
 
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
-    with pytest.raises(RefError, match="ends before it begins"):
+    with pytest.raises(RefError, match="ends before its start"):
         parse("ks:a.md#L9-L3")

@@ -77,11 +77,11 @@ def test_what_is_no_id_is_refused(junk: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r", "\r\n"])
 def test_a_name_of_several_lines_is_refused(name: str) -> None:
-    with pytest.raises(LooplineError, match="the name of an event is one line"):
+    with pytest.raises(LooplineError, match="the name of an event must be one line"):
         sse.encode(Record(event=name))
 
 
 def test_nobody_is_told_to_come_back_before_they_left() -> None:
     assert sse.retry(0) == b"retry: 0\n\n"
-    with pytest.raises(LooplineError, match="retry is 0 ms or more"):
+    with pytest.raises(LooplineError, match="retry must be 0 ms or more"):
         sse.retry(-1)

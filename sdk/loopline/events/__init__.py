@@ -1,4 +1,4 @@
-"""Events of a turn: what subscribers receive, and the dialects that translate it."""
+"""Events of a turn as subscribers receive them, and the dialects that translate them."""
 
 from loopline.events import sse as sse
 from loopline.events.dialects import DIALECTS as DIALECTS

@@ -18,21 +18,24 @@ from loopline.timeline import Block, Completion, ConversationKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """Something in progress. The block that completes it replaces the deltas before it.
+    """An event that is not stored: text while it is written, or progress. A later block replaces the deltas before it.
 
-    The channels of a reply are `answer`, `notes`, `thinking`, and `draft` where another request writes the answer.
-    Others are `tool`, `tools`, `model`, `knowledge`, `context`, and `queue`, which names the turn that a turn waits for.
+    The channels of a reply are `answer`, `notes`, `thinking`, and `draft` if another request writes the answer. Other
+    channels are `tool`, `tools`, `model`, `knowledge`, `context`, and `queue`, which names the turn that a turn waits for.
 
-    `reset` voids what this channel streamed in the current attempt. In the answer channel citations are resolved: `[1]`
-    is the first source that the answer cites, `[?]` is none.
-    `pending` has the question of a call for the user, before the turn pauses; with `data`, the schema of the answer, the
-    call goes on once `Conversation.answer` was called.
+    The types:
+    `delta` adds text to the channel. In the channel `answer` citations are resolved: `[1]` is the first source that the
+    answer cites, `[?]` a number without a source.
+    `reset` discards the text that the channel streamed in the current attempt.
+    `progress` reports the progress of a call or of the turn; `total` is the number of items, or 0 if it is unknown.
     `compaction` has the size of a context that is being compacted.
-    `progress` is that of a call or of the turn; `total` is the number of items, or 0 if nothing is counted.
+    `pending` has a question of a call to the user. With `data`, the schema of the answer, the call keeps running and
+    continues after `Conversation.answer`; without, the turn pauses.
     `custom` is an event of a tool or a workflow, with its `name` and `data`, in the channel `tool` or `workflow`.
-    `missed` says that a subscriber was too slow for the blocks behind the seq `after` up to `through`, which the log
-    still has.
-    `call_id` is the call of a `progress`, `pending` or `custom`, or empty if there is none.
+    `missed` says that a slow subscriber did not get the blocks after the seq `after` up to and including `through`; the
+    log still has them.
+
+    `call_id` is the call of a `progress`, `pending` or `custom`, or "".
     """
 
     type: Literal["delta", "reset", "progress", "compaction", "pending", "custom", "missed"]
@@ -53,9 +56,9 @@ EventSink = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTurn:
-    """A turn with a runner. `caller` is the call that started it if it is a child run, else None.
+    """A turn that an observer sees. `caller` is the call that started it if it is a child run, else None.
 
-    `uid` is that of its conversation, and stays the same wherever the turn is resumed.
+    `uid` is the id of its conversation; it stays the same when another process resumes the turn.
     """
 
     conversation: ConversationKey
@@ -73,36 +76,36 @@ class Caller:
 
 
 class Observer(Protocol):
-    """Receives every turn of a harness, those of child runs too. Telemetry is one.
+    """An observer of all turns of a harness, including those of child runs. Telemetry is an observer.
 
-    It is called on the event loop between two blocks, so it does not wait. If it raises, the error is logged and it
-    gets no more blocks of that turn.
+    It is called on the event loop between two blocks, and must not block. If it raises, the error is logged, and the
+    observer gets no more blocks of that turn.
     """
 
     def begin(self, turn: ObservedTurn, blocks: Sequence[Block]) -> Callable[[Block], None]:
-        """Return a function that is called with each new block of a turn that a runner starts or resumes.
+        """Observe a turn that a runner starts or resumes; return the function to call with each new block.
 
-        `blocks` are those that the turn already has; the observer of its previous runner received them.
+        `blocks` are the blocks that the turn already has; the observer of its previous runner received them.
         """
         ...
 
     async def close(self) -> None:
-        """Send what is not sent yet, within a limited time: the harness closes."""
+        """Send the data that was not sent yet, within a limited time, because the harness closes."""
         ...
 
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 PARSE_SHARE = 32
-"""The JSON is parsed anew when it has grown by one part in so many, so that parsing costs a multiple of its length."""
+"""The JSON is parsed again when it has grown by 1/32, so the cost of all parsing is a multiple of its length."""
 
 
 class PartialOutput(Generic[T_co]):
     """The fields of a typed answer as they arrive.
 
-    `value` is the JSON value of the answer as far as it is written: its last text or list may be incomplete, and fields
-    may be missing. In it citations are resolved. `output` is the value of `output_type` once the answer is complete; it
-    is None before, without a type, and if the answer does not match the type.
+    `value` is the JSON value of the answer written so far: its last text or list may be incomplete, fields may be
+    missing, and its citations are resolved. `output` is the complete answer as a value of `output_type`; it is None until
+    the answer is complete, without a type, and if the answer does not match the type.
     """
 
     def __init__(self, output_type: TypeForm[T_co] | None = None) -> None:
@@ -113,7 +116,7 @@ class PartialOutput(Generic[T_co]):
         self._length = self._parsed = 0
 
     def feed(self, event: Event) -> bool:
-        """Take the next event of the turn; return whether `value` or `output` changed."""
+        """Take the next event of the turn, and return whether `value` or `output` changed."""
         match event:
             case Delta(type="delta", channel="answer", text=text):
                 self._text.append(text)
@@ -121,7 +124,9 @@ class PartialOutput(Generic[T_co]):
                 has_grown = self._length - self._parsed >= self._parsed // PARSE_SHARE
                 return has_grown and self._parse()
             case Delta(type="reset", channel="answer"):
-                self._text, self._length, self._parsed, self.value = [], 0, 0, None
+                self._text = []
+                self._length = self._parsed = 0
+                self.value = None
                 return True
             case Block(body=Completion() as answer):
                 return self._complete(answer)
@@ -141,8 +146,10 @@ class PartialOutput(Generic[T_co]):
     def _parse(self) -> bool:
         from pydantic_core import from_json
 
-        text, previous = "".join(self._text), self.value
-        self._text, self._parsed = [text], self._length
+        text = "".join(self._text)
+        previous = self.value
+        self._text = [text]
+        self._parsed = self._length
         try:
             self.value = cast("Json", from_json(text, allow_partial="trailing-strings"))
         except ValueError:  # no value has begun yet

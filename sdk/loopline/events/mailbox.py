@@ -1,4 +1,4 @@
-"""The mailbox of a subscriber: the events it has not taken yet, within a limit."""
+"""The mailbox of a subscriber: a bounded buffer of the events that the subscriber has not taken yet."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from loopline.timeline import Block
 _Kind = tuple[str, str, int, str]
 
 HELD_EVENTS = 1_000
-"""The largest number of events that wait for a subscriber."""
+"""The most events that wait for a subscriber."""
 HELD_SIZE = 1024 * 1024
-"""The largest size of events that wait for a subscriber who gets blocks from the log too: their text may be some more."""
+"""The size limit of waiting events, in bytes, for a subscriber that can also get blocks from the log."""
 LARGEST_HELD_SIZE = 64 * 1024 * 1024
-"""The same for a subscriber who gets no blocks from the log: a message with all its files, which come at once, has room."""
+"""The size limit for a subscriber that cannot get blocks from the log: a message with all its files fits."""
 VALUE_SIZE = 32
-"""What every value of an event counts, beside its characters."""
+"""The bytes that each value of an event counts, in addition to its characters."""
 _SCALARS = frozenset({int, float, bool, type(None)})
-"""The types of most values, which hold nothing more; that they are asked first makes the size cost a third."""
+"""The types of most values, which have no parts. They are checked first, which makes `event_size` three times as fast."""
 MINIMUM_ROOM = 2
-"""Room for what was missed, and the newest event."""
+"""The smallest room: for one `missed`, and the newest event."""
 FREED_SHARE = 10
-"""One part in so many of the room is freed whenever there is none, so that every `put` costs the same on average."""
+"""When the mailbox is full, 1/10 of its room is freed, so that the average cost of `put` is constant."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingEvent:
-    """An event that waits, with the texts of the deltas joined to it.
+    """An event that waits, with the texts of later deltas that were joined to it.
 
-    The kind of a delta is its type, channel and attempt, and the call and name of custom events. Events about blocks
-    have none.
+    The kind of a delta is its type, channel and attempt, with the call and the name of a custom event. Blocks and
+    `missed` have the kind None.
     """
 
     event: Event
@@ -47,7 +47,7 @@ class _PendingEvent:
     joined: list[str] = field(default_factory=list[str])
 
     def join(self, text: str, size: int) -> None:
-        """Add text behind its own."""
+        """Append the text of a later delta."""
         self.joined.append(text)
         self.size += size
 
@@ -69,32 +69,34 @@ class _PendingEvent:
 
     @property
     def is_replaceable(self) -> bool:
-        """Return whether a later block replaces it."""
+        """Whether a later block makes this event unnecessary."""
         return self.kind is not None and self.kind[0] not in ("reset", "custom")
 
     @property
     def is_text(self) -> bool:
-        """Return whether it is a part of the text that is streamed."""
+        """Whether it changes the streamed text."""
         return self.kind is not None and self.kind[0] in ("delta", "reset")
 
 
 class Mailbox:
-    """Events in order, until one subscriber takes them by `async for`.
+    """A buffer of events in order, for one subscriber, which takes them by `async for`.
 
-    Consecutive deltas of text in one channel are joined. If there is no room, a tenth of it is freed. Events that
-    others replace go first: deltas before a block, texts before a `reset` of their channel, and of other deltas all but
-    the newest of each type, channel, call and name. Then texts of one channel are joined across other events, and the
-    oldest blocks go: one `missed` before everything else names them. The newest block stays. Without another block the
-    oldest event goes, which takes more channels at once than there is room for. A cancelled wait loses no event.
+    Consecutive text deltas of one channel are joined. When the mailbox is full, events are dropped until a tenth of the
+    room is free, in this order:
+    1. events that later events replace: deltas before a block, texts before a `reset` of their channel, and of the other
+       deltas all but the newest of each type, channel, call and name; texts of one channel are joined across other events;
+    2. the oldest blocks, but not the newest one; a single `missed`, which comes first, names all dropped blocks;
+    3. the oldest events, which is only necessary if there are more channels than room.
+    While the size exceeds its limit, the oldest blocks are dropped, then deltas that are not text.
 
-    While the size is above its limit, the oldest blocks go too, and without another block what is no text.
+    If a wait for the next event is cancelled, no event is lost.
     """
 
     def __init__(self, room: int = HELD_EVENTS, *, limit: int = LARGEST_HELD_SIZE) -> None:
-        """Create a mailbox for so many events, and for a limit of their size.
+        """Create a mailbox for `room` events with a size of `limit` bytes together.
 
         Raises:
-            LooplineError: there is no room for what was missed and one more event.
+            LooplineError: `room` is less than 2.
         """
         if room < MINIMUM_ROOM:
             raise LooplineError(
@@ -110,12 +112,13 @@ class Mailbox:
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return how many events wait."""
+        """Return the number of waiting events."""
         return len(self._events) + (self._missed is not None)
 
     def put(self, event: Event) -> None:
-        """Add an event after all that wait; this never waits itself."""
-        kind, size = None if isinstance(event, Block) else _kind(event), event_size(event)
+        """Add an event after the waiting ones, without waiting; drop events if the mailbox is full."""
+        kind = None if isinstance(event, Block) else _kind(event)
+        size = event_size(event)
         self._size += size
         match event:
             case Delta(type="delta", text=text) if self._events and self._events[-1].kind == kind:
@@ -129,12 +132,12 @@ class Mailbox:
         self._changed.set()
 
     def close(self) -> None:
-        """Let the iteration end with the events that wait."""
+        """End the iteration after the waiting events."""
         self._closed = True
         self._changed.set()
 
     def __aiter__(self) -> Self:
-        """Return the mailbox itself: it has one subscriber."""
+        """Return the mailbox itself, because it has one subscriber."""
         return self
 
     async def __anext__(self) -> Event:
@@ -148,27 +151,28 @@ class Mailbox:
             item = self._events.popleft()
             self._size -= item.size
             return item.complete
-        (after, through), self._missed = self._missed, None
+        after, through = self._missed
+        self._missed = None
         count = through - after
         text = f"too slow for {count} blocks: talk.blocks(after={after}, limit={count}) has them"
         return Delta(type="missed", channel="", text=text, after=after, through=through)
 
     def _make_room(self) -> None:
         if self._has_replaceable:
-            self._events = _without_replaced(self._events)
+            self._events = _drop_replaced(self._events)
             self._size = sum(item.size for item in self._events)
             self._has_replaceable = any(item.is_replaceable for item in self._events)
         while len(self) > self._room - self._room // FREED_SHARE:
             self._drop(self._replaceable_block() or self._events[0])
         while self._size > self._limit - self._limit // FREED_SHARE:
-            others = (item for item in self._events if item.kind and not item.is_text)
-            oldest = self._replaceable_block() or next(others, None)
+            deltas = (item for item in self._events if item.kind and not item.is_text)
+            oldest = self._replaceable_block() or next(deltas, None)
             if oldest is None:
                 return
             self._drop(oldest)
 
     def _replaceable_block(self) -> _PendingEvent | None:
-        """Return the oldest block, unless it is the newest one too."""
+        """Return the oldest block, or None if there are fewer than two."""
         oldest = list(islice((item for item in self._events if item.kind is None), 2))
         return oldest[0] if len(oldest) > 1 else None
 
@@ -189,11 +193,12 @@ class Mailbox:
 
 
 def event_size(event: Event) -> int:
-    """Return roughly how many bytes an event holds."""
-    size, rest = 0, list[object]()
-    rest += [event.body] if isinstance(event, Block) else [event.data, event.text]
+    """Estimate the size of an event in bytes."""
+    size = 0
+    rest: list[object] = [event.body] if isinstance(event, Block) else [event.data, event.text]
     while rest:
-        values, rest = rest, list[object]()
+        values = rest
+        rest = []
         size += len(values) * VALUE_SIZE
         for value in values:
             if type(value) in _SCALARS:
@@ -219,11 +224,12 @@ def _kind(delta: Delta) -> _Kind | None:
     return delta.type, delta.channel, delta.attempt, f"{delta.call_id} {delta.name}"
 
 
-def _without_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:
-    """Return the items that no other replaces, in order; texts of one channel are joined to the first."""
+def _drop_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:
+    """Return the items that no later item replaces, in order; texts of one channel are joined to the first of them."""
     newest = {item.kind: index for index, item in enumerate(items)}
     newest_block = newest.get(None, -1)
-    result, texts = deque[_PendingEvent](), dict[_Kind, _PendingEvent]()
+    result = deque[_PendingEvent]()
+    texts: dict[_Kind, _PendingEvent] = {}
     for index, item in enumerate(items):
         match item.kind:
             case None:

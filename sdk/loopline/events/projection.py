@@ -1,4 +1,4 @@
-"""Turn events from blocks and deltas: the fold that all dialects share."""
+"""Turn events from blocks and deltas: the fold that every dialect uses."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ from loopline.timeline import (
 
 StampedEvent = tuple[EventMeta, TurnEvent]
 CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult
-NotedBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
-"""The bodies that later blocks refer to."""
+InputBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
+"""The bodies that later events use."""
 EventBody = (
     TurnHeader
     | RoundStart
@@ -81,7 +81,7 @@ EventBody = (
     | CallBody
     | Completion
     | Exit
-    | NotedBody
+    | InputBody
     | RangeSummary
     | ToolsSelected
     | ModelSwitched
@@ -90,20 +90,20 @@ EventBody = (
     | FileAdded
     | Plan
 )
-"""The bodies that have turn events, or that a later event refers to."""
-_WITH_EVENTS = BodyUnion[EventBody](EventBody)
+"""The bodies that have a turn event, or that a later turn event uses."""
+_EVENT_BODIES = BodyUnion[EventBody](EventBody)
 
 _START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
 OPEN_QUESTION = "loopline.question"
-"""The name of the event of a call that asks while it stays open."""
+"""The name of the custom event for a question of a call that keeps running."""
 PROGRAM_CALL = "loopline.program_call"
-"""The name of the events of a call that a program makes: no protocol has calls within a call."""
+"""The name of the custom events for a call that a program makes, since no protocol has nested calls."""
 
 
 @dataclass(slots=True)
 class TurnProjection:
-    """The fold of a turn's blocks, with its numbered calls and the starts of its child runs."""
+    """The fold of one turn's blocks, with its calls by id and the start of each child run by conversation."""
 
     turn: Turn
     limit: int = 0
@@ -113,32 +113,34 @@ class TurnProjection:
 
     @property
     def stop_reason(self) -> str:
-        """Return the stop reason of the last decision."""
+        """The stop reason of the last decision; "" before the first one."""
         return self.turn.decisions[-1].stop_reason if self.turn.decisions else ""
 
     @property
     def unanswered(self) -> tuple[str, ...]:
-        """Return the calls that wait for the user and have no answer yet."""
+        """The ids of the calls that wait for the user's answer."""
         return tuple(self.turn.unanswered)
 
     @property
     def is_paused(self) -> bool:
-        """Return whether every open call waits for the user."""
+        """Whether there are open calls, and all of them wait for the user."""
         return bool(self.turn.open_calls) and self.turn.open_calls.keys() <= {*self.unanswered}
 
     @property
     def is_running(self) -> bool:
-        """Return whether a runner started the turn, and it has neither ended nor paused."""
+        """Whether the turn was started by a runner and has neither ended nor paused."""
         return self.turn.header is not None and self.turn.exit is None and not self.is_paused
 
-    def pause(self) -> TurnPaused:
-        """Return the event that no event follows for now."""
+    def pause(self, calls: tuple[str, ...] | None = None) -> TurnPaused:
+        """Create the event of a pause, in which `calls` wait for the user; by default all unanswered calls."""
         return TurnPaused(
-            calls=self.unanswered, rounds=self.turn.rounds, stop_reason=self.stop_reason
+            calls=self.unanswered if calls is None else calls,
+            rounds=self.turn.rounds,
+            stop_reason=self.stop_reason,
         )
 
     def open_question(self, question: ToolQuestion) -> QuestionOpened:
-        """Return the question of a call that stays open."""
+        """Create the event for a question of a call that keeps running; without a form, the answer is yes or no."""
         request = InputRequested(
             call=self.call(question.call_id),
             kind=question.kind,
@@ -146,17 +148,14 @@ class TurnProjection:
             digest=question_digest(question),
             form={"type": "boolean"} if question.form is None else question.form,
         )
-        waiting = TurnPaused(
-            calls=(question.call_id,), rounds=self.turn.rounds, stop_reason=self.stop_reason
-        )
-        return QuestionOpened(request=request, pause=waiting)
+        return QuestionOpened(request=request, pause=self.pause((question.call_id,)))
 
     def call(self, call_id: str, tool: str = "") -> CallStarted:
-        """Return the call; only its id and tool if its block was not received."""
+        """Return the call with this id; if its block was not received, one that has only the id and `tool`."""
         return self.calls.get(call_id) or CallStarted(call_id=call_id, tool=tool)
 
     def start(self, bundle: str) -> Iterator[TurnStarted]:
-        """Yield the start of the turn, once."""
+        """Yield the event for the start of the turn, at the first call only."""
         if not self.has_started:
             self.has_started = True
             prompt = self.turn.prompt and self.turn.prompt.body
@@ -164,7 +163,7 @@ class TurnProjection:
             yield TurnStarted(prompt=text, bundle=bundle)
 
     def start_call(self, called: ToolCalled) -> CallStarted:
-        """Return the call with its position in its decision."""
+        """Store the call with its position in its decision, and return its event."""
         turn = self.turn
         call = self.calls[called.call_id] = CallStarted(
             call_id=called.call_id,
@@ -177,7 +176,7 @@ class TurnProjection:
         return call
 
     def finish_call(self, result: ToolResult) -> CallFinished:
-        """Return the end of a call, whose result is folded."""
+        """Create the event for the result of a call; the turn has already taken the result."""
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
         return CallFinished(
@@ -188,9 +187,10 @@ class TurnProjection:
             has_children=any(child.call_id == result.call_id for child in children),
         )
 
-    def child(self, child: RunChild, meta: EventMeta) -> ChildStarted | ChildFinished:
-        """Return the start of a child run, or its end."""
-        call, name = self.call(child.call_id), child.conversation
+    def child_event(self, child: RunChild, meta: EventMeta) -> ChildStarted | ChildFinished:
+        """Create the event for a child run: its end if the body has an exit reason, else its start."""
+        call = self.call(child.call_id)
+        name = child.conversation
         if not child.reason:
             self.child_starts.setdefault(name, meta)
             return ChildStarted(call=call, conversation=name, agent=child.agent)
@@ -201,8 +201,8 @@ class TurnProjection:
             elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
-    def decision(self, decision: Decision) -> DecisionMade:
-        """Return the decision, whose block is folded, before its notes and its thinking are."""
+    def decision_event(self, decision: Decision) -> DecisionMade:
+        """Create the event for a decision, still without its notes and thinking, which later blocks have."""
         return DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
             limit=self.limit,
@@ -212,7 +212,7 @@ class TurnProjection:
 
 @dataclass(slots=True)
 class _PendingDecision:
-    """A decision whose thinking and notes may follow in the same append."""
+    """A decision that waits for its thinking and notes, which may follow in the same append."""
 
     meta: EventMeta
     event: DecisionMade
@@ -220,7 +220,11 @@ class _PendingDecision:
 
 
 class TurnEventFold:
-    """The turn events of a conversation, from its blocks and deltas in order."""
+    """The turn events of a conversation, from its blocks and deltas in order.
+
+    A reset of a channel has an event only if text was streamed in the channel since the last reset, the start of the turn
+    and its answer, because a subscriber that joined later did not receive any text.
+    """
 
     def __init__(self) -> None:
         self._newest = _START
@@ -228,24 +232,25 @@ class TurnEventFold:
         self._turns: dict[int, TurnProjection] = {}
         self._inputs: dict[int, tuple[Block, InboxBody]] = {}
         self._sources: dict[int, Source] = {}
+        self._streamed_channels: set[str] = set()
         self._pending: _PendingDecision | None = None
         self._is_open = False
 
     def take(self, event: Event) -> list[StampedEvent]:
-        """Return the turn events of the next event; a block that was taken before has none."""
+        """Return the turn events of the next event, each with its block; a block that was already taken has none."""
         match event:
             case Delta(type="progress") if self._newest is _START:
-                return []  # of a queued turn: no dialect has a record before the turn's first block
+                return []  # the turn is queued, and no dialect has a record before its first block
             case Delta():
                 meta = replace(self._newest, seq=0, turn=self._running)
-                return [(meta, turn_event) for turn_event in _delta_events(event)]
+                return [(meta, turn_event) for turn_event in self._delta_events(event)]
             case Block(seq=seq) if seq <= self._newest.seq:
                 return []
             case Block():
                 return [*self._complete_decision(event), *self._take_block(event)]
 
     def close(self) -> list[StampedEvent]:
-        """Return the pause of a stream that no block ended or paused."""
+        """Return the event of a pause if the stream ends while the turn still runs; the runner has left the turn."""
         if not self._is_open:
             return []
         self._is_open = False
@@ -256,8 +261,9 @@ class TurnEventFold:
         return self._turns.setdefault(turn, TurnProjection(Turn(turn)))
 
     def _complete_decision(self, block: Block) -> Iterator[StampedEvent]:
-        """Yield the pending decision at the first block after its thinking and notes."""
-        pending, body = self._pending, block.body
+        """Add thinking and notes to the pending decision, and yield its event at the first other block."""
+        pending = self._pending
+        body = block.body
         if pending is None:
             return
         if isinstance(body, Thinking):
@@ -268,34 +274,35 @@ class TurnEventFold:
             self._pending = None
             flag = body.flag if isinstance(body, Completion) else ""
             thought = pending.event.notes or pending.thinking
-            thinking = pending.thinking
-            yield (
-                pending.meta,
-                replace(pending.event, flag=flag, thought=thought, thinking=thinking),
-            )
+            event = replace(pending.event, flag=flag, thought=thought, thinking=pending.thinking)
+            yield pending.meta, event
 
     def _take_block(self, block: Block) -> list[StampedEvent]:
         meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
         projection.turn.take(block)
         if projection.is_running:
-            self._running, self._is_open = block.turn, True
-        return [(meta, event) for event in self._events(block, projection, meta)]
+            self._running = block.turn
+            self._is_open = True
+        body = block.body
+        if not _EVENT_BODIES.has(body):
+            return []
+        events = list(self._events(block, body, projection, meta))
+        if any(isinstance(event, TurnStarted | AnswerGiven) for event in events):
+            self._streamed_channels.clear()
+        return [(meta, event) for event in events]
 
     def _events(
-        self, block: Block, projection: TurnProjection, meta: EventMeta
+        self, block: Block, body: EventBody, projection: TurnProjection, meta: EventMeta
     ) -> Iterator[TurnEvent]:
-        """Yield the events of a block, which the turn has already taken."""
-        body = block.body
-        if not _WITH_EVENTS.has(body):
-            return
+        """Yield the events of a block; its turn has already taken it."""
         match body:
             case TurnHeader(bundle=bundle):
                 yield from projection.start(bundle)
             case RoundStart():
                 yield from self._start_round(body, projection)
             case Decision():
-                self._pending = _PendingDecision(meta, projection.decision(body))
+                self._pending = _PendingDecision(meta, projection.decision_event(body))
             case ToolCalled() | RunChild() | ToolQuestion() | ToolPending() | ToolResult():
                 yield from self._update_call(body, projection, meta)
             case Completion():
@@ -312,7 +319,7 @@ class TurnEventFold:
                 | ProxiedCall()
                 | ProxiedResult()
             ):
-                yield from self._note(block, body)
+                yield from self._take_input(block, body)
             case (
                 RangeSummary()
                 | ToolsSelected()
@@ -324,11 +331,15 @@ class TurnEventFold:
             ):
                 yield body
 
-    def _note(self, block: Block, body: NotedBody) -> Iterator[TurnEvent]:
-        """Note what later blocks refer to, and yield what is said of it at once."""
+    def _take_input(
+        self,
+        block: Block,
+        body: InputBody,
+    ) -> Iterator[TurnEvent]:
+        """Store inputs and sources for later events, and yield the event of an input or of a program's call."""
         match body:
             case ProxiedCall() | ProxiedResult():
-                yield _program_call(body)
+                yield _program_call_event(body)
             case SourceAdded(sid=sid, source=source):
                 self._sources[sid] = source
             case UserRecalled(said=seq):
@@ -361,10 +372,10 @@ class TurnEventFold:
                 yield projection.start_call(body)
                 return
             case RunChild():
-                yield projection.child(body, meta)
+                yield projection.child_event(body, meta)
                 return
             case ToolQuestion():
-                yield _open_question(body)
+                yield _question_event(body)
                 yield projection.open_question(body)
                 return
             case ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
@@ -372,7 +383,7 @@ class TurnEventFold:
                 yield InputRequested(call=call, kind=kind, question=question, digest=digest)
             case ToolResult():
                 yield projection.finish_call(body)
-        # A call that was cut off usually means the end of the turn, not a pause for the other calls.
+        # An interrupted call usually means that the turn ends, not that it pauses for the other calls.
         is_cut_off = isinstance(body, ToolResult) and body.status in _CUT_OFF
         if projection.is_paused and not is_cut_off:
             self._is_open = False
@@ -381,14 +392,15 @@ class TurnEventFold:
     def _answer(self, completion: Completion, projection: TurnProjection) -> AnswerGiven:
         sids = completion.sources_used
         return AnswerGiven(
-            text=_resolved(completion),
+            text=_resolve_citations(completion),
             flag=completion.flag,
             sources=tuple(CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids),
             usage=projection.turn.usage,
         )
 
     def _finish(self, end: Exit, projection: TurnProjection) -> TurnFinished:
-        turn, completion = projection.turn, projection.turn.completion
+        turn = projection.turn
+        completion = turn.completion
         self._is_open = False
         self._turns = {number: item for number, item in self._turns.items() if number > turn.number}
         inputs = [body for _, body in self._inputs.values()]
@@ -399,46 +411,49 @@ class TurnEventFold:
             elapsed_ms=end.elapsed_ms,
             usage=turn.usage,
             cost=turn.cost,
-            answer=_resolved(completion) if completion else "",
+            answer=_resolve_citations(completion) if completion else "",
             late_inputs=tuple(body.text for body in inputs if not isinstance(body, UserPrompt)),
             stop_reason=projection.stop_reason,
         )
 
-
-def _delta_events(delta: Delta) -> Iterator[TurnEvent]:
-    match delta.type:
-        case "delta":
-            yield TextStreamed(channel=delta.channel, text=delta.text)
-        case "reset":
-            yield TextReset(channel=delta.channel)
-        case "progress" | "compaction":
-            yield ProgressReported(
-                channel=delta.channel, text=delta.text, call_id=delta.call_id, total=delta.total
-            )
-        case "custom":
-            yield CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
-        case "pending":
-            pass  # the block before it gave the event
-        case "missed":
-            pass  # says nothing of the turn
+    def _delta_events(self, delta: Delta) -> Iterator[TurnEvent]:
+        match delta.type:
+            case "delta":
+                self._streamed_channels.add(delta.channel)
+                yield TextStreamed(channel=delta.channel, text=delta.text)
+            case "reset":
+                if delta.channel in self._streamed_channels:
+                    self._streamed_channels.remove(delta.channel)
+                    yield TextReset(channel=delta.channel)
+            case "progress" | "compaction":
+                yield ProgressReported(
+                    channel=delta.channel, text=delta.text, call_id=delta.call_id, total=delta.total
+                )
+            case "custom":
+                yield CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
+            case "pending":
+                pass  # the block of the question had the event
+            case "missed":
+                pass  # not an event of the turn
 
 
 def question_digest(question: ToolQuestion) -> str:
-    """Return the digest by which an approval that a running call asks for is signed."""
+    """Return the SHA-256 of a running call's question, in hexadecimal; an approval of the call is signed over it."""
     text = json.dumps([question.call_id, question.question])
     return sha256(text.encode()).hexdigest()
 
 
-def _open_question(question: ToolQuestion) -> CustomEvent:
-    """Return the event of a call that asks while it stays open; its turn does not pause for it."""
-    asked: JsonObject = {"callId": question.call_id, "question": question.question}
-    return CustomEvent(
-        name=OPEN_QUESTION, data={**asked, "form": question.form}, call_id=question.call_id
-    )
+def _question_event(question: ToolQuestion) -> CustomEvent:
+    data: JsonObject = {
+        "callId": question.call_id,
+        "question": question.question,
+        "form": question.form,
+    }
+    return CustomEvent(name=OPEN_QUESTION, data=data, call_id=question.call_id)
 
 
-def _program_call(body: ProxiedCall | ProxiedResult) -> CustomEvent:
-    """Return the event of a program's call that begins or has ended; its result is read by its ref."""
+def _program_call_event(body: ProxiedBody) -> CustomEvent:
+    """Create the event for the start or the end of a program's call, without its result, which has a ref."""
     data: JsonObject = {"callId": body.call_id, "parent": body.parent, "tool": body.tool}
     match body:
         case ProxiedCall(arguments=arguments):
@@ -452,7 +467,7 @@ def _kind(body: InboxBody) -> str:
     return "background" if isinstance(body, BackgroundResult) else body.type.removeprefix("user.")
 
 
-def _resolved(completion: Completion) -> str:
-    """Return the answer as subscribers get it. A range of citations ends at the newest source cited."""
+def _resolve_citations(completion: Completion) -> str:
+    """Return the answer with its citations as `[1]`, `[2]`, …; a range ends at the newest cited source."""
     used = completion.sources_used
     return citations.resolve(completion.text, citations.Marks(used), newest=max(used, default=0))

@@ -1,7 +1,7 @@
 """Records as server-sent events: the bytes of a `text/event-stream`, from any position.
 
-The format is https://html.spec.whatwg.org/multipage/server-sent-events.html, in UTF-8 without a byte order mark and with
-line feeds alone. Every piece ends with a blank line.
+The format is https://html.spec.whatwg.org/multipage/server-sent-events.html, in UTF-8 without a byte order mark; lines
+end with a line feed. Every piece ends with an empty line.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ KEEP_ALIVE = b":\n\n"
 """A comment, which clients ignore: it keeps proxies from closing an idle connection."""
 KEEP_ALIVE_SECONDS = 15.0
 RETRY_MS = 2_000
-"""How long a client waits before it connects again."""
+"""How long a client waits before it reconnects."""
 
 
 def encode(record: Record) -> bytes:
-    """Return the record as one event of a stream. Its data is one line, since JSON escapes line breaks.
+    """Encode a record as one event of a stream. Its data is one line, because JSON escapes line breaks.
 
     Raises:
-        LooplineError: its name has a line break, or its id is not one.
+        LooplineError: the record's name has a line break, or its id is malformed.
     """
     if "\n" in record.event or "\r" in record.event:
-        raise LooplineError(f"the name of an event is one line, not {record.event!r}")
+        raise LooplineError(f"the name of an event must be one line, not {record.event!r}")
     id_field = "id: {}.{}\n".format(*position(record.id)) if record.id else ""
     name_field = f"event: {well_formed(record.event)}\n" if record.named else ""
     data = dumps(well_formed_object(record.data))
@@ -39,24 +39,24 @@ def encode(record: Record) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """Return a line that clients ignore and people can read.
+    """Encode a comment, which clients ignore and people can read.
 
     Raises:
-        LooplineError: it has a line break.
+        LooplineError: `text` has a line break.
     """
     if "\n" in text or "\r" in text:
-        raise LooplineError(f"a comment is one line, not {text!r}")
+        raise LooplineError(f"a comment must be one line, not {text!r}")
     return f": {well_formed(text)}\n\n".encode()
 
 
 def retry(milliseconds: int) -> bytes:
-    """Return the field that tells a client how long to wait before it reconnects.
+    """Encode the field that tells a client how long to wait before it reconnects.
 
     Raises:
         LooplineError: `milliseconds` is below 0.
     """
     if milliseconds < 0:
-        raise LooplineError(f"retry is 0 ms or more, not {milliseconds}")
+        raise LooplineError(f"retry must be 0 ms or more, not {milliseconds}")
     return b"retry: %d\n\n" % milliseconds
 
 
@@ -70,10 +70,12 @@ async def frames(
     after: tuple[int, int] = START,
     until: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the dialect's records of the events as a stream, until the events end, or `until` after one of them.
+    """Yield the bytes of the dialect's records for the events.
 
-    Records up to the position `after` are left out: the dialect takes their blocks, the client does not get them. A
-    comment is sent when nothing else was for `keep_alive_seconds`, and `retry_ms` first, unless it is None. Closing this closes the events.
+    The stream ends with the events, or after an event if `until()` returns True. The first piece tells the client to
+    reconnect after `retry_ms`; None omits it. Records up to the position `after` are not sent, but the dialect still takes
+    their blocks. A comment is sent after each `keep_alive_seconds` without a record. Closing this generator also
+    closes `events`.
     """
     pieces = _pieces(events, dialect, after, until)
     waiting: asyncio.Future[bytes | None] | None = None
@@ -81,12 +83,13 @@ async def frames(
         if retry_ms is not None:
             yield retry(retry_ms)
         while True:
-            # The wait outlives a keep-alive: to cancel it would end the generator it waits for.
+            # The wait continues after a keep-alive, because cancelling it would end the generator.
             waiting = waiting or asyncio.ensure_future(anext(pieces, None))
             if not await _is_done_within(waiting, clock, keep_alive_seconds):
                 yield KEEP_ALIVE
                 continue
-            piece, waiting = waiting.result(), None
+            piece = waiting.result()
+            waiting = None
             if piece is None:
                 return
             yield piece

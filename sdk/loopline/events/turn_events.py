@@ -1,4 +1,4 @@
-"""Turn events: what happens in a turn, in the form that every dialect translates."""
+"""Turn events: the events of a turn, in the form that every dialect translates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMeta:
-    """The block that a turn event comes from.
+    """The position and time of the block that a turn event comes from.
 
     An event of a delta has the seq 0, the running turn, and the time of the newest block.
     """
@@ -41,13 +41,13 @@ class EventMeta:
 
     @property
     def turn_id(self) -> str:
-        """Return the turn's id in refs."""
+        """The turn's id in refs, such as `turn_1`."""
         return turn_id(self.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted:
-    """A runner started the turn. A turn that is resumed does not start again."""
+    """A runner started the turn; this event is not repeated when the turn is resumed."""
 
     prompt: str
     bundle: str
@@ -55,9 +55,9 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted:
-    """The model is asked for its `iteration`-th decision. A `limit` of 0 means none.
+    """The model is asked for a decision; `iteration` counts from 1, and a `limit` of 0 means unlimited.
 
-    A round that a steer cuts off starts again with the same number.
+    If a steer cuts a round off, the next round has the same number.
     """
 
     iteration: int
@@ -71,9 +71,10 @@ class AnswerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionMade:
-    """The model replied. A reply of the purpose "answer" is no iteration: its number is 0.
+    """The model replied. `iteration` is 0 for a reply with the purpose "answer".
 
-    `thought` is the reply's notes or, without notes, its thinking. `flag` is that of the answer which the reply became.
+    `thought` is the reply's notes or, without notes, its thinking. `flag` is the flag of the answer if the reply became
+    the answer.
     """
 
     iteration: int
@@ -86,7 +87,7 @@ class DecisionMade:
 
     @property
     def is_unreadable(self) -> bool:
-        """Return whether the reply could not be parsed, for another reason than its length."""
+        """Whether the reply could not be parsed for another reason than the output limit, which cut it off."""
         return bool(self.decision.raw) and self.decision.stop_reason != "length"
 
 
@@ -104,7 +105,11 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished:
-    """A call has its result. `ran_with` are the arguments it ran with; `open_calls` have no result yet."""
+    """A call has its result.
+
+    `ran_with` are the arguments it ran with, which a guard may have changed. `open_calls` are the ids of the calls
+    without a result. `has_children` says that the call started child runs.
+    """
 
     call: CallStarted
     ran_with: JsonObject
@@ -115,9 +120,9 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequested:
-    """A call waits for the user: for the answer to its tool's question, or for approval of what `digest` is of.
+    """A call waits for the user: for an answer to its tool's question, or for an approval.
 
-    `form` is the schema of the answer, if the tool has one.
+    `digest` identifies the call that is to be approved. `form` is the JSON Schema of the answer, if the tool has one.
     """
 
     call: CallStarted
@@ -129,7 +134,7 @@ class InputRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStarted:
-    """A call started a child run; `agent` is the agent that runs it, if one does."""
+    """A call started a child run; `agent` is the name of its agent, or ""."""
 
     call: CallStarted
     conversation: str
@@ -138,7 +143,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildFinished:
-    """A child run ended; `elapsed_ms` is the time from block to block."""
+    """A child run ended; `elapsed_ms` is the time between the blocks of its start and its end."""
 
     call: CallStarted
     child: RunChild
@@ -147,7 +152,7 @@ class ChildFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputAccepted:
-    """An input of the kind `followup`, `steer` or `background` was recorded; no round has taken it yet."""
+    """An input of the kind `followup`, `steer` or `background` was stored; no round has taken it yet."""
 
     kind: str
     text: str
@@ -155,7 +160,7 @@ class InputAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTaken:
-    """A round took an input at `input_seq` that is not the turn's own prompt."""
+    """A round took the input with the seq `input_seq`, which is not the turn's own prompt."""
 
     kind: str
     text: str
@@ -172,16 +177,16 @@ class TextStreamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReset:
-    """The text that the channel streamed in this attempt is void."""
+    """The text that the channel streamed since the last reset must be discarded."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReported:
-    """A call or the turn reports progress; in the channel "context", that the context is being compacted.
+    """A call or the turn reports progress; in the channel `context`, the context is being compacted.
 
-    With a `total` in the channel "tools", so many tools are being selected from.
+    In the channel `tools`, `total` is the number of tools from which the model selects.
     """
 
     channel: str
@@ -192,7 +197,7 @@ class ProgressReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedSource:
-    """A source that an answer cites; None if its block was not received."""
+    """A source that an answer cites, with its number in the pool; `source` is None if its block was not received."""
 
     sid: int
     source: Source | None
@@ -200,7 +205,7 @@ class CitedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGiven:
-    """The answer, with its citations resolved; `usage` is the turn's so far."""
+    """The turn has its answer. `text` has resolved citations; `usage` is the turn's usage until now."""
 
     text: str
     flag: AnswerFlag
@@ -210,9 +215,9 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPaused:
-    """No event follows for now: the turn waits for the user, or its runner left it.
+    """The turn waits for the user, or its runner left it; no event follows until it is resumed.
 
-    `calls` are the waiting ones, `stop_reason` is that of the last decision.
+    `calls` are the ids of the calls that wait for the user; `stop_reason` is the stop reason of the last decision.
     """
 
     calls: tuple[str, ...]
@@ -221,13 +226,16 @@ class TurnPaused:
 
     @property
     def reason(self) -> Literal["paused", "interrupted"]:
-        """Return why no event follows."""
+        """`paused` if calls wait for the user, else `interrupted`."""
         return "paused" if self.calls else "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOpened:
-    """A running call asks the user and stays open. Its turn goes on; a client that follows one run sees it as `pause`."""
+    """A call asks the user a question and keeps running, and so does its turn.
+
+    For a client that follows one run, the question is a `request` and then a `pause`.
+    """
 
     request: InputRequested
     pause: TurnPaused
@@ -235,9 +243,9 @@ class QuestionOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFinished:
-    """The turn ended. `usage` and `cost` include its child runs; `answer` is the last one.
+    """The turn ended. `usage` and `cost` (in US dollars) include its child runs; `answer` is the last answer.
 
-    `late_inputs` are what the user added and no round took; `stop_reason` is that of the last decision.
+    `late_inputs` are the texts of inputs that no round took; `stop_reason` is the stop reason of the last decision.
     """
 
     reason: ExitReason
@@ -278,4 +286,4 @@ TurnEvent = (
     | FileAdded
     | Plan
 )
-"""What happens in a turn; the bodies among them say all of it themselves."""
+"""An event of a turn; a body without more to say is its own event."""

@@ -255,6 +255,11 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_tokens: int = 0
     unreported: int = 0
 
+    @property
+    def total_tokens(self) -> int:
+        """The input and output tokens together."""
+        return self.input_tokens + self.output_tokens
+
     def __add__(self, usage: Usage) -> Usage:
         return Usage(
             input_tokens=self.input_tokens + usage.input_tokens,

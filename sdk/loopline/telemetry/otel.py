@@ -37,7 +37,7 @@ from loopline.timeline import Block
 
 SCOPE = "loopline"
 DRAIN_SECONDS = 5.0
-"""How long closing waits for what is still to be sent."""
+"""How long closing waits until the remaining data is sent."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS = {"internal": trace.SpanKind.INTERNAL, "client": trace.SpanKind.CLIENT}
 
@@ -46,7 +46,10 @@ _sending: ContextVar[bool] = ContextVar("_sending", default=False)
 
 
 class Otlp:
-    """An observer that sends what turns do. `content` sends along what was said, called and given."""
+    """An observer that sends traces and metrics of turns.
+
+    With `content`, spans include messages, arguments and results.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Otlp:
             self._outlets.append(_Metrics(resource, self._failure))
 
     def begin(self, turn: ObservedTurn, blocks: Sequence[Block]) -> Callable[[Block], None]:
-        """Send the spans of the turn that end from now on."""
+        """Return a function that sends the spans of the turn that end with a new block."""
         spans = TurnSpans(turn, content=self._content)
         for block in blocks:
             spans.take(block)
@@ -82,17 +85,18 @@ class Otlp:
         return send
 
     async def close(self) -> None:
-        """Send the remaining spans within a bounded time; those that the receiver does not take by then are lost."""
-        loop, drained = asyncio.get_running_loop(), asyncio.Event()
+        """Send the remaining data for at most `drain_seconds`; data that the receiver has not accepted by then is lost."""
+        loop = asyncio.get_running_loop()
+        drained = asyncio.Event()
 
         def drain() -> None:
             with _quiet():
                 for outlet in self._outlets:
                     outlet.provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # the loop is closed if the wait timed out
                 loop.call_soon_threadsafe(drained.set)
 
-        # A thread of the loop's executor would be waited for at its end, however long that takes.
+        # The interpreter would wait for a thread of the loop's executor at exit, without a limit.
         threading.Thread(target=drain, name="loopline-telemetry", daemon=True).start()
         try:
             await asyncio.wait_for(drained.wait(), self._drain_seconds)
@@ -104,7 +108,7 @@ class Otlp:
 
 
 class _FailureReport:
-    """The warning that the receiver takes nothing, which is logged once."""
+    """The warning that telemetry cannot be sent, which is logged once."""
 
     def __init__(self) -> None:
         self._is_logged = False
@@ -113,7 +117,7 @@ class _FailureReport:
         if not self._is_logged:
             self._is_logged = True
             _logger.warning(
-                "telemetry cannot be sent, and what cannot be sent is lost: no OTLP receiver takes it "
+                "telemetry cannot be sent and is lost: no OTLP receiver accepts it "
                 "at OTEL_EXPORTER_OTLP_ENDPOINT (http://localhost:4318 by default)"
             )
 
@@ -128,7 +132,7 @@ def _quiet() -> Generator[None, None, None]:
 
 
 def _not_sending(record: logging.LogRecord) -> bool:
-    """Return whether a record is none of an exporter's own sending, which is reported once."""
+    """Filter out log records that an exporter writes while it sends, because its failure is reported once."""
     del record
     return not _sending.get()
 
@@ -171,7 +175,7 @@ class _MetricExporter(OTLPMetricExporter):
 
 
 class _FinishedIds(IdGenerator):
-    """The ids of the span that is sent next, which it already has."""
+    """An id generator that returns the ids of the finished span that is sent next."""
 
     trace_id = 0
     span_id = 0
@@ -184,7 +188,7 @@ class _FinishedIds(IdGenerator):
 
 
 class _Spans:
-    """The spans that wait to be sent: `exporter` sends what `provider` has."""
+    """The queue of spans in `provider`, which `exporter` sends."""
 
     def __init__(self, resource: Resource, failure: _FailureReport) -> None:
         self._ids = _FinishedIds()
@@ -196,7 +200,7 @@ class _Spans:
         self._tracer = self.provider.get_tracer(SCOPE)
 
     def take(self, finished: FinishedSpan) -> None:
-        """Put the span into the queue of what is to be sent."""
+        """Add the span to the queue."""
         self._ids.trace_id = int(finished.trace_id, 16)
         self._ids.span_id = int(finished.span_id, 16)
         span = self._tracer.start_span(
@@ -211,10 +215,11 @@ class _Spans:
         span.end(end_time=_nanoseconds(finished.end))
 
     def _parent_context(self, finished: FinishedSpan) -> Context:
-        """Return the context of a span: its parent, sampled if its trace is."""
+        """Return the context with the span's parent, marked as sampled if the sampler records its trace."""
         if finished.parent_id is None:
             return Context()
-        trace_id, parent_id = int(finished.trace_id, 16), int(finished.parent_id, 16)
+        trace_id = int(finished.trace_id, 16)
+        parent_id = int(finished.parent_id, 16)
         sampled = self.provider.sampler.should_sample(None, trace_id, finished.name)
         dropped = sampled.decision is Decision.DROP
         flags = trace.TraceFlags.DEFAULT if dropped else trace.TraceFlags.SAMPLED
@@ -225,7 +230,7 @@ class _Spans:
 
 
 class _Metrics:
-    """The measurements that wait to be sent: `exporter` sends what `provider` has."""
+    """The measurements in `provider`, which `exporter` sends."""
 
     def __init__(self, resource: Resource, failure: _FailureReport) -> None:
         self.exporter = _MetricExporter(failure)
@@ -238,7 +243,7 @@ class _Metrics:
         self._cost = self._meter.create_counter(spans.COST, "USD")
 
     def take(self, span: FinishedSpan) -> None:
-        """Measure the span."""
+        """Record the duration of the span, its tokens and cost, or the rounds of its turn."""
         attributes = span.attributes
         dimensions = {name: attributes[name] for name in _DIMENSIONS if name in attributes}
         self._operations.record((span.end - span.start).total_seconds(), dimensions)
@@ -269,7 +274,7 @@ _DIMENSIONS = (
     *(spans.OPERATION, spans.PROVIDER, spans.REQUEST_MODEL, spans.RESPONSE_MODEL),
     *(spans.AGENT, spans.TOOL, spans.ERROR),
 )
-"""The attributes of a span by which its measurements are told apart."""
+"""The attributes of a span that its measurements have as dimensions."""
 
 
 def _number(span: FinishedSpan, name: str) -> int | float:
@@ -283,7 +288,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def _resource() -> Resource:
-    """Return the resource of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, else `loopline`."""
+    """Create the resource from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`; its default name is `loopline`."""
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         return resource.merge(Resource({SERVICE_NAME: SCOPE}))

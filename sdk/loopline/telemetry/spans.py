@@ -1,6 +1,6 @@
 """Spans of a turn for a tracer, folded from its blocks.
 
-The fold uses only blocks, and ids are digests of what the log has: the same spans can be made again at any time.
+The spans depend only on the blocks, and their ids are digests, so a later fold of the same blocks gives the same spans.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple
 
 from loopline.events import ObservedTurn
 from loopline.models import BRIDGED, JsonObject, dumps
-from loopline.telemetry import spans
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -87,15 +86,15 @@ SpanKind = Literal["internal", "client"]
 FAILED: frozenset[ExitReason] = frozenset({"error", "interrupted"})
 """The exit reasons of a failed turn. A turn that was stopped or reached a limit has not failed."""
 NO_REASON = "error"
-"""The finish reason, by the conventions, of a reply that never ended."""
+"""The finish reason of a reply that did not end, by OpenTelemetry's conventions."""
 CUT_OFF = "cut_off"
-"""The error of a model call that was given up because the user steered, or its runner died."""
+"""The error of a model request that was abandoned because the user steered, or its runner died."""
 NO_RESULT = "no_result"
 """The error of a selection or a summary without a result."""
 OVERFLOW = "overflow"
 """The error of a request that was too long for the model."""
 LOCAL = "loopline"
-"""The provider of a model whose name has none."""
+"""The provider of a model with a name without a provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +132,7 @@ _SPANS = BodyUnion[SpanBody](SpanBody)
 
 
 class _Request(NamedTuple):
-    """A request to a model: its first block, and when it was made."""
+    """A request to a model: the block of its round, and the time when it was sent."""
 
     block: Block
     start: datetime
@@ -145,9 +144,9 @@ class _Request(NamedTuple):
 class TurnSpans:
     """The spans of one turn, from its blocks in order.
 
-    A turn is an `invoke_agent` span. Each model request is a `chat` span below it, each call an `execute_tool` span; a
-    call of a program is below the call that runs it. The turn of a child run is below the call that started it. Arguments, results and messages are included only with
-    `content`.
+    A turn is an `invoke_agent` span. Its children are a `chat` span for each model request and an `execute_tool` span for
+    each call. The parent of a program's call is the call that runs the program; the parent of a child run's turn is the
+    call that started the run. Arguments, results and messages are included only with `content`.
     """
 
     of: ObservedTurn
@@ -179,7 +178,8 @@ class TurnSpans:
             case ToolCalled(call_id=call_id, arguments=arguments):
                 self._arguments[call_id] = arguments
             case ProxiedCall(call_id=call_id, arguments=arguments):
-                self._arguments[call_id], self._call_starts[call_id] = arguments, block.ts
+                self._arguments[call_id] = arguments
+                self._call_starts[call_id] = block.ts
             case ToolStarted(call_id=call_id):
                 self._call_starts[call_id] = block.ts
             case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
@@ -216,7 +216,7 @@ class TurnSpans:
     def _take_auxiliary(
         self, block: Block, body: ToolsSelected | RangeSummary
     ) -> Sequence[FinishedSpan]:
-        """Return the span of a request outside the rounds, which has one block, at its end."""
+        """Return the span of a request outside the rounds; its only block was written when it ended."""
         if not body.model:
             return ()
         start = block.ts - timedelta(milliseconds=body.elapsed_ms)
@@ -225,15 +225,16 @@ class TurnSpans:
         return [self._request(request, block, _reply(body, ""), NO_RESULT if body.why else "")]
 
     def _give_up(self, end: Block, error: str) -> Sequence[FinishedSpan]:
-        """Return the request in progress, if there is one: it gets no reply."""
-        return self._chat(end, {spans.FINISH_REASONS: (NO_REASON,)}, error)
+        """Return the span of the request in progress, if there is one, as failed and without a reply."""
+        return self._chat(end, {FINISH_REASONS: (NO_REASON,)}, error)
 
     def _chat(
         self, end: Block, attributes: Mapping[str, Value], error: str = ""
     ) -> Sequence[FinishedSpan]:
         if self._round is None:
             return ()
-        request, self._round = self._round, None
+        request = self._round
+        self._round = None
         return [self._request(request, end, attributes, error)]
 
     def _request(
@@ -241,15 +242,15 @@ class TurnSpans:
     ) -> FinishedSpan:
         provider, model = _model(request.model)
         return self._span(
-            (spans.CHAT, str(request.block.seq)),
+            (CHAT, str(request.block.seq)),
             model,
             request.start,
             end.ts,
             {
-                spans.PROVIDER: provider,
-                spans.REQUEST_MODEL: model,
-                spans.ROUND: request.block.round,
-                spans.PURPOSE: request.purpose,
+                PROVIDER: provider,
+                REQUEST_MODEL: model,
+                ROUND: request.block.round,
+                PURPOSE: request.purpose,
                 **attributes,
             },
             kind="internal" if provider == LOCAL else "client",
@@ -257,54 +258,56 @@ class TurnSpans:
         )
 
     def _execute_tool(self, end: Block, result: ToolResult | ProxiedResult) -> FinishedSpan:
-        """Return the span of a call; that of a program's call is below the call that runs the program."""
+        """Return the span of a call; the parent of a program's call is the call that runs the program."""
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
         attributes: dict[str, Value] = {
-            spans.TOOL: result.tool,
-            spans.TOOL_TYPE: "function",
-            spans.CALL_ID: result.call_id,
-            spans.ROUND: end.round,
+            TOOL: result.tool,
+            TOOL_TYPE: "function",
+            CALL_ID: result.call_id,
+            ROUND: end.round,
         }
         if self.content:
             called_with = self._arguments.get(result.call_id, {})
             ran_with = called_with if result.ran_with is None else result.ran_with
-            attributes |= {spans.ARGUMENTS: dumps(ran_with), spans.RESULT: result.text}
+            attributes |= {ARGUMENTS: dumps(ran_with), RESULT: result.text}
         return self._span(
-            (spans.EXECUTE_TOOL, result.call_id),
+            (EXECUTE_TOOL, result.call_id),
             result.tool,
             self._call_starts.get(result.call_id, elapsed),
             end.ts,
             attributes,
             error="" if result.status == "ok" else result.status,
-            parent_id=span_id(self.of, spans.EXECUTE_TOOL, result.parent)
+            parent_id=span_id(self.of, EXECUTE_TOOL, result.parent)
             if isinstance(result, ProxiedResult)
             else "",
         )
 
     def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
-        turn, header, caller = self._turn, self._turn.header, self.of.caller
+        turn = self._turn
+        header = turn.header
+        caller = self.of.caller
         attributes: dict[str, Value] = {
-            spans.EXIT_REASON: exit_.reason,
-            spans.ROUNDS: exit_.rounds,
-            spans.INPUT_TOKENS: turn.usage.input_tokens,
-            spans.OUTPUT_TOKENS: turn.usage.output_tokens,
+            EXIT_REASON: exit_.reason,
+            ROUNDS: exit_.rounds,
+            INPUT_TOKENS: turn.usage.input_tokens,
+            OUTPUT_TOKENS: turn.usage.output_tokens,
         }
         if header is not None:
-            attributes |= {spans.AGENT: header.bundle, spans.REQUEST_MODEL: _model(header.model)[1]}
+            attributes |= {AGENT: header.bundle, REQUEST_MODEL: _model(header.model)[1]}
         if turn.cost is not None:
-            attributes[spans.COST] = turn.cost
+            attributes[COST] = turn.cost
         if self.content:
-            attributes[spans.INPUT_MESSAGES] = _message("user", self._prompt)
+            attributes[INPUT_MESSAGES] = _message("user", self._prompt)
             if turn.completion is not None:
-                attributes[spans.OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
+                attributes[OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
         return self._span(
-            (spans.INVOKE_AGENT,),
+            (INVOKE_AGENT,),
             header.bundle if header else "",
             self._start or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
             end.ts,
             attributes,
             error=exit_.reason if exit_.reason in FAILED else "",
-            parent_id=span_id(caller.turn, spans.EXECUTE_TOOL, caller.call_id) if caller else None,
+            parent_id=span_id(caller.turn, EXECUTE_TOOL, caller.call_id) if caller else None,
         )
 
     def _span(
@@ -319,24 +322,25 @@ class TurnSpans:
         error: str = "",
         parent_id: str | None = "",
     ) -> FinishedSpan:
-        """Return a span of the turn, below its `invoke_agent` unless it has another parent.
+        """Create a span of the turn.
 
-        `key` begins with the operation, `subject` is what the operation is of.
+        The first item of `key` is the operation; the name of the span is the operation and the `subject`. A `parent_id` of
+        "" means the turn's `invoke_agent` span, and None a root.
         """
         return FinishedSpan(
             name=f"{key[0]} {subject}" if subject else key[0],
             kind=kind,
             trace_id=trace_id(self.of),
             span_id=span_id(self.of, *key),
-            parent_id=span_id(self.of, spans.INVOKE_AGENT) if parent_id == "" else parent_id,
-            start=min(start, end),  # a clock may have been set back meanwhile
+            parent_id=span_id(self.of, INVOKE_AGENT) if parent_id == "" else parent_id,
+            start=min(start, end),  # the clock may have been set back
             end=end,
             attributes={
-                spans.OPERATION: key[0],
+                OPERATION: key[0],
                 **attributes,
-                spans.CONVERSATION: self.of.conversation.name,
-                spans.TURN: turn_id(self.of.turn),
-                **({spans.ERROR: error} if error else {}),
+                CONVERSATION: self.of.conversation.name,
+                TURN: turn_id(self.of.turn),
+                **({ERROR: error} if error else {}),
             },
             failed=bool(error),
         )
@@ -348,16 +352,16 @@ def _reply(
     """Return the attributes of a reply."""
     usage = body.usage
     attributes: dict[str, Value] = {
-        spans.RESPONSE_MODEL: _model(body.model)[1],
-        spans.INPUT_TOKENS: usage.input_tokens,
-        spans.OUTPUT_TOKENS: usage.output_tokens,
-        spans.CACHE_READ_TOKENS: usage.cache_read_tokens,
-        spans.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+        RESPONSE_MODEL: _model(body.model)[1],
+        INPUT_TOKENS: usage.input_tokens,
+        OUTPUT_TOKENS: usage.output_tokens,
+        CACHE_READ_TOKENS: usage.cache_read_tokens,
+        CACHE_WRITE_TOKENS: usage.cache_write_tokens,
     }
     if stop_reason:
-        attributes[spans.FINISH_REASONS] = (stop_reason,)
+        attributes[FINISH_REASONS] = (stop_reason,)
     if body.cost is not None:
-        attributes[spans.COST] = body.cost
+        attributes[COST] = body.cost
     return attributes
 
 
@@ -370,7 +374,7 @@ def spans_of(
 
 
 def trace_id(of: ObservedTurn) -> str:
-    """Return the trace of a turn, which is that of every child run below it too."""
+    """Return the trace id of a turn, which its child runs share."""
     while of.caller is not None:
         of = of.caller.turn
     return _digest("trace", of.uid, turn_id(of.turn))[:32]
@@ -386,11 +390,11 @@ def _digest(*parts: str) -> str:
 
 
 def _model(name: str) -> tuple[str, str]:
-    """Return the provider of a model and its name there: `openai:gpt-5` is OpenAI's `gpt-5`."""
+    """Split a model string into the provider and the provider's name of the model: `openai` and `gpt-5`."""
     provider, colon, model = name.removeprefix(BRIDGED).partition(":")
     return (provider, model) if colon else (LOCAL, name)
 
 
 def _message(role: str, text: str) -> str:
-    """Return a message by the conventions' schema."""
+    """Return a message as JSON, in the schema of OpenTelemetry's conventions."""
     return dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

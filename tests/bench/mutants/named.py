@@ -97,17 +97,17 @@ NAMED = (
         "for n in not_marked[:SOURCES_SHOWN]",
     ),
     Named(
-        "the tail reaches two blocks further", "prompt/cache_points.py", "REACH = 18", "REACH = 20"
+        "the tail reaches two blocks further", "prompt/caching.py", "REACH = 18", "REACH = 20"
     ),
     Named(
         "a point of the epoch before counts",
-        "prompt/cache_points.py",
+        "prompt/caching.py",
         "0 if policy.opens_epoch else rendering.last_tail",
         "rendering.last_tail",
     ),
     Named(
         "a point before the tail comes a round too late",
-        "prompt/cache_points.py",
+        "prompt/caching.py",
         "len(cuts) < policy.min_rounds",
         "len(cuts) <= policy.min_rounds",
     ),

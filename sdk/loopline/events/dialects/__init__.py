@@ -1,4 +1,4 @@
-"""The dialects of events: those of five other systems, and Loopline's own."""
+"""The dialects of events: Loopline's own, and those of other systems."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ DIALECTS: Mapping[DialectName, str] = {
     "ag-ui": "AG-UI: runs, messages, calls, state and interrupts",
     "vercel": "The AI SDK: a message in parts, with calls, sources and data",
 }
-"""Each dialect in a line."""
+"""A line of description for each dialect."""
 
 
 def dialect(name: DialectName, conversation: ConversationKey) -> SharedDialect:
-    """Return a dialect at the beginning of a conversation.
+    """Create a dialect for all listeners of a conversation.
 
-    A later turn may need earlier blocks, such as the sources that it cites: let the dialect take those first.
+    The dialect must take the conversation's blocks from the first one on: later records may need earlier blocks, such as
+    the sources that an answer cites.
     """
     match name:
         case "plain":
@@ -59,7 +60,7 @@ RunDialectName = Literal["ag-ui", "vercel"]
 
 
 def run_dialect(name: RunDialectName, conversation: ConversationKey, run: ClientRun) -> RunDialect:
-    """Return a dialect for one client, which follows one run of the conversation."""
+    """Create a dialect for one client that follows one run of the conversation."""
     match name:
         case "ag-ui":
             return RunDialect(AgUi(conversation, run))
@@ -70,12 +71,12 @@ def run_dialect(name: RunDialectName, conversation: ConversationKey, run: Client
 def replayed(
     name: DialectName, conversation: ConversationKey, blocks: Iterable[Block], after: str = ""
 ) -> Iterator[Record]:
-    """Return the records with an id, after the one with the id `after`, of all blocks of a conversation.
+    """Return an iterator over the records with an id after `after`; `blocks` are all blocks of the conversation.
 
-    They are the bytes that a subscriber received live.
+    The records are equal to those that a live subscriber received.
 
     Raises:
-        LooplineError: `after` is neither empty nor the id of a record.
+        LooplineError: `after` is neither "" nor the id of a record.
     """
     start = position(after)
     encoder = dialect(name, conversation)

@@ -8,11 +8,13 @@ from loopline.events.dialects.client_run import (
     ClientRun,
     FollowedRun,
     NamedChange,
+    draft_with_type,
+    file_data,
     notice_of,
     plan_data,
 )
 from loopline.events.dialects.encoder import RecordDraft
-from loopline.events.dialects.streamed_text import stored_part
+from loopline.events.dialects.streamed_text import create_stored_part
 from loopline.events.turn_events import (
     UNANSWERED,
     AnswerGiven,
@@ -49,7 +51,7 @@ class AgUiThread:
 
     @property
     def messages(self) -> list[Json]:
-        """The messages as a snapshot has them."""
+        """The messages in the form of a `MESSAGES_SNAPSHOT`."""
         return [
             {**message, "toolCalls": self._calls[key]} if key in self._calls else message
             for key, message in self._messages.items()
@@ -57,70 +59,68 @@ class AgUiThread:
 
     @property
     def state(self) -> JsonObject:
-        """The state as a snapshot has it."""
-        sources, files = list(self._sources.values()), list(self._files)
-        return {"plans": dict(self._plans), "sources": sources, "files": files}
+        """The state in the form of a `STATE_SNAPSHOT`."""
+        return {
+            "plans": dict(self._plans),
+            "sources": list(self._sources.values()),
+            "files": list(self._files),
+        }
 
     def is_known(self, client_ids: frozenset[str]) -> bool:
-        """Return whether a client with these messages has all that the agent said."""
+        """Return whether a client that has messages with these ids has all messages of the assistant."""
         return all(
             message_id in client_ids
             for message_id, message in self._messages.items()
             if message["role"] == "assistant"
         )
 
-    def say(self, message_id: str, text: str) -> None:
+    def add_user_message(self, message_id: str, text: str) -> None:
         """Add a message of the user."""
         self._add(message_id, "user", {"content": text})
 
-    def answer(self, message_id: str, text: str) -> None:
+    def add_assistant_message(self, message_id: str, text: str) -> None:
         """Add a message of the agent."""
         self._add(message_id, "assistant", {"content": text})
 
-    def call(self, message_id: str, call_id: str, tool: str, arguments: str) -> None:
-        """Add a call to the message of its decision."""
+    def add_call(self, message_id: str, call_id: str, tool: str, arguments: str) -> None:
+        """Add a call to the message of its decision; `arguments` is JSON."""
         if message_id not in self._calls:
             self._calls[message_id] = []
             self._add(message_id, "assistant", {})
         function: JsonObject = {"name": tool, "arguments": arguments}
         self._calls[message_id].append({"id": call_id, "type": "function", "function": function})
 
-    def result(self, message_id: str, call_id: str, text: str, error: str) -> None:
-        """Add the result of a call."""
+    def add_result(self, message_id: str, call_id: str, text: str, error: str) -> None:
+        """Add the result of a call; `error` is "" if the call succeeded."""
         failure: JsonObject = {"error": error} if error else {}
         self._add(message_id, "tool", {"toolCallId": call_id, "content": text, **failure})
 
     def change(self, event: AnswerGiven | Plan | FileAdded) -> list[Json]:
-        """Change the state, and return the operations of JSON Patch that do the same."""
+        """Add a plan, a file or the cited sources to the state, and return this change as JSON Patch operations."""
         match event:
             case Plan() as plan:
                 plan_id = plan.snapshot.plan_id
                 self._plans[plan_id] = plan_data(plan)
                 pointer = plan_id.replace("~", "~0").replace("/", "~1")
-                return [_add(f"/plans/{pointer}", self._plans[plan_id])]
+                return [_add_operation(f"/plans/{pointer}", self._plans[plan_id])]
             case FileAdded(visibility="internal"):
                 return []
             case FileAdded() as file:
-                entry: JsonObject = {
-                    "path": f"{file.area}/{file.path}",
-                    "version": file.version,
-                    "mime": file.mime,
-                    "size": file.size,
-                }
+                entry = file_data(file)
                 self._files.append(entry)
-                return [_add("/files/-", entry)]
+                return [_add_operation("/files/-", entry)]
             case AnswerGiven(sources=cited):
                 sources = [item.source for item in cited if item.source is not None]
                 fresh = [source for source in sources if source.url not in self._sources]
                 rows: list[Json] = [{"url": item.url, "title": item.title} for item in fresh]
                 self._sources |= {item.url: row for item, row in zip(fresh, rows, strict=True)}
-                return [_add("/sources/-", row) for row in rows]
+                return [_add_operation("/sources/-", row) for row in rows]
 
     def _add(self, message_id: str, role: str, data: JsonObject) -> None:
         self._messages[message_id] = {"id": message_id, "role": role, **data}
 
 
-def _add(path: str, value: Json) -> Json:
+def _add_operation(path: str, value: Json) -> Json:
     return {"op": "add", "path": path, "value": value}
 
 
@@ -143,41 +143,43 @@ class AgUi(FollowedRun):
         self._step = ""
 
     def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the start of the run, with what the client cannot know of the thread."""
+        """Yield the start of the run with the state, and the messages if the client lacks some of them."""
         self._step = ""
-        run = self._followed(meta)
+        run = self._find_run(meta)
         if isinstance(event, TurnStarted):
             message_id = run.message_id if run else ""
-            self._thread.say(message_id or f"{meta.turn_id}.user", event.prompt)
-        yield _draft("RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)})
-        yield _draft("STATE_SNAPSHOT", {"snapshot": self._thread.state})
+            self._thread.add_user_message(message_id or f"{meta.turn_id}.user", event.prompt)
+        yield draft_with_type(
+            "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
+        )
+        yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None and not self._thread.is_known(run.message_ids):
-            yield _draft("MESSAGES_SNAPSHOT", {"messages": self._thread.messages})
+            yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": self._thread.messages})
         elif run is None and isinstance(event, TurnStarted):
             yield from _user_text(f"{meta.turn_id}.user", event.prompt)
 
     def _run_id(self, meta: EventMeta) -> str:
-        run = self._followed(meta)
+        run = self._find_run(meta)
         return run.run_id if run and run.run_id else meta.turn_id
 
     def _part(self, named: NamedChange) -> RecordDraft:
         return _text_draft(named)
 
-    def _words(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _event_drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         match event:
             case RoundStarted(iteration=iteration):
                 yield from self._next_step(f"round {iteration}")
             case AnswerStarted():
                 yield from self._next_step("answer")
             case DecisionMade(notes=notes) if notes:
-                self._thread.answer(self._parts.text_id(meta), notes)
+                self._thread.add_assistant_message(self._parts.text_id(meta), notes)
             case AnswerGiven(text=text):
-                self._thread.answer(self._parts.text_id(meta), text)
+                self._thread.add_assistant_message(self._parts.text_id(meta), text)
                 yield from self._change_state(event)
             case CallStarted() | CallFinished() | InputRequested():
                 yield from self._call(meta, event)
             case InputTaken(text=text, input_seq=seq):
-                self._thread.say(f"{meta.turn_id}.user.{seq}", text)
+                self._thread.add_user_message(f"{meta.turn_id}.user.{seq}", text)
                 yield from _user_text(f"{meta.turn_id}.user.{seq}", text)
             case Plan() | FileAdded():
                 yield from self._change_state(event)
@@ -187,37 +189,40 @@ class AgUi(FollowedRun):
                 notice = notice_of(event)
                 if notice is not None:
                     custom: JsonObject = {"name": notice.name, "value": notice.value}
-                    yield _draft("CUSTOM", custom, durable=notice.durable)
+                    yield draft_with_type("CUSTOM", custom, durable=notice.durable)
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:
         if self._step:
-            yield _draft("STEP_FINISHED", {"stepName": self._step})
+            yield draft_with_type("STEP_FINISHED", {"stepName": self._step})
         self._step = name
         if name:
-            yield _draft("STEP_STARTED", {"stepName": name})
+            yield draft_with_type("STEP_STARTED", {"stepName": name})
 
     def _change_state(self, event: AnswerGiven | Plan | FileAdded) -> Iterator[RecordDraft]:
         if delta := self._thread.change(event):
-            yield _draft("STATE_DELTA", {"delta": delta})
+            yield draft_with_type("STATE_DELTA", {"delta": delta})
 
     def _call(
         self, meta: EventMeta, event: CallStarted | CallFinished | InputRequested
     ) -> Iterator[RecordDraft]:
         match event:
             case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
-                parent, text = f"{meta.turn_id}.calls.{event.iteration}", dumps(arguments)
-                self._thread.call(parent, call_id, tool, text)
+                parent = f"{meta.turn_id}.calls.{event.iteration}"
+                text = dumps(arguments)
+                self._thread.add_call(parent, call_id, tool, text)
                 started: JsonObject = {"toolCallId": call_id, "toolCallName": tool}
-                yield _draft("TOOL_CALL_START", {**started, "parentMessageId": parent})
-                yield _draft("TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text})
-                yield _draft("TOOL_CALL_END", {"toolCallId": call_id})
+                yield draft_with_type("TOOL_CALL_START", {**started, "parentMessageId": parent})
+                yield draft_with_type("TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text})
+                yield draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
             case CallFinished(call=call, result=result):
                 self._interrupts.pop(call.call_id, None)
                 result_id = f"{call.call_id}.result"
                 error = "" if result.status == "ok" else result.text
-                self._thread.result(result_id, call.call_id, result.text, error)
+                self._thread.add_result(result_id, call.call_id, result.text, error)
                 answer: JsonObject = {"messageId": result_id, "toolCallId": call.call_id}
-                yield _draft("TOOL_CALL_RESULT", {**answer, "content": result.text, "role": "tool"})
+                yield draft_with_type(
+                    "TOOL_CALL_RESULT", {**answer, "content": result.text, "role": "tool"}
+                )
             case InputRequested(call=call, kind=kind, question=question, form=form):
                 self._interrupts[call.call_id] = {
                     "id": self._request_id(event),
@@ -231,30 +236,25 @@ class AgUi(FollowedRun):
         yield from self._next_step("")
         if self._parts.has_void:
             snapshot: JsonObject = {"messages": self._thread.messages}
-            yield _draft("MESSAGES_SNAPSHOT", snapshot, durable=False)
+            yield draft_with_type("MESSAGES_SNAPSHOT", snapshot, durable=False)
         if event.reason in UNANSWERED:
             error = event.error if isinstance(event, TurnFinished) else ""
             code: JsonObject = {"message": error or event.reason, "code": event.reason}
-            yield _draft("RUN_ERROR", code)
+            yield draft_with_type("RUN_ERROR", code)
             return
         finished: JsonObject = {"threadId": self._thread_id, "runId": self._run_id(meta)}
         match event:
             case TurnPaused(calls=calls):
                 waiting = list[Json](self._interrupts[call] for call in calls)
                 outcome: JsonObject = {"type": "interrupt", "interrupts": waiting}
-                yield _draft("RUN_FINISHED", {**finished, "outcome": outcome})
+                yield draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
             case TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}
                 success: JsonObject = {"result": result, "outcome": {"type": "success"}}
-                yield _draft("RUN_FINISHED", {**finished, **success})
-
-
-def _draft(kind: str, data: JsonObject, *, durable: bool = True) -> RecordDraft:
-    return RecordDraft(kind, {"type": kind, **data}, durable)
+                yield draft_with_type("RUN_FINISHED", {**finished, **success})
 
 
 def _text_draft(named: NamedChange) -> RecordDraft:
-    """Return the event for the change of a text or of reasoning."""
     change = named.change
     kind = f"{'REASONING' if named.is_reasoning else 'TEXT'}_MESSAGE_{_KINDS[change.kind]}"
     data: JsonObject = {"type": kind, "messageId": change.part_id}
@@ -269,7 +269,7 @@ def _text_draft(named: NamedChange) -> RecordDraft:
 
 
 def _user_text(message_id: str, text: str) -> Iterator[RecordDraft]:
-    for change in stored_part(message_id, text):
+    for change in create_stored_part(message_id, text):
         draft = _text_draft(NamedChange(is_reasoning=False, change=change))
         if change.kind == "start":
             draft = RecordDraft(draft.event, {**draft.data, "role": "user"})

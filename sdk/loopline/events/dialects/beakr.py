@@ -1,4 +1,4 @@
-"""The dialect of Beakr: what each node of the graph writes into which channel."""
+"""The dialect of Beakr: the updates that each node of its graph writes to the channels."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ _STOP_REASONS = {
 
 
 class Beakr:
-    """The dialect of Beakr. Channels start anew with each turn; every update has the turn's id."""
+    """The dialect of Beakr. Channels are empty when a turn starts; every update has the turn's id."""
 
     def __init__(self) -> None:
         self._open_calls: list[Json] = []
-        self._streamed: set[str] = set()
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
@@ -55,16 +54,13 @@ class Beakr:
             case CallStarted() | CallFinished() | ChildFinished():
                 yield from self._call(meta, event)
             case AnswerGiven(text=text):
-                self._streamed.clear()
                 channels = _Channels(meta, "finalize")
                 yield channels.message("assistant", text)
                 yield channels.put("llm_response", "replace", text)
             case TextStreamed(channel=channel, text=text):
-                self._streamed.add(channel)
                 token: JsonObject = {"token": text, "channel": channel, "node": "call_llm"}
                 yield RecordDraft("token", token)
-            case TextReset(channel=channel) if channel in self._streamed:
-                self._streamed.remove(channel)
+            case TextReset(channel=channel):
                 yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
             case CustomEvent():
                 yield RecordDraft("custom", {**custom_data(event), "turn_id": meta.turn_id})
@@ -82,7 +78,6 @@ class Beakr:
         match event:
             case TurnStarted(prompt=prompt):
                 self._open_calls = []
-                self._streamed.clear()
                 yield channels.message("user", prompt)
             case InputTaken(text=text):
                 yield channels.message("user", text)
@@ -112,10 +107,11 @@ class Beakr:
 
 
 class _Channels:
-    """The channels, as a node of the graph writes to them."""
+    """The channels of one turn, to which one node of the graph writes."""
 
     def __init__(self, meta: EventMeta, node: GraphNode) -> None:
-        self._meta, self._node = meta, node
+        self._meta = meta
+        self._node = node
 
     def put(self, channel: str, reducer: Reducer, value: Json) -> RecordDraft:
         return RecordDraft(
@@ -134,7 +130,7 @@ class _Channels:
         return self.put("messages", "append", value)
 
     def spend(self, usage: Usage) -> Iterator[RecordDraft]:
-        """Yield the tokens of a request, unless it used none."""
+        """Yield the token counts of a request if it used tokens."""
         if usage.input_tokens or usage.output_tokens:
             yield from self.add(usage)
 

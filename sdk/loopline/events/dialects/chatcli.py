@@ -38,8 +38,9 @@ _GO_UNITS = ((1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 class AgentEvent:
     """An agent started, completed or failed: the run of a turn, or a child run of one of its calls.
 
-    `call_id` is the turn's id, or that of the call. `index`, from 0, is the call's position among the `total` calls of
-    its decision. `duration` is empty at the start, else in Go's notation, such as "1m1.5s"; `error` is why it failed.
+    `call_id` is the id of the turn or of the call. `index`, from 0, is the call's position among the `total` calls of
+    its decision. `duration` is in Go's notation, such as "1m1.5s", and empty at the start. `error` is the reason of a
+    failure.
     """
 
     type: AgentEventType
@@ -53,7 +54,7 @@ class AgentEvent:
 
     @classmethod
     def of(cls, record: Record) -> AgentEvent | None:
-        """Return the agent event of a record of the dialect `chatcli`, or None for any other record."""
+        """Parse a record of the dialect `chatcli`; return None if the record is not an agent event."""
         match record.event, {"duration": "", "error": "", **record.data}:
             case (
                 "AgentEvent",
@@ -83,23 +84,21 @@ class AgentEvent:
 
     @property
     def data(self) -> JsonObject:
-        """Return the data of its record: every field but an empty `duration` and `error`."""
+        """The data of its record: all fields, without `duration` and `error` if they are empty."""
         fields: JsonObject = asdict(self)
         return {key: value for key, value in fields.items() if value or key not in _OPTIONAL}
 
 
 class ChatCli:
-    """The dialect of ChatCLI. A run is an agent of its own, and so is every child run."""
+    """The dialect of ChatCLI. The run of a turn is an agent, and so is each child run."""
 
     def __init__(self) -> None:
         self._run = AgentEvent(type="Started", call_id="", agent="", task="")
-        self._streamed = False
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
             case TurnStarted(bundle=bundle, prompt=prompt):
-                self._streamed = False
                 self._run = AgentEvent(
                     type="Started", call_id=meta.turn_id, agent=bundle, task=prompt
                 )
@@ -109,32 +108,21 @@ class ChatCli:
             case DecisionMade(
                 decision=Decision(purpose="decision", usage=usage), iteration=iteration
             ):
-                tokens = usage.input_tokens + usage.output_tokens
-                agent = self._run.agent
-                yield _log("agent turn", {"agent": agent, "turn": iteration, "tokens": tokens})
-            case TextStreamed() | TextReset() | AnswerGiven():
-                yield from self._message(event)
+                data: JsonObject = {"agent": self._run.agent, "turn": iteration}
+                yield _log("agent turn", {**data, "tokens": usage.total_tokens})
+            case TextStreamed(channel="answer", text=text):
+                yield RecordDraft("message", {"text": text, "completed": False})
+            case TextReset(channel="answer"):
+                yield RecordDraft("reset", {"channel": "answer"})
+            case AnswerGiven(text=text, flag=flag):
+                yield RecordDraft("message", {"text": text, "completed": True, "flag": flag})
             case TurnPaused(calls=calls):
                 waiting: list[Json] = [*calls]
                 yield RecordDraft("paused", {"turn_id": meta.turn_id, "calls": waiting})
             case TurnFinished(reason=reason, error=error, elapsed_ms=elapsed_ms):
                 yield _agent(_finish(self._run, reason, error, elapsed_ms))
             case _:
-                yield from _stateless(event)
-
-    def _message(self, event: TextStreamed | TextReset | AnswerGiven) -> Iterator[RecordDraft]:
-        match event:
-            case TextStreamed(channel=channel, text=text):
-                if channel == "answer":
-                    self._streamed = True
-                    yield RecordDraft("message", {"text": text, "completed": False})
-            case TextReset(channel=channel):
-                if channel == "answer" and self._streamed:
-                    self._streamed = False
-                    yield RecordDraft("reset", {"channel": "answer"})
-            case AnswerGiven(text=text, flag=flag):
-                self._streamed = False
-                yield RecordDraft("message", {"text": text, "completed": True, "flag": flag})
+                yield from _stateless_drafts(event)
 
 
 def _log(message: str, fields: JsonObject) -> RecordDraft:
@@ -168,7 +156,7 @@ def _child(event: ChildStarted | ChildFinished) -> RecordDraft:
     return _agent(agent)
 
 
-def _stateless(event: TurnEvent) -> Iterator[RecordDraft]:
+def _stateless_drafts(event: TurnEvent) -> Iterator[RecordDraft]:
     match event:
         case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             yield _log("tool_call", {"name": tool, "args": dumps(arguments), "call_id": call_id})
@@ -203,22 +191,23 @@ def _stateless(event: TurnEvent) -> Iterator[RecordDraft]:
 
 
 def go_duration(milliseconds: float) -> str:
-    """Return a duration as Go writes it, exact to the nanosecond: `1m30.5s`, `234ms`, `0s`."""
+    """Format a duration as Go does, exact to the nanosecond: `1m30.5s`, `234ms`, `0s`."""
     nanoseconds = abs(round(Decimal(str(milliseconds)) * 1_000_000))
     sign = "-" if milliseconds < 0 and nanoseconds else ""
     if nanoseconds < 1_000_000_000:
         for size, unit in _GO_UNITS:
             if nanoseconds >= size:
-                return f"{sign}{_decimal(nanoseconds, size)}{unit}"
+                return f"{sign}{_format_quotient(nanoseconds, size)}{unit}"
         return "0s"
     minutes, below = divmod(nanoseconds, 60_000_000_000)
     hours, minutes = divmod(minutes, 60)
-    parts = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
-    return f"{sign}{parts}{_decimal(below, 1_000_000_000)}s"
+    hours_text = f"{hours}h" if hours else ""
+    minutes_text = f"{minutes}m" if hours or minutes else ""
+    return f"{sign}{hours_text}{minutes_text}{_format_quotient(below, 1_000_000_000)}s"
 
 
-def _decimal(count: int, size: int) -> str:
-    """Return the quotient with as many decimals as it has."""
+def _format_quotient(count: int, size: int) -> str:
+    """Format `count / size` exactly; `size` is a power of ten."""
     units, remainder = divmod(count, size)
     decimals = f"{remainder:0{len(str(size)) - 1}d}".rstrip("0") if remainder else ""
     return f"{units}.{decimals}" if decimals else str(units)

@@ -1,16 +1,14 @@
-"""The run of a turn that one client follows, and what the protocols for user interfaces share."""
+"""The run of a turn that one client follows, and the parts that AG-UI and the AI SDK have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from loopline.events.dialects.encoder import (
     DialectEncoder,
     RecordDraft,
-    Vocabulary,
     compaction_data,
 )
 from loopline.events.dialects.streamed_text import PartChange, StreamedPart
@@ -46,12 +44,11 @@ from loopline.timeline import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRun:
-    """The run of a turn that one client follows, until the turn ends or pauses behind the block `ends_after`.
+    """The run of a turn that one client follows until the turn ends or pauses after the block with the seq `ends_after`.
 
-    `run_id` and `message_id` are what the client calls the run and its own message, empty if it has no name for them.
-    `message_ids` are the ids of the messages that the client has. `sign` returns the signed approval of a call, from its id and
-    the digest of what is approved; without it calls are approved by their ids. `file_url` returns the URL of an output,
-    from the id of its turn and its body; without it the client gets none.
+    `run_id` and `message_id` are the client's ids of the run and of its own message, or "". `message_ids` are the ids of
+    all messages that the client has. `sign(call_id, digest)` returns the token that approves a call; without it the
+    call's id approves it. `file_url(turn_id, file)` returns the URL of an output file; without it, files are sent without URL.
     """
 
     turn: int
@@ -63,35 +60,13 @@ class ClientRun:
     file_url: Callable[[str, FileAdded], str] | None = None
 
     def has_ended(self, meta: EventMeta, event: TurnEvent) -> bool:
-        """Return whether the run ends with the event."""
+        """Return whether the event ends this run."""
         is_end = isinstance(event, TurnFinished | TurnPaused)
         return is_end and meta.turn == self.turn and (not meta.seq or meta.seq > self.ends_after)
 
 
-class RunVocabulary(Vocabulary, Protocol):
-    """A vocabulary that may follow one run."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the run that is followed has ended."""
-        ...
-
-
-class RunDialect(DialectEncoder):
-    """A dialect whose records name themselves in their data, and that may follow one run."""
-
-    def __init__(self, vocabulary: RunVocabulary) -> None:
-        super().__init__(vocabulary, named=False)
-        self._run_vocabulary = vocabulary
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the run that is followed has ended."""
-        return self._run_vocabulary.is_over
-
-
 class FollowedRun(ABC):
-    """What vocabularies share that tell runs: when a run starts, its parts, and one run that may be followed."""
+    """A vocabulary with runs and messages in parts; with `run`, it has drafts only for that run."""
 
     def __init__(self, run: ClientRun | None = None) -> None:
         self._run = run
@@ -100,13 +75,13 @@ class FollowedRun(ABC):
         self.is_over: bool = False
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event; with a run, of its turn alone.
+        """Yield the drafts for a turn event; with a run, only for events of its turn.
 
-        A run that one client follows ends with what a running call asks, as these protocols have it, and goes on when
-        the client answers; whoever listens to all runs goes on like the turn.
+        A question of a call that keeps running ends the run that a client follows, because these protocols do not support
+        open questions; the client's answer starts the next run. Without a run, the question is skipped.
         """
         if isinstance(event, QuestionOpened):
-            if self._followed(meta):
+            if self._find_run(meta):
                 yield from self.drafts(meta, event.request)
                 yield from self.drafts(meta, event.pause)
             return
@@ -120,42 +95,60 @@ class FollowedRun(ABC):
     def _drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         if not self._is_running:
             if not meta.seq or isinstance(event, InputAccepted):
-                return  # only a block of the turn itself starts or resumes it
+                return  # a run starts with a block of its turn, not with a delta or a waiting input
             self._is_running = True
             yield from self._start(meta, event)
         for change in self._parts.changes(meta, event):
             yield self._part(change)
-        yield from self._words(meta, event)
+        yield from self._event_drafts(meta, event)
         if isinstance(event, TurnPaused | TurnFinished):
             self._is_running = False
 
     @abstractmethod
     def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the start of a run, of which this is the first event."""
+        """Yield the drafts for the start of a run; `event` is its first event."""
 
     @abstractmethod
     def _part(self, named: NamedChange) -> RecordDraft:
-        """Return the record for the change of a text or of reasoning."""
+        """Return the draft for a change of a text or of reasoning."""
 
     @abstractmethod
-    def _words(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield what else there is to say of an event."""
+    def _event_drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for an event, without those of its parts."""
 
     def _request_id(self, event: InputRequested) -> str:
-        """Return the name by which the client answers: of an approval what was signed, else the call's id."""
+        """Return the id that the client answers with: the token of an approval if the run has `sign`, else the call's id."""
         call_id = event.call.call_id
         if self._run is None or self._run.sign is None or event.kind == "question":
             return call_id
         return self._run.sign(call_id, event.digest)
 
-    def _followed(self, meta: EventMeta) -> ClientRun | None:
-        """Return the run that is followed, if the event is of it."""
+    def _find_run(self, meta: EventMeta) -> ClientRun | None:
+        """Return the run that the client follows if the event belongs to its turn."""
         return self._run if self._run is not None and self._run.turn == meta.turn else None
+
+
+class RunDialect(DialectEncoder):
+    """A dialect that may follow one run; the name of a record is in its data."""
+
+    def __init__(self, vocabulary: FollowedRun) -> None:
+        super().__init__(vocabulary, named=False)
+        self._run_vocabulary = vocabulary
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the followed run has ended; False if the dialect follows all runs."""
+        return self._run_vocabulary.is_over
+
+
+def draft_with_type(kind: str, data: JsonObject, *, durable: bool = True) -> RecordDraft:
+    """Create the draft of a record that has its name in the field `type` of its data."""
+    return RecordDraft(kind, {"type": kind, **data}, durable)
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeOfRun:
-    """Something that protocols have no event for, by a name of ours. One of a delta is not durable."""
+    """A value for an event that the protocols do not have, under one of our names; not durable if it is of a delta."""
 
     name: str
     value: Json
@@ -163,7 +156,7 @@ class NoticeOfRun:
 
 
 def notice_of(event: TurnEvent) -> NoticeOfRun | None:
-    """Return the notice for an event, if it is one that protocols have no event for."""
+    """Return the notice for an event, or None for the other events."""
     match event:
         case CustomEvent(name=name, data=data):
             return NoticeOfRun(name, data)
@@ -175,8 +168,8 @@ def notice_of(event: TurnEvent) -> NoticeOfRun | None:
             child: JsonObject = {"callId": call.call_id, "conversation": conversation}
             return NoticeOfRun("loopline.child.started", {**child, "agent": agent})
         case ChildFinished(call=call, child=run):
-            over: JsonObject = {"callId": call.call_id, "conversation": run.conversation}
-            return NoticeOfRun("loopline.child.finished", {**over, "exitReason": run.reason})
+            ended: JsonObject = {"callId": call.call_id, "conversation": run.conversation}
+            return NoticeOfRun("loopline.child.finished", {**ended, "exitReason": run.reason})
         case RangeSummary() as summary:
             return NoticeOfRun("loopline.compaction", compaction_data(summary))
         case ModelSwitched() | ToolsSelected() | Draft():
@@ -186,18 +179,28 @@ def notice_of(event: TurnEvent) -> NoticeOfRun | None:
 
 
 def plan_data(plan: Plan) -> JsonObject:
-    """Return a plan as a client shows it."""
-    shown = plan.snapshot
+    """Return the fields of a plan: its steps with their statuses, its own status, and whether it is current."""
+    snapshot = plan.snapshot
     steps: list[Json] = [
-        {"text": text, "status": shown.at(number)}
-        for number, text in enumerate(shown.steps, start=1)
+        {"text": text, "status": snapshot.at(number)}
+        for number, text in enumerate(snapshot.steps, start=1)
     ]
-    return {"steps": steps, "status": shown.status, "current": shown.current}
+    return {"steps": steps, "status": snapshot.status, "current": snapshot.current}
+
+
+def file_data(file: FileAdded) -> JsonObject:
+    """Return the fields of a file: path, version, MIME type, and size in bytes."""
+    return {
+        "path": f"{file.area}/{file.path}",
+        "version": file.version,
+        "mime": file.mime,
+        "size": file.size,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class NamedChange:
-    """A change of a part, which is a text of the agent or its reasoning."""
+    """A change of a part of the message: of a text, or of the reasoning."""
 
     is_reasoning: bool
     change: PartChange
@@ -205,7 +208,10 @@ class NamedChange:
 
 @dataclass(slots=True)
 class MessageParts:
-    """The texts and the reasoning of a turn as parts with ids, such as `turn_1.text.2`."""
+    """The texts and the reasoning of a turn as parts with ids, such as `turn_1.text.2`.
+
+    `texts` and `thoughts` count the stored parts. `has_void` is set once a text was sent that is not stored.
+    """
 
     turn: int = 0
     texts: int = 0
@@ -215,11 +221,13 @@ class MessageParts:
     _reasoning: StreamedPart = field(default_factory=StreamedPart)
 
     def changes(self, meta: EventMeta, event: TurnEvent) -> Iterator[NamedChange]:
-        """Yield the changes of parts with a turn event."""
+        """Yield the changes that a turn event makes to the parts."""
         match event:
             case TurnStarted():
                 yield from self._abandon()
-                self.turn, self.texts, self.thoughts, self.has_void = meta.turn, 0, 0, False
+                self.turn = meta.turn
+                self.texts = self.thoughts = 0
+                self.has_void = False
             case TextStreamed(channel="answer" | "notes", text=text):
                 yield from self._name(self._text.feed(self.text_id(meta, 1), text))
             case TextStreamed(channel="thinking", text=text):
@@ -237,7 +245,7 @@ class MessageParts:
                 pass
 
     def text_id(self, meta: EventMeta, offset: int = 0) -> str:
-        """Return the id of the newest text that is stored, or of the next one."""
+        """Return the id of the newest stored text, or with an `offset` of 1 that of the next one."""
         return f"{meta.turn_id}.text.{self.texts + offset}"
 
     def _reasoning_id(self, meta: EventMeta, offset: int = 0) -> str:

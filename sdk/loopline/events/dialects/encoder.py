@@ -1,4 +1,4 @@
-"""Records of turn events in a dialect: their ids, the encoder that the dialects share, and Loopline's own dialect."""
+"""Records: the events of a dialect with their ids, the encoder of most dialects, and Loopline's own dialect."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ID = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 class Record:
     """A named event of a dialect, with its data.
 
-    `id` is `<seq>.<k>`: the k-th record, from 1, of the block at `seq`. It follows from the blocks alone, so a replay
-    has the same ids. A record of a delta has no id and is never replayed. The name of a record that is not `named` is
-    in its data, and a stream does not repeat it.
+    `id` is `<seq>.<k>`: the k-th record, from 1, of the block at `seq`. It depends only on blocks, so a replay has the
+    same ids. A record of a delta has the id "" and is never replayed. If not `named`, the data has the name in a field,
+    and the stream omits the `event:` line.
     """
 
     event: str
@@ -40,37 +40,34 @@ class Record:
 
 
 class Dialect(Protocol):
-    """A dialect in use: a fold over the events of one conversation, from its first block on."""
+    """A fold from the events of one conversation, from its first block on, to the records of a dialect."""
 
     def take(self, event: Event) -> Sequence[Record]:
-        """Return the records of the next event; none if the dialect has no record for it.
-
-        A block that was taken before has no records.
-        """
+        """Return the records of the next event; none if the block was already taken, or the dialect ignores the event."""
         ...
 
     def close(self) -> Sequence[Record]:
-        """Return the last record of a stream in which no block ended or paused the turn.
+        """Return the records that end a stream if no block ended or paused the turn.
 
-        This happens if other calls come after the one that asks the user, or if the runner of the turn is gone.
+        This happens if other calls follow the one that asks the user, or if the runner of the turn is gone.
         """
         ...
 
 
 class SharedDialect(Dialect, Protocol):
-    """A dialect whose records are for any number of listeners."""
+    """A dialect with records that any number of listeners may receive."""
 
     @property
     def is_stateless(self) -> bool:
-        """Whether records follow from the blocks of their turn alone, whatever deltas and other turns came before."""
+        """Whether the records of a turn depend only on the blocks of the turn, not on deltas or earlier turns."""
         ...
 
 
 def position(record_id: str) -> tuple[int, int]:
-    """Return the seq and the k of a record's id, which sort like the records; of an empty id, `START`.
+    """Parse a record's id as `(seq, k)`, which sorts like the records; an empty id is `START`.
 
     Raises:
-        LooplineError: it is not the id of a record.
+        LooplineError: `record_id` is not the id of a record.
     """
     if not record_id:
         return START
@@ -82,9 +79,9 @@ def position(record_id: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class RecordDraft:
-    """A record without its id. A durable one follows from blocks alone; one of a delta never does.
+    """A record without its id. A `durable` draft depends only on blocks, and gets an id if its event is of a block.
 
-    A `streamed` one has an id too, but is only sent in a replay: a live listener has its content from deltas.
+    A `streamed` draft gets an id too, but is sent only in a replay, because live listeners had its content as deltas.
     """
 
     event: str
@@ -94,19 +91,19 @@ class RecordDraft:
 
 
 class Vocabulary(Protocol):
-    """The names and data that a system has for turn events.
+    """The names and data of a dialect for turn events.
 
-    What it drafts for an event without a block may depend on all events before. Every other draft depends on blocks
-    alone, unless it is not durable.
+    Durable drafts for an event of a block depend only on blocks. Drafts that are not durable, and those for an event of a
+    delta, may depend on all earlier events.
     """
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterable[RecordDraft]:
-        """Return the drafts for a turn event; none if the vocabulary has no name for it."""
+        """Return the drafts for a turn event; none if the dialect ignores the event."""
         ...
 
 
 class DialectEncoder:
-    """A dialect: the turn events of a conversation as drafts of a vocabulary, and the drafts as numbered records."""
+    """A dialect that folds events to turn events, drafts records for them by a vocabulary, and numbers the records."""
 
     is_stateless = False
 
@@ -119,11 +116,11 @@ class DialectEncoder:
     def take(self, event: Event) -> Sequence[Record]:
         """Return the records of the next event."""
         if isinstance(event, Delta) and event.type == "missed":
-            return [_missed(event)]
+            return [_missed_record(event)]
         return self._records(self._fold.take(event))
 
     def close(self) -> Sequence[Record]:
-        """Return the last record of a stream that no block ended."""
+        """Return the records that end a stream if no block ended or paused the turn."""
         return self._records(self._fold.close())
 
     def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
@@ -145,13 +142,13 @@ class DialectEncoder:
         return f"{self._seq}.{self._k}"
 
 
-def custom_data(event: CustomEvent) -> JsonObject:
-    """Return the data of a custom event, as most dialects have it."""
+def custom_data(event: CustomEvent | Delta) -> JsonObject:
+    """Return the data of a custom event in the form that most dialects use."""
     return {"name": event.name, "data": event.data, "call_id": event.call_id}
 
 
 def compaction_data(event: RangeSummary) -> JsonObject:
-    """Return the sizes of a compaction, as most dialects have them."""
+    """Return the number of messages before and after a compaction, in the form that most dialects use."""
     return {"original_messages": event.messages_before, "kept_messages": event.messages_after}
 
 
@@ -165,7 +162,7 @@ class Plain:
         self._seq = 0
 
     def take(self, event: Event) -> Sequence[Record]:
-        """Return the event as a record, and `paused` if the turn pauses with it."""
+        """Return the record of the event, and `paused` if the turn pauses with it."""
         match event:
             case Delta():
                 return [_delta(event)]
@@ -174,24 +171,23 @@ class Plain:
             case Block():
                 self._seq = event.seq
                 record = Record(event=event.type, data=block_document(event), id=f"{event.seq}.1")
-                return [record, *_paused(self._fold.take(event), f"{event.seq}.2")]
+                return [record, *_pause_records(self._fold.take(event), f"{event.seq}.2")]
 
     def close(self) -> Sequence[Record]:
-        """Return `paused` if no block ended the stream."""
-        return _paused(self._fold.close(), "")
+        """Return the record `paused` if no block ended or paused the turn."""
+        return _pause_records(self._fold.close(), "")
 
 
-def _missed(delta: Delta) -> Record:
+def _missed_record(delta: Delta) -> Record:
     return Record(event="missed", data={"after": delta.after, "through": delta.through})
 
 
 def _delta(delta: Delta) -> Record:
     match delta.type:
         case "missed":
-            return _missed(delta)
+            return _missed_record(delta)
         case "custom":
-            custom: JsonObject = {"name": delta.name, "data": delta.data, "call_id": delta.call_id}
-            return Record(event="custom", data={"channel": delta.channel, **custom})
+            return Record(event="custom", data={"channel": delta.channel, **custom_data(delta)})
         case kind:
             data: JsonObject = {
                 "channel": delta.channel,
@@ -206,7 +202,7 @@ def _delta(delta: Delta) -> Record:
             return Record(event=kind, data=data)
 
 
-def _paused(events: Sequence[StampedEvent], record_id: str) -> list[Record]:
+def _pause_records(events: Sequence[StampedEvent], record_id: str) -> list[Record]:
     return [
         Record(
             event="paused",

@@ -27,22 +27,21 @@ from loopline.models import Json, JsonObject
 from loopline.timeline import CustomEvent, Decision, Draft, RangeSummary
 
 UNREADABLE = "(could not parse LLM output as JSON)"
-"""The reasoning of a reply that could not be parsed and became the answer as it was."""
+"""The reasoning of a reply that could not be parsed, and whose full text became the answer."""
 
 
 class Fim:
     """The dialect of FIM One: steps while the model works, then the answer, then the end."""
 
     def __init__(self) -> None:
-        self._announced = False
-        self._streaming = False
-        self._streamed = False
+        self._is_announced = False
+        self._is_started = False
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
             case TurnStarted():
-                self._announced = self._streaming = self._streamed = False
+                self._is_announced = self._is_started = False
             case AnswerStarted() | AnswerGiven():
                 yield from self._answer(event)
             case Draft(reason="synthesis"):
@@ -60,32 +59,31 @@ class Fim:
                 yield from _notice(event)
 
     def _announce(self) -> Iterator[RecordDraft]:
-        """Announce the answer, once a turn."""
-        if not self._announced:
-            self._announced = True
+        """Yield the step that announces the answer, once for each turn."""
+        if not self._is_announced:
+            self._is_announced = True
             yield RecordDraft("step", {"type": "answer", "status": "start"})
 
     def _answer(self, event: AnswerStarted | AnswerGiven) -> Iterator[RecordDraft]:
         yield from self._announce()
         match event:
             case AnswerStarted():
-                self._streaming, self._streamed = True, False
+                self._is_started = True
                 yield RecordDraft("answer", {"status": "start"})
             case AnswerGiven(text=text, flag=flag):
-                self._streaming = self._streamed = False
+                self._is_started = False
                 yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
 
     def _text(self, event: TextStreamed | TextReset) -> Iterator[RecordDraft]:
         match event:
             case TextStreamed(channel="answer", text=text):
-                if not self._streaming:
+                if not self._is_started:
+                    self._is_started = True
                     yield RecordDraft("answer", {"status": "start"})
-                self._streaming = self._streamed = True
                 yield RecordDraft("answer", {"status": "delta", "content": text})
             case TextStreamed(channel="thinking" | "notes", text=text):
                 yield RecordDraft("step", {"type": "thinking", "status": "delta", "content": text})
-            case TextReset(channel="answer") if self._streamed:
-                self._streamed = False
+            case TextReset(channel="answer"):
                 yield RecordDraft("answer", {"status": "start"})
             case _:
                 pass
@@ -154,7 +152,8 @@ def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
 
 
 def _done(meta: EventMeta, event: TurnFinished) -> RecordDraft:
-    failed, usage = event.reason == "error", event.usage
+    failed = event.reason == "error"
+    usage = event.usage
     late_inputs: list[Json] = [*event.late_inputs]
     return RecordDraft(
         "done",
@@ -164,7 +163,7 @@ def _done(meta: EventMeta, event: TurnFinished) -> RecordDraft:
             "usage": {
                 "prompt_tokens": usage.input_tokens,
                 "completion_tokens": usage.output_tokens,
-                "total_tokens": usage.input_tokens + usage.output_tokens,
+                "total_tokens": usage.total_tokens,
             },
             "elapsed": round(event.elapsed_ms / 1000, 2),
             "exit_reason": event.reason,

@@ -94,9 +94,10 @@ class KdCube:
         self._deltas = _DeltaCounters()
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
-        """Yield the drafts for a turn event, after those that end deltas and are not durable."""
+        """Yield the drafts for a turn event; first the drafts, not durable, that complete the streamed channels."""
         if isinstance(event, TurnStarted):
-            self._agent, self._deltas = event.bundle, _DeltaCounters()
+            self._agent = event.bundle
+            self._deltas = _DeltaCounters()
         for ending in self._endings(event):
             yield self._draft(meta, ending, durable=False)
         for kdcube_event in (*_events(event), *self._text(event)):
@@ -158,26 +159,26 @@ class KdCube:
 
 
 class _DeltaCounters:
-    """The number of deltas of each channel, and the channels that are still open."""
+    """The number of deltas of each channel, and the channels that are not completed."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._open: list[str] = []
 
     def next(self, channel: str, text: str) -> KdCubeEvent:
-        """Return the next delta of a channel."""
+        """Create the next delta of a channel."""
         if channel not in self._open:
             self._open.append(channel)
         return self._delta(channel, text, completed=False)
 
     def end(self, *, keep: str = "") -> list[KdCubeEvent]:
-        """Return the last deltas of the open channels, except of the one to keep open."""
+        """Complete the open channels, except `keep`; return the last delta of each."""
         ending = [channel for channel in self._open if channel != keep]
         self._open = [channel for channel in self._open if channel == keep]
         return [self._delta(channel, "", completed=True) for channel in ending]
 
     def reset(self, channel: str) -> bool:
-        """Start a channel anew; return whether it had any text."""
+        """Discard the text of a channel, and return whether it had any."""
         if channel not in self._open:
             return False
         self._open.remove(channel)
@@ -202,7 +203,7 @@ class _DeltaCounters:
 
 
 def _marker(channel: str) -> Marker:
-    """Return KDCube's name of the channel; a channel that it does not know is a subsystem's."""
+    """Return KDCube's name of a channel, `subsystem` for an unknown one."""
     return _MARKERS.get(channel, "subsystem")
 
 
@@ -291,10 +292,11 @@ def _call(
         case ChildStarted(call=call, conversation=name):
             return _step("react.child", "started", name, {**_call_data(call), "child": name})
         case ChildFinished(call=call, child=child):
-            name, usage = child.conversation, _usage(child.usage)
+            name = child.conversation
+            usage = _usage(child.usage)
             run: JsonObject = {"child": name, "exit_reason": child.reason, "usage": usage}
-            outcome: StepStatus = "error" if child.reason in UNANSWERED else "completed"
-            return _step("react.child", outcome, name, {**_call_data(call), **run})
+            ended: StepStatus = "error" if child.reason in UNANSWERED else "completed"
+            return _step("react.child", ended, name, {**_call_data(call), **run})
 
 
 def _call_data(call: CallStarted) -> JsonObject:
@@ -324,7 +326,7 @@ def _answer(event: AnswerGiven) -> Iterator[KdCubeEvent]:
 
 
 def _citation(number: int, cited: CitedSource) -> JsonObject:
-    """Return a source with the number that the answer shows."""
+    """Return the data of a source; `number` is its citation number in the answer."""
     citation: JsonObject = {"number": number, "sid": cited.sid}
     source = cited.source
     if source is None:
@@ -395,7 +397,7 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
 
 
 def _file(file: FileAdded) -> KdCubeEvent:
-    """Return a file that the user is offered; its ref follows from the turn of the envelope."""
+    """Create the event for an output file; the turn in the envelope completes the file's ref."""
     name = file.path.rpartition("/")[2]
     item: JsonObject = {
         "filename": name,
@@ -417,9 +419,9 @@ def _file(file: FileAdded) -> KdCubeEvent:
 
 
 def _custom(event: CustomEvent) -> KdCubeEvent:
-    """Return a custom event as its `ChatCommunicator` sent it, or else a step with its name.
+    """Create the event that a `ChatCommunicator` sent, or for other custom events a step with the event's name.
 
-    It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.
+    Its route is only `chat_step`, `chat_delta` or `chat_service`, so that a custom event cannot end a turn.
     """
     match event.data:
         case {"event": dict() as header, "data": dict() as data, "delta": delta, "route": route}:

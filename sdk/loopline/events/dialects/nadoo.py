@@ -35,11 +35,10 @@ _STATUSES = {
 
 
 class Nadoo:
-    """The dialect of Nadoo. Every record is of one node, whose id is that of the bundle."""
+    """The dialect of Nadoo. Every record belongs to one node, which has the id of the bundle."""
 
     def __init__(self) -> None:
         self._node = ""
-        self._streamed: set[str] = set()
         self._held_tokens: list[RecordDraft] | None = []
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
@@ -47,15 +46,15 @@ class Nadoo:
         match event:
             case TurnStarted(bundle=bundle):
                 self._node = bundle
-                self._streamed.clear()
                 self._held_tokens = []
                 yield RecordDraft("node_started", {"node_id": bundle, "turn_id": meta.turn_id})
             case RoundStarted() | AnswerStarted():
-                # Tokens of an answer follow the iteration they belong to. An answer alone has no iteration.
+                # Tokens of an answer come after the record of their iteration. A request for an answer alone
+                # has no iteration, so its tokens are sent at once.
                 self._held_tokens = [] if isinstance(event, RoundStarted) else None
             case DecisionMade(decision=Decision(purpose="decision")):
                 yield self._iteration(event)
-                yield from self._release()
+                yield from self._release_tokens()
             case RangeSummary():
                 data: JsonObject = {"node_id": self._node, **compaction_data(event)}
                 yield RecordDraft("context_trimmed", data)
@@ -113,15 +112,12 @@ class Nadoo:
             case TextReset(channel=channel):
                 if channel == "answer" and self._held_tokens:
                     self._held_tokens.clear()
-                elif channel in self._streamed:
-                    self._streamed.remove(channel)
+                elif channel in _CHANNELS:
                     data: JsonObject = {"node_id": self._node, "channel": _CHANNELS[channel]}
                     yield RecordDraft("reset", data)
             case AnswerGiven(text=text, flag=flag, usage=usage):
-                yield from self._release()
-                self._streamed.clear()
-                tokens = usage.input_tokens + usage.output_tokens
-                finished: JsonObject = {"node_id": self._node, "total_tokens": tokens}
+                yield from self._release_tokens()
+                finished: JsonObject = {"node_id": self._node, "total_tokens": usage.total_tokens}
                 yield RecordDraft("llm_finished", {**finished, "text": text, "flag": flag})
 
     def _token(self, channel: str, text: str) -> Iterator[RecordDraft]:
@@ -132,18 +128,15 @@ class Nadoo:
         if channel == "answer" and self._held_tokens is not None:
             self._held_tokens.append(draft)
         else:
-            self._streamed.add(channel)
             yield draft
 
-    def _release(self) -> Iterator[RecordDraft]:
-        """Yield the tokens that waited for their iteration."""
-        tokens, self._held_tokens = self._held_tokens or [], None
-        if tokens:
-            self._streamed.add("answer")
-        yield from tokens
+    def _release_tokens(self) -> Iterator[RecordDraft]:
+        """Yield the tokens that waited for the record of their iteration."""
+        yield from self._held_tokens or []
+        self._held_tokens = None
 
     def _finish(self, event: TurnPaused | TurnFinished) -> RecordDraft:
-        """Return the end of the node; an answer at a limit is a success too."""
+        """Return the end of the node; a turn that answered at a limit counts as a success."""
         data: JsonObject = {
             "node_id": self._node,
             "status": _STATUSES.get(event.reason, "success"),

@@ -1,4 +1,4 @@
-"""A turn as a chat completion: the chunks of a stream, and the whole."""
+"""A turn as a chat completion of OpenAI's API: the chunks of a stream, and the complete object."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _FINISH: dict[ExitReason, FinishReason] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletion:
-    """A chat completion: whose answer it is, and the model that its sender named."""
+    """A chat completion: the turn that answers it, the model that the client named, and its Unix time.
+
+    With `with_usage`, a stream ends with a chunk that has the usage.
+    """
 
     conversation: str
     turn: int
@@ -46,11 +49,11 @@ class ChatCompletion:
     with_usage: bool = False
 
     def chunk(self, *choices: JsonObject) -> JsonObject:
-        """Return a chunk of the stream with these choices."""
+        """Create a chunk of the stream with these choices."""
         return self._object("chat.completion.chunk", choices)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """Return the completion in one piece."""
+        """Create the complete object, for a client that does not stream."""
         message: JsonObject = {"role": "assistant", "content": outcome.content, "refusal": None}
         choice: JsonObject = {
             "index": 0,
@@ -77,7 +80,10 @@ class ChatCompletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
-    """How a turn ended or paused: with its answer, or with what it asks the user."""
+    """The outcome of a turn: if it ended, its answer and the cited sources; if it paused, its questions to the user.
+
+    `content` is the answer, or the questions as paragraphs.
+    """
 
     content: str
     reason: ExitReason
@@ -88,16 +94,16 @@ class TurnOutcome:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Return why the completion ends, in the words of the API."""
+        """The `finish_reason` of the API."""
         return _FINISH.get(self.reason, "stop")
 
     @property
     def has_failed(self) -> bool:
-        """Return whether there is no answer."""
+        """Whether the turn ended without an answer; a refusal counts as an answer."""
         return self.reason in UNANSWERED - {"refused"}
 
     def details(self, completion: ChatCompletion) -> JsonObject:
-        """Return what the API has no field for."""
+        """Return the fields that the API does not have, such as the ids, the exit reason and the sources."""
         cited = [item.source for item in self.sources if item.source is not None]
         return {
             "conversation_id": completion.conversation,
@@ -110,7 +116,7 @@ class TurnOutcome:
 
 
 class TurnOutcomeFold:
-    """What is known of the outcome of a turn, from its events."""
+    """The fold of a turn's events to its outcome."""
 
     def __init__(self) -> None:
         self._questions: dict[str, str] = {}
@@ -118,7 +124,7 @@ class TurnOutcomeFold:
         self._usage = Usage()
 
     def take(self, event: TurnEvent) -> TurnOutcome | None:
-        """Return the outcome if the turn ended or paused with the event."""
+        """Take the next event, and return the outcome if the turn ends or pauses with it."""
         match event:
             case InputRequested(call=call, question=question):
                 self._questions[call.call_id] = question
@@ -151,8 +157,10 @@ class TurnOutcomeFold:
 
 
 def outcome_of(blocks: Iterable[Block], turn: int) -> TurnOutcome | None:
-    """Return the outcome of a turn from the blocks of its conversation; None if it goes on."""
-    fold, outcomes, newest = TurnEventFold(), TurnOutcomeFold(), None
+    """Return the outcome of a turn from the blocks of its conversation; None if the turn has not ended or paused."""
+    fold = TurnEventFold()
+    outcomes = TurnOutcomeFold()
+    newest = None
     for block in blocks:
         for meta, event in fold.take(block):
             if meta.turn == turn:
@@ -161,9 +169,9 @@ def outcome_of(blocks: Iterable[Block], turn: int) -> TurnOutcome | None:
 
 
 class CompletionChunks:
-    """The vocabulary of a streamed chat completion: what the agent says, paragraph by paragraph.
+    """The vocabulary of a streamed chat completion: the texts of one turn, as paragraphs.
 
-    Calls of tools stay inside. The text of a decision and the answer are content; thinking is reasoning content.
+    The notes of a decision and the answer are `content`; thinking is `reasoning_content`. Tool calls are not sent.
     """
 
     def __init__(self, completion: ChatCompletion) -> None:
@@ -222,26 +230,26 @@ class CompletionChunks:
 
 
 def _draft(data: JsonObject) -> RecordDraft:
-    """Return a record without an id: clients of the API take a comment behind an id for an event."""
+    """Create a draft without an id: clients of the API would take an `id:` line and a comment for an event."""
     return RecordDraft("chunk", data, durable=False)
 
 
 def usage_data(usage: Usage) -> JsonObject:
-    """Return the tokens of a turn as the API counts them."""
+    """Return the usage in the form of the API."""
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
 def failure_data(message: str, *, kind: str = "server_error", code: str = "") -> JsonObject:
-    """Return an error in the form of the API."""
+    """Return an error in the form of the API; an empty `code` becomes null."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
 
 
 def completion_dialect(completion: ChatCompletion) -> Dialect:
-    """Return the dialect of a streamed chat completion."""
+    """Create the dialect of a streamed chat completion."""
     return DialectEncoder(CompletionChunks(completion), named=False)

@@ -1,37 +1,39 @@
-"""The text that a stream has sent and cannot take back, for protocols that know no reset."""
+"""Streamed texts for protocols without a reset: text that was sent cannot be taken back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of text to send; a new part begins with it if `begins`, because what was sent before is void."""
+    """A piece of text to send; with `begins` it is the start of a new part, because the text sent before is void."""
 
     text: str
     begins: bool
 
 
 class StreamedText:
-    """One text while it is streamed: what a listener has of it, and what is left to send.
+    """One text while it is streamed: the text that was sent, and how to continue after a reset.
 
-    After a reset the text is streamed again. As long as the new one repeats what was sent, it continues the same part.
+    After a reset the text is streamed again from its start. While the new text repeats the old one, nothing is sent and
+    the part stays the same; at the first difference, a new part begins with all of the new text.
     """
 
     def __init__(self) -> None:
-        self._sent = self._repeated = ""
+        self._sent = ""
+        self._repeated = ""
         self._is_void = False
 
     @property
     def has_begun(self) -> bool:
-        """Return whether a listener has some of the text."""
+        """Whether some of the text was sent."""
         return bool(self._sent)
 
     def feed(self, text: str) -> TextPiece | None:
-        """Return what to send for the next piece of the text; None while it repeats what was sent."""
+        """Return the piece to send for more text; None if the text is empty or repeats text sent before the reset."""
         if not self._is_void:
             piece = TextPiece(text, begins=not self._sent)
             self._sent += text
@@ -42,29 +44,36 @@ class StreamedText:
         return self._renew(self._repeated)
 
     def reset(self) -> None:
-        """Take note that what was sent is void."""
-        self._is_void, self._repeated = bool(self._sent), ""
+        """Mark the text sent so far as void; the text will be streamed again."""
+        self._is_void = bool(self._sent)
+        self._repeated = ""
 
     def settle(self, text: str) -> TextPiece | None:
-        """Return what is left to send of the whole text, and be ready for the next one."""
+        """Complete the text, and start the next one; return the piece of `text` that was not sent yet, or None.
+
+        If `text` does not continue the sent text, the piece is all of `text`, in a new part.
+        """
         piece = TextPiece(text, begins=True) if not self._sent else self._renew(text)
-        self._sent = self._repeated = ""
+        self._sent = ""
+        self._repeated = ""
         self._is_void = False
         return piece if piece.text or (piece.begins and text) else None
 
     def _renew(self, text: str) -> TextPiece:
-        """Return the rest of the text if it continues what was sent, else all of it."""
+        """Return the rest of `text` if it continues the sent text, else all of it as a new part; count it as sent."""
         continues = text.startswith(self._sent)
         piece = TextPiece(text[len(self._sent) :] if continues else text, begins=not continues)
-        self._sent, self._repeated, self._is_void = text, "", False
+        self._sent = text
+        self._repeated = ""
+        self._is_void = False
         return piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartChange:
-    """A change of a part of a message: it starts, its text grows, or it ends, as void if its text does not count.
+    """A change of a part of a message: the part starts, its text grows, or it ends; `is_void` if its text is discarded.
 
-    One that is `durable` follows from blocks alone; a `streamed` one repeats what a live listener has.
+    A `durable` change depends only on blocks. A `streamed` change is for a replay; live listeners already have it.
     """
 
     kind: Literal["start", "delta", "end"]
@@ -76,10 +85,10 @@ class PartChange:
 
 
 class StreamedPart:
-    """A text of a message for protocols whose parts have ids: the part that is streamed, and the one that is stored.
+    """A text of a message as parts with ids: the part that is streamed to live listeners, and the stored part.
 
-    The id of the stored part follows from blocks alone. A live listener has the text under the same id, unless what was
-    sent under it is void: then under another one.
+    The id of the stored part depends only on blocks. The streamed part has the same id; after a void part with that id,
+    the next one gets the id with `~1`, `~2`, …
     """
 
     def __init__(self) -> None:
@@ -88,25 +97,25 @@ class StreamedPart:
         self._parts = 0
 
     def feed(self, part_id: str, text: str) -> Iterator[PartChange]:
-        """Yield the changes with the next piece of the text that will be stored as the part of that id."""
+        """Yield the changes for more text of the part; `part_id` is the id under which the text will be stored."""
         yield from self._send(part_id, self._text.feed(text))
 
     def reset(self) -> None:
-        """Take note that what was streamed is void."""
+        """Mark the streamed text as void; the text will be streamed again."""
         self._text.reset()
 
     def settle(self, part_id: str, text: str) -> Iterator[PartChange]:
-        """Yield the changes that complete the text, which is stored."""
+        """Yield the changes that complete the streamed part, then those of the stored part with all of `text`."""
         has_begun = self._text.has_begun
         piece = self._text.settle(text)
         if has_begun:
             yield from self._send(part_id, piece)
             yield from self._end(is_void=False)
-        yield from stored_part(part_id, text, streamed=has_begun)
+        yield from create_stored_part(part_id, text, streamed=has_begun)
         self._parts = 0
 
     def abandon(self) -> Iterator[PartChange]:
-        """Yield the end of a part whose text is not stored."""
+        """Yield the void end of the streamed part, because its text will not be stored."""
         self._text = StreamedText()
         yield from self._end(is_void=True)
         self._parts = 0
@@ -127,13 +136,8 @@ class StreamedPart:
         self._live_id = ""
 
 
-def stored_part(part_id: str, text: str, *, streamed: bool = False) -> list[PartChange]:
-    """Return the changes that make a part of a text that is stored."""
-    return [
-        PartChange(kind=kind, part_id=part_id, text=piece, durable=True, streamed=streamed)
-        for kind, piece in _steps(text)
-    ]
-
-
-def _steps(text: str) -> list[tuple[Literal["start", "delta", "end"], str]]:
-    return [("start", ""), ("delta", text), ("end", "")] if text else [("start", ""), ("end", "")]
+def create_stored_part(part_id: str, text: str, *, streamed: bool = False) -> list[PartChange]:
+    """Return the changes that create a part with all of a stored text."""
+    start = PartChange(kind="start", part_id=part_id, durable=True, streamed=streamed)
+    delta = replace(start, kind="delta", text=text)
+    return [start, *([delta] if text else []), replace(start, kind="end")]
