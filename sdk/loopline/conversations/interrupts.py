@@ -284,7 +284,7 @@ class InterruptQueue:
 def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
     """Return what open calls ask without an answer so far, with the blocks; calls of a turn that has ended ask nothing."""
     turns = {turn.number for turn in timeline.open_turns}
-    questions = open_calls.unanswered(block for block in timeline if block.turn in turns)
+    questions = open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
 
 

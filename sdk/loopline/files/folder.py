@@ -19,7 +19,7 @@ from types import TracebackType
 from uuid import uuid4
 
 from loopline.errors import ToolError
-from loopline.timeline.workspace_paths import checked_names
+from loopline.timeline.workspace_paths import check_names
 
 _OPENAT2 = 437
 """The number of the system call on every architecture."""
@@ -34,7 +34,7 @@ PROGRAM_MODE = 0o700
 
 
 class Folder:
-    """A folder that is read and written by relative paths, each checked by `checked_names`.
+    """A folder that is read and written by relative paths, each checked by `check_names`.
 
     `walk_only` opens name by name also where the kernel could resolve a path at once. With `hard_links` a file may have
     other names, as those of an installed package do.
@@ -63,7 +63,7 @@ class Folder:
         Raises:
             ToolError: it is a link, a folder, a device or larger than the limit, or it has another hard link.
         """
-        names = checked_names(path, path).split("/")
+        names = check_names(path, path).split("/")
         try:
             with self._parent(names[:-1], make=False) as parent:
                 descriptor = self._open(parent, names[-1], _READ_FLAGS)
@@ -82,7 +82,7 @@ class Folder:
         Raises:
             ToolError: a name on the way is a link or no folder, or there is no such file.
         """
-        names = checked_names(path, path).split("/")
+        names = check_names(path, path).split("/")
         try:
             with self._parent(names[:-1], make=False) as parent:
                 status = os.stat(names[-1], dir_fd=parent, follow_symlinks=False)
@@ -96,7 +96,7 @@ class Folder:
         Raises:
             ToolError: a name on the way is a link or no folder, or there is no room.
         """
-        names = checked_names(path, path).split("/")
+        names = check_names(path, path).split("/")
         unfinished = f".{uuid4().hex}.unfinished"
         try:
             with self._parent(names[:-1], make=True) as parent:

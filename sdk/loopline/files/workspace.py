@@ -33,8 +33,8 @@ from loopline.timeline.workspace_paths import (
     MAX_DEPTH,
     TreeNames,
     WorkspacePath,
-    clash,
-    is_beside,
+    find_clash,
+    is_pulled_path,
     parse_path,
 )
 
@@ -130,7 +130,7 @@ class Workspace:
         """
         if path in self._beside:
             return _bytes_of(self._beside[path])
-        is_own = not path.startswith("attachments/") and not is_beside(path)
+        is_own = not path.startswith("attachments/") and not is_pulled_path(path)
         name = str(parse_path(path)) if is_own else path
         change = self._changes.get(name)
         if change is not None and change.data is not None:
@@ -239,7 +239,8 @@ class Workspace:
     def _attached(self) -> Mapping[str, UserAttachment]:
         """Return the files that the user attached in this turn."""
         return {
-            f"attachments/{file.name}": file for file in self._timeline.attached_in(self._number)
+            f"attachments/{file.name}": file
+            for file in self._timeline.find_attachments(self._number)
         }
 
     def _nearest(self, path: str) -> str:
@@ -456,7 +457,7 @@ def _check_tree(
         raise ToolError(
             f"the workspace would have {total:,} bytes, and may have {limits.tree_bytes:,}: nothing was written"
         )
-    problem = clash([str(path) for path in tree])
+    problem = find_clash([str(path) for path in tree])
     if problem:
         raise ToolError(f"{problem}: nothing was written")
 

@@ -124,7 +124,8 @@ class ConversationReader:
             return
         child_runs = await self._log.read(self.conversation, types=["run.child"])
         yield dumps(document_heading(summary, child_runs)).removesuffix("}") + ',"blocks":['
-        seq, last_digest = 0, START
+        seq = 0
+        last_digest = START
         while seq < summary.head:
             page = min(_PAGE_BLOCKS, summary.head - seq)
             blocks = await self._log.read(self.conversation, after=seq, limit=page)
@@ -132,7 +133,8 @@ class ConversationReader:
                 raise LooplineError(f"{self.conversation.name!r} was forgotten while it was read")
             for block, digest in zip(blocks, digests(blocks, last_digest), strict=True):
                 yield ("," if seq else "") + dumps(block_row(block, digest))
-                seq, last_digest = block.seq, digest
+                seq = block.seq
+                last_digest = digest
         yield "]}"
 
 

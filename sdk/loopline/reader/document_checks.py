@@ -75,7 +75,8 @@ def _at(block: Block) -> str:
 
 def check_turns(blocks: Sequence[Block]) -> None:
     """Check that turns begin one after the other, each with a prompt."""
-    newest, prompted = 0, set[int]()
+    newest = 0
+    prompted = set[int]()
     for block in blocks:
         if block.turn > newest + 1:
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins after turn_{newest}")
@@ -89,7 +90,8 @@ def check_turns(blocks: Sequence[Block]) -> None:
 
 def check_order(blocks: Sequence[Block]) -> None:
     """Check that each block is the n-th of its type in its turn, and that the terms never fall."""
-    counts, newest = Counter[tuple[int, str]](), 0
+    counts = Counter[tuple[int, str]]()
+    newest = 0
     for block in blocks:
         counts[block.turn, block.type] += 1
         if block.n != counts[block.turn, block.type]:
@@ -104,7 +106,9 @@ def check_calls(blocks: Sequence[Block]) -> None:
 
     A program's call follows the call that ran the program, which has no result yet.
     """
-    turns, started, finished = dict[str, int](), set[str](), set[str]()
+    turns = dict[str, int]()
+    started = set[str]()
+    finished = set[str]()
     for block, body in _CALLED.among(blocks):
         call_id = body.call_id
         is_valid = turns.get(call_id) == block.turn
@@ -238,7 +242,7 @@ def check_numbers(blocks: Sequence[Block]) -> None:
             if not 0 <= number <= LARGEST_NUMBER:
                 raise DocumentError(f"{path}: {number} is not from 0 to {LARGEST_NUMBER}")
         if _NUMBERED.has(body):
-            for fault in _faults(block, body, counts):
+            for fault in _find_faults(block, body, counts):
                 raise DocumentError(f"{_at(block)}.{fault}")
 
 
@@ -258,31 +262,31 @@ def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
             pass
 
 
-def _faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
+def _find_faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
     """Yield what is wrong with numbers that name other blocks, turns, sources or versions."""
     before = block.seq - 1
     match body:
         case UserRecalled(said=seq):
-            yield from _outside("said", [seq], 1, before)
+            yield from _find_out_of_range("said", [seq], 1, before)
         case RoundStart(saw=saw, takes=takes, window=projection):
-            yield from _outside("saw", [saw], 0, before)
-            yield from _outside("takes", takes, 1, before)
+            yield from _find_out_of_range("saw", [saw], 0, before)
+            yield from _find_out_of_range("takes", takes, 1, before)
             if projection is not None:
-                yield from _projection_faults(projection, counts.turn, before)
+                yield from _find_projection_faults(projection, counts.turn, before)
         case RangeSummary(covers=covers, first_turn=first, last_turn=last):
-            yield from _outside("covers", [covers], 1, before)
-            yield from _outside("first_turn", [first], 1, counts.turn)
-            yield from _outside("last_turn", [last], first, counts.turn)
+            yield from _find_out_of_range("covers", [covers], 1, before)
+            yield from _find_out_of_range("first_turn", [first], 1, counts.turn)
+            yield from _find_out_of_range("last_turn", [last], first, counts.turn)
         case Checkpoint(covers=covers, carries=carries):
-            yield from _outside("covers", [covers], 1, before)
-            yield from _outside("carries", carries, 1, covers)
+            yield from _find_out_of_range("covers", [covers], 1, before)
+            yield from _find_out_of_range("carries", carries, 1, covers)
             if any(seq >= following for seq, following in pairwise(carries)):
                 yield "body.carries: the numbers are not in order"
         case SourceAdded() | Completion() | ArtifactKept() | FileAdded():
-            yield from _counted_faults(body, block.turn, counts)
+            yield from _find_count_faults(body, block.turn, counts)
 
 
-def _projection_faults(projection: Projection, turn: int, before: int) -> Iterator[str]:
+def _find_projection_faults(projection: Projection, turn: int, before: int) -> Iterator[str]:
     seqs = {
         "summary": projection.summary,
         "start": projection.start,
@@ -294,16 +298,16 @@ def _projection_faults(projection: Projection, turn: int, before: int) -> Iterat
         "files_cleared": projection.files_cleared,
     }
     for name, seq in seqs.items():
-        yield from _outside(f"window.{name}", [seq], 0, before)
+        yield from _find_out_of_range(f"window.{name}", [seq], 0, before)
     turns = {"old_before": projection.old_before, "spent_before": projection.spent_before}
     for name, number in turns.items():
-        yield from _outside(f"window.{name}", [number], 0, turn + 1)
+        yield from _find_out_of_range(f"window.{name}", [number], 0, turn + 1)
 
 
-def _counted_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
+def _find_count_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
     match body:
         case SourceAdded(sid=sid):
-            yield from _outside("sid", [sid], 1, len(counts.sids) + 1)
+            yield from _find_out_of_range("sid", [sid], 1, len(counts.sids) + 1)
             counts.sids.add(sid)
         case Completion(sources_used=used):
             for sid in used:
@@ -311,15 +315,15 @@ def _counted_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[s
                     yield f"body.sources_used: there is no source {sid}"
         case ArtifactKept(name=name, version=version):
             expected = counts.versions.get((turn, name), 0) + 1
-            yield from _outside("version", [version], expected, expected)
+            yield from _find_out_of_range("version", [version], expected, expected)
             counts.versions[turn, name] = version
         case FileAdded(area=area, path=path, version=version):
             expected = counts.files.get((turn, area, path), 0) + 1
-            yield from _outside("version", [version], expected, expected)
+            yield from _find_out_of_range("version", [version], expected, expected)
             counts.files[turn, area, path] = version
 
 
-def _outside(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:
+def _find_out_of_range(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:
     for number in numbers:
         if not first <= number <= last:
             yield f"body.{name}: {number} is not from {first} to {last}"

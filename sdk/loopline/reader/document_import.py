@@ -212,7 +212,8 @@ def _unknown_field(written: Json, fields: Json, path: str) -> str:
 
 def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
     """Return what the blocks would do if they were imported under that name and confirmed."""
-    timeline, actions = Timeline(blocks), list[ImportedAction]()
+    timeline = Timeline(blocks)
+    actions = list[ImportedAction]()
     parent = parent_name(name)
     if parent is not None:
         text = f"its answer is taken by a call of {parent!r}"
@@ -243,17 +244,19 @@ def _turn_action(turn: Turn) -> ImportedAction:
     name = turn_id(turn.number)
     if turn.header is None:
         return ImportedAction(name=name, text="its prompt is answered before the next one")
-    return ImportedAction(name=name, text="; ".join(["it is carried on", *_open_calls(turn)]))
+    return ImportedAction(
+        name=name, text="; ".join(["it is carried on", *_describe_open_calls(turn)])
+    )
 
 
-def _open_calls(turn: Turn) -> Iterator[str]:
+def _describe_open_calls(turn: Turn) -> Iterator[str]:
     for call_id, call in turn.open_calls.items():
         answer = turn.answers.get(call_id)
-        answer_text = f" with the answer {_shortened(dumps(answer.value))}" if answer else ""
-        yield f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}{answer_text}"
+        answer_text = f" with the answer {_shorten(dumps(answer.value))}" if answer else ""
+        yield f"{call_id} runs {call.tool} {_shorten(dumps(call.arguments))}{answer_text}"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _ACTION_CHARACTERS else f"{text[: _ACTION_CHARACTERS - 1]}…"
 
 
@@ -349,7 +352,7 @@ def audit_document(
     if not any(link.digest for link in links):
         raise DocumentError("there are no digests in it: it was exported by an older loopline")
     result = audit(key, links, heads.get(key))
-    return result if result.faults else replace(result, faults=tuple(_wrong_seqs(rows)))
+    return result if result.faults else replace(result, faults=tuple(_find_wrong_seqs(rows)))
 
 
 def _link(row: Json, seq: int) -> Link:
@@ -358,7 +361,8 @@ def _link(row: Json, seq: int) -> Link:
         case {"seq": int(written_seq), "digest": str(written)} if _DIGEST.fullmatch(written):
             digest = bytes.fromhex(written)
         case _:
-            written_seq, digest = 0, b""
+            written_seq = 0
+            digest = b""
     try:
         link = block_link(block_at(row, written_seq)[0], digest)
     except DocumentError:
@@ -366,7 +370,7 @@ def _link(row: Json, seq: int) -> Link:
     return replace(link, seq=seq)
 
 
-def _wrong_seqs(rows: Sequence[Json]) -> Iterator[Fault]:
+def _find_wrong_seqs(rows: Sequence[Json]) -> Iterator[Fault]:
     """Yield the rows with a wrong `seq` whose other fields are unchanged."""
     for expected, row in enumerate(rows, start=1):
         match row:

@@ -244,7 +244,7 @@ def text_in(text: str, span: Span | None) -> str:
             return text[first - 1 : last]
 
 
-def fitted_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
+def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
     """Return the part of a text that `ref` names, as far as it fits into `room` characters.
 
     It ends with a full line if one fits. The item's ref names what it shows, its message the remaining part.
@@ -313,7 +313,7 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
         if len(passage.text) > room:
             item = replace(item, status="cut", message=f"cut: the whole is {passage.ref}")
     else:
-        item = fitted_item(ref, requested, text, mime, room)
+        item = fit_item(ref, requested, text, mime, room)
     shown_ref = parse(item.ref)
     lines = passage.lines
     if isinstance(shown_ref, KnowledgeRef) and isinstance(shown_ref.span, Lines):
@@ -322,25 +322,25 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
     return replace(item, title=passage.title, source=source, keep=bool(item.text))
 
 
-def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
+def find_kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
     """Return a stored passage that is the requested one or contains its lines."""
     if ref.commit is None:
         return None
     requested = str(ref)
     if requested in timeline.kept_texts:
         text = timeline.kept_texts[requested].text
-        return _kept_item(timeline, requested, requested, text, room)
+        return _make_kept_item(timeline, requested, requested, text, room)
     digest = timeline.shown_texts.get(requested)
     for name, kept_text in timeline.kept_texts.items():
         if digest is not None and sha256(kept_text.text.encode()).hexdigest() == digest:
-            return _kept_item(timeline, requested, name, kept_text.text, room)
-        text_of_lines = _lines_of(name, kept_text.text, ref)
+            return _make_kept_item(timeline, requested, name, kept_text.text, room)
+        text_of_lines = _select_lines(name, kept_text.text, ref)
         if text_of_lines is not None:
-            return _kept_item(timeline, requested, name, text_of_lines, room)
+            return _make_kept_item(timeline, requested, name, text_of_lines, room)
     return None
 
 
-def _kept_item(timeline: Timeline, requested: str, name: str, text: str, room: int) -> Item:
+def _make_kept_item(timeline: Timeline, requested: str, name: str, text: str, room: int) -> Item:
     title = timeline.kept_texts[name].title
     item = Item(ref=requested, requested=requested, status="ok", text=text, title=title)
     if len(text) > room:
@@ -349,7 +349,7 @@ def _kept_item(timeline: Timeline, requested: str, name: str, text: str, room: i
     return replace(item, source=timeline.pool.find(name))
 
 
-def _lines_of(name: str, text: str, ref: KnowledgeRef) -> str | None:
+def _select_lines(name: str, text: str, ref: KnowledgeRef) -> str | None:
     """Return the ref's lines from a kept text, or None if it does not have them."""
     if not name.startswith("ks:") or not isinstance(ref.span, Lines):
         return None

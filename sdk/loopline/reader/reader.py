@@ -26,8 +26,8 @@ from loopline.reader.items import (
     JSON,
     Item,
     Reading,
-    fitted_item,
-    kept_passage,
+    find_kept_passage,
+    fit_item,
     passage_item,
     text_of,
 )
@@ -95,11 +95,11 @@ class ConversationView(Struct, frozen=True):
         """Return the conversation from its first block on."""
         return self.timeline if self.history is None else await self.history.full()
 
-    async def of_type(self, kind: str) -> Sequence[Block]:
+    async def read_type(self, kind: str) -> Sequence[Block]:
         """Return every block of a stored type, oldest first."""
         if self.history is None:
             return [block for block in self.timeline if block.type == kind]
-        return await self.history.of_type(kind)
+        return await self.history.read_type(kind)
 
 
 ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
@@ -107,7 +107,8 @@ ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
 
 async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> ConversationView:
     """Return the conversation as a reader finds it, opened from its newest checkpoint."""
-    timeline, summary = await open_timeline(log, conversation), await log.find(conversation)
+    timeline = await open_timeline(log, conversation)
+    summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
     return ConversationView(timeline, summary, forgotten, History(log, conversation, timeline))
 
@@ -137,7 +138,8 @@ class Reader(Struct, frozen=True, kw_only=True):
 
         `limit` is the number of characters of all texts together. An item that is cut names the ref that restores it.
         """
-        items, room = list[Item](), limit
+        items = list[Item]()
+        room = limit
         for ref in refs:
             item = await self._item(ref.strip(), room)
             items.append(item)
@@ -175,7 +177,7 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return await self._other_conversation(ref, requested, room)
             case DocumentRef():
                 text, mime = await self._document(ref.name)
-                return fitted_item(ref, requested, text, mime, room)
+                return fit_item(ref, requested, text, mime, room)
             case HostedRef():
                 raise RefError(f"{str(ref)!r} names a hosted file: hosting is absent here")
 
@@ -192,9 +194,9 @@ class Reader(Struct, frozen=True, kw_only=True):
     async def _block(self, ref: BlockRefs, requested: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            raise RefError(_missing_block(await self.conversation.full(), ref))
+            raise RefError(_explain_missing_block(await self.conversation.full(), ref))
         text, mime = text_of(block)
-        item = fitted_item(_pinned(block, ref), requested, text, mime, room)
+        item = fit_item(_pin(block, ref), requested, text, mime, room)
         if isinstance(block.body, FileAdded):
             return replace(item, data=workspace.file_bytes(block.body))
         if not isinstance(block.body, UserAttachment):
@@ -210,7 +212,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             raise RefError(f"no plan {ref.plan_id!r}: plans here are {plan_ids or 'none'}")
         text, mime = text_of(block)
         pinned = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
-        return fitted_item(pinned, requested, text, mime, room)
+        return fit_item(pinned, requested, text, mime, room)
 
     def _sources(self, ref: SourcesRef, requested: str, room: int) -> Item:
         pool = self.conversation.timeline.pool
@@ -221,7 +223,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         ]
         if not rows:
             raise RefError(f"no such source: the pool holds {available}")
-        item = fitted_item(ref, requested, dumps(rows), JSON, room)
+        item = fit_item(ref, requested, dumps(rows), JSON, room)
         if any(last > pool.newest for _, last in ref.ranges):
             notes = filter(None, (item.message, f"the pool holds only {available}"))
             return replace(item, message="; ".join(notes))
@@ -235,14 +237,14 @@ class Reader(Struct, frozen=True, kw_only=True):
             case "conv:sources_pool":
                 return dumps(pool_document(await view.full(), view.summary)), JSON
             case "conv:plans":
-                return plan_list(await view.of_type("react.plan")), "text/plain"
+                return plan_list(await view.read_type("react.plan")), "text/plain"
             case "conv:notes":
-                return note_list(await view.of_type("react.notes")), "text/plain"
+                return note_list(await view.read_type("react.notes")), "text/plain"
             case "conv:feedback":
-                return feedback_list(await view.of_type("turn.feedback")), "text/plain"
+                return feedback_list(await view.read_type("turn.feedback")), "text/plain"
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
-        stored = None if ref.heading else kept_passage(self.conversation.timeline, ref, room)
+        stored = None if ref.heading else find_kept_passage(self.conversation.timeline, ref, room)
         if stored is not None and (stored.status == "ok" or self.knowledge is None):
             return replace(stored, requested=requested)
         if self.knowledge is None:
@@ -275,7 +277,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return replace(item, ref=str(qualified(ref=parse(item.ref))), source=source)
 
 
-def _missing_block(timeline: Timeline, ref: BlockRefs) -> str:
+def _explain_missing_block(timeline: Timeline, ref: BlockRefs) -> str:
     """Return why no block has the ref, and which refs are near it."""
     turns = [f"turn_{number}" for number in timeline.turns]
     if ref.turn_id not in turns:
@@ -283,14 +285,14 @@ def _missing_block(timeline: Timeline, ref: BlockRefs) -> str:
     if isinstance(ref, SummaryRef):
         return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
     if isinstance(ref, FileRef) and ref.area != "user.attachments":
-        return _missing_file(timeline, ref)
+        return _explain_missing_file(timeline, ref)
     refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
     similar = [name for name in refs if name.startswith(str(ref)[:3])]
     nearest = get_close_matches(str(ref), similar, n=4, cutoff=0) or similar[:4]
     return f"nothing here answers to {str(ref)!r}; near it are {', '.join(nearest) or 'none'}"
 
 
-def _missing_file(timeline: Timeline, ref: FileRef) -> str:
+def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
     """Return which versions and files are nearest to a ref of a file that there is not."""
     number = turn_number(ref.turn_id)
     tree = timeline.files_at(number)
@@ -306,7 +308,7 @@ def _missing_file(timeline: Timeline, ref: FileRef) -> str:
     return f"no file {str(ref)!r}: {hint}"
 
 
-def _pinned(block: Block, ref: BlockRefs) -> SpannedRef:
+def _pin(block: Block, ref: BlockRefs) -> SpannedRef:
     match block.name, ref:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return with_span(name, ref.span)

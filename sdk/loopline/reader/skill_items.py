@@ -10,7 +10,7 @@ from msgspec import structs
 
 from loopline.errors import RefError
 from loopline.files import describe_data
-from loopline.reader.items import MARKDOWN, Item, fitted_item
+from loopline.reader.items import MARKDOWN, Item, fit_item
 from loopline.refs import SkillRef
 from loopline.skills import COMPACT_FILE, DIGEST, Skill, Skills, read_folder_file
 from loopline.timeline import TextKept, Timeline, citations
@@ -24,7 +24,7 @@ def skill_item(
     Raises:
         RefError: there is no such skill, file or line.
     """
-    stored = _kept_item(timeline, ref, requested, room)
+    stored = _find_kept_item(timeline, ref, requested, room)
     if stored is not None:
         return stored
     try:
@@ -32,47 +32,47 @@ def skill_item(
         if ref.path:
             return _file_item(timeline, skill, ref, requested, room)
     except RefError as error:
-        shown = _shown_before(timeline, ref)
+        shown = _find_shown_ref(timeline, ref)
         raise RefError(f"{error}; shown before as {shown}" if shown else str(error)) from error
     if ref.digest is not None and not skill.digest.startswith(ref.digest):
-        return _changed(requested, skill.ref)
+        return _report_changed(requested, skill.ref)
     pinned = structs.replace(ref, digest=skill.digest)
     if ref.span is None and skill.compact and len(skill.body) > room >= len(skill.compact):
         return _short_item(skill, requested, room)
-    stored = _kept_item(timeline, pinned, requested, room)
+    stored = _find_kept_item(timeline, pinned, requested, room)
     if stored is not None:
         return stored
-    item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
+    item = fit_item(pinned, requested, skill.body, MARKDOWN, room)
     text_kept = TextKept(ref=skill.ref, text=skill.body, title=skill.name, mime=MARKDOWN)
-    return _shown(item, text_kept, skill)
+    return _record_shown(item, text_kept, skill)
 
 
-def _shown_before(timeline: Timeline, ref: SkillRef) -> str:
+def _find_shown_ref(timeline: Timeline, ref: SkillRef) -> str:
     """Return the newest ref under which the conversation showed it, "" if it never did."""
     moving = f"{structs.replace(ref, span=None, digest=None)}@"
     return next((name for name in reversed(timeline.kept_texts) if name.startswith(moving)), "")
 
 
-def _shown(item: Item, kept: TextKept, skill: Skill) -> Item:
+def _record_shown(item: Item, kept: TextKept, skill: Skill) -> Item:
     """Return the item with what is recorded when it is shown, and with the sources that it cites."""
     if not item.text:
         return item
-    numbers = citations.cited_numbers(kept.text, max(skill.sources, default=0))
+    numbers = citations.find_unbound_numbers(kept.text, max(skill.sources, default=0))
     cites = {number: skill.sources[number] for number in numbers if number in skill.sources}
     return replace(item, title=kept.title, kept=kept, cites=cites)
 
 
-def _kept_item(timeline: Timeline, ref: SkillRef, requested: str, room: int) -> Item | None:
+def _find_kept_item(timeline: Timeline, ref: SkillRef, requested: str, room: int) -> Item | None:
     """Return what the conversation showed under the ref, None if it showed nothing."""
     stored = timeline.kept_texts.get(str(structs.replace(ref, span=None)))
     if stored is None or ref.digest is None:
         return None
     mime = stored.mime if ref.path else MARKDOWN
-    item = fitted_item(ref, requested, stored.text, mime, room)
+    item = fit_item(ref, requested, stored.text, mime, room)
     return replace(item, title=stored.title, data=b64decode(stored.data))
 
 
-def _changed(requested: str, now: str) -> Item:
+def _report_changed(requested: str, now: str) -> Item:
     message = f"the skill has changed since and was not shown here: now {now}"
     return Item(ref=requested, requested=requested, status="gone", message=message)
 
@@ -81,10 +81,10 @@ def _short_item(skill: Skill, requested: str, room: int) -> Item:
     """Return the short form of a skill whose text has no room."""
     digest = sha256(skill.compact.encode()).hexdigest()[:DIGEST]
     ref = SkillRef(namespace=skill.namespace, skill=skill.id, path=COMPACT_FILE, digest=digest)
-    item = fitted_item(ref, requested, skill.compact, MARKDOWN, room)
+    item = fit_item(ref, requested, skill.compact, MARKDOWN, room)
     text_kept = TextKept(ref=str(ref), text=skill.compact, title=skill.name, mime=MARKDOWN)
     message = f"this is the short form; the whole had no room, read {skill.ref} by itself"
-    return replace(_shown(item, text_kept, skill), status="cut", message=message)
+    return replace(_record_shown(item, text_kept, skill), status="cut", message=message)
 
 
 def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, room: int) -> Item:
@@ -93,8 +93,8 @@ def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, 
     pinned = structs.replace(ref, digest=digest)
     whole_ref = str(structs.replace(pinned, span=None))
     if ref.digest is not None and not digest.startswith(ref.digest):
-        return _changed(requested, whole_ref)
-    stored = _kept_item(timeline, pinned, requested, room)
+        return _report_changed(requested, whole_ref)
+    stored = _find_kept_item(timeline, pinned, requested, room)
     if stored is not None:
         return stored
     described = describe_data(ref.path, data)
@@ -106,5 +106,5 @@ def _file_item(timeline: Timeline, skill: Skill, ref: SkillRef, requested: str, 
         mime=described.mime,
         data="" if described.is_text else b64encode(data).decode(),
     )
-    item = fitted_item(pinned, requested, text, described.mime, room)
-    return replace(_shown(item, text_kept, skill), data=data)
+    item = fit_item(pinned, requested, text, described.mime, room)
+    return replace(_record_shown(item, text_kept, skill), data=data)

@@ -12,7 +12,7 @@ from loopline.errors import BundleError, RefError, ToolError
 from loopline.files import Folder
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
 from loopline.timeline import Source
-from loopline.timeline.workspace_paths import checked_names
+from loopline.timeline.workspace_paths import check_names
 
 SOURCES_FILE, TOOLS_FILE, COMPACT_FILE = "sources.yaml", "tools.yaml", "compact.md"
 COMPANION_BYTES = 256 * 1024
@@ -260,7 +260,7 @@ def _problem(path: Path, name: str) -> str:
     if not path.is_file():
         return "it is no plain file"
     try:
-        checked_names(name, name)
+        check_names(name, name)
     except ToolError as error:
         return str(error)
     size = path.stat().st_size

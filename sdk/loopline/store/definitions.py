@@ -38,7 +38,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 tables: MetaData = MetaData()
 
 
-def _required(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+def _make_columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
     """Return columns of that type that are never null."""
     return [Column(name, kind, nullable=False) for name in names]
 
@@ -47,17 +47,17 @@ meta: Table = Table(
     "meta",
     tables,
     Column("key", Text, primary_key=True),
-    *_required(Text, "value"),
+    *_make_columns(Text, "value"),
 )
 
 conversations: Table = Table(
     "conversations",
     tables,
     Column("id", Integer, primary_key=True),
-    *_required(Text, "tenant", "project", "user", "name"),
+    *_make_columns(Text, "tenant", "project", "user", "name"),
     Column("uid", Text, nullable=False, unique=True),
-    *_required(Text, "title"),
-    *_required(Integer, "turns", "term", "started_at"),
+    *_make_columns(Text, "title"),
+    *_make_columns(Integer, "turns", "term", "started_at"),
     UniqueConstraint("tenant", "project", "user", "name"),
     CheckConstraint("id > 0"),
 )
@@ -71,10 +71,10 @@ blocks: Table = Table(
     tables,
     Column("id", Integer, primary_key=True),
     Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
-    *_required(Integer, "seq", "turn", "round", "n", "ts", "term"),
-    *_required(Text, "type"),
-    *_required(Integer, "version"),
-    *_required(Text, "body"),
+    *_make_columns(Integer, "seq", "turn", "round", "n", "ts", "term"),
+    *_make_columns(Text, "type"),
+    *_make_columns(Integer, "version"),
+    *_make_columns(Text, "body"),
     Column("blob", Text),
     Column("digest", LargeBinary),
     Column("bytes", Integer),
@@ -89,7 +89,7 @@ appends: Table = Table(
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
     Column("key", Text, primary_key=True),
-    *_required(Integer, "last_seq"),
+    *_make_columns(Integer, "last_seq"),
     sqlite_with_rowid=False,
 )
 
@@ -99,7 +99,7 @@ segments: Table = Table(
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
     Column("last", Integer, primary_key=True),
-    *_required(Integer, "first"),
+    *_make_columns(Integer, "first"),
     Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
     sqlite_with_rowid=False,
 )
@@ -109,7 +109,7 @@ tombstones: Table = Table(
     "tombstones",
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_required(Integer, "at"),
+    *_make_columns(Integer, "at"),
 )
 
 # The blobs of forgotten conversations, until they have been removed.
@@ -120,9 +120,9 @@ leases: Table = Table(
     "leases",
     tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_required(Integer, "generation"),
-    *_required(Text, "boot"),
-    *_required(Integer, "ends"),
+    *_make_columns(Integer, "generation"),
+    *_make_columns(Text, "boot"),
+    *_make_columns(Integer, "ends"),
 )
 
 
@@ -131,7 +131,7 @@ Query = Select[*tuple[Any, ...]]
 # The store's own values.
 
 
-def _listed(name: str) -> Query:
+def _select_listed(name: str) -> Query:
     """Return the query for the numbers in the parameter of that name, a JSON array."""
     return select(func.json_each(bindparam(name)).table_valued("value").c.value)
 
@@ -205,7 +205,7 @@ SELECT_STATE: Query = (
     .where(_IS_NAMED)
 )
 SELECT_HEADS = select(conversations.c.id, conversations.c.term, _head).where(
-    conversations.c.id.in_(_listed("rows"))
+    conversations.c.id.in_(_select_listed("rows"))
 )
 SELECT_ID: Query = select(conversations.c.id).where(_IS_NAMED)
 SELECT_FORGOTTEN_AT = (
@@ -243,7 +243,7 @@ INSERT_APPEND = appends.insert()
 SELECT_APPEND = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
-_in_turns = blocks.c.turn.in_(_listed("turns"))
+_in_turns = blocks.c.turn.in_(_select_listed("turns"))
 _counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
     blocks.c.turn, blocks.c.type
 )
@@ -277,7 +277,7 @@ _IS_AT_POSITION = and_(
     blocks.c.conversation == bindparam("owner"),
     (blocks.c.seq + 0) > bindparam("after"),
     (blocks.c.seq + 0) <= bindparam("until"),
-    blocks.c.seq.in_(_listed("positions")),
+    blocks.c.seq.in_(_select_listed("positions")),
 )
 """The block is in the part, and at one of these `positions`, a JSON array."""
 
@@ -329,7 +329,7 @@ _WAS_ACTIVE = (
 )
 
 
-def _is_given(column: Column[Any]) -> ColumnElement[bool]:
+def _matches_parameter(column: Column[Any]) -> ColumnElement[bool]:
     """Return the condition that the column has the value of the parameter of its name, if that is not null."""
     return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
 
@@ -364,7 +364,7 @@ _summaries = select(
 ).join_from(conversations, blocks, blocks.c.id == _NEWEST_BLOCK)
 _listed_summaries = _summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
 SELECT_SUMMARY = _summaries.where(_IS_NAMED)
-SELECT_SUMMARIES = _listed_summaries.where(*map(_is_given, _KEY[:3]), *_WAS_ACTIVE).limit(
+SELECT_SUMMARIES = _listed_summaries.where(*map(_matches_parameter, _KEY[:3]), *_WAS_ACTIVE).limit(
     bindparam("limit")
 )
 SELECT_UNFINISHED = _listed_summaries.where(

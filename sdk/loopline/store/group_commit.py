@@ -61,7 +61,8 @@ class _PendingWrite(Generic[T]):
     def finish(self, failure: BaseException | None = None) -> None:
         """Tell the caller; a failure of the transaction is that of all its writes."""
         self.finished = True
-        outcome, error = self.outcome, failure or self.refusal
+        outcome = self.outcome
+        error = failure or self.refusal
         if outcome is None or outcome.done():  # it was cancelled just now
             return
         if error is None:
@@ -69,7 +70,7 @@ class _PendingWrite(Generic[T]):
         else:
             outcome.set_exception(error)
 
-    async def outcome_known(self) -> T:
+    async def wait_for_outcome(self) -> T:
         """Return the result once it is there; a cancellation is raised only then."""
         loop = asyncio.get_running_loop()
         self.outcome = loop.create_future()
@@ -138,7 +139,7 @@ class GroupCommit:
         self._queue.append(pending)
         if self._busy is None and self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._commit_next)
-        return await pending.outcome_known()
+        return await pending.wait_for_outcome()
 
     async def run(
         self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
@@ -195,8 +196,11 @@ class GroupCommit:
 
     def _is_alone(self, conversation: ConversationKey) -> bool:
         """Return whether no other write can share the commit of this one, or must precede it."""
-        now, newest, newest_at = time.monotonic(), self._newest, self._newest_at
-        self._newest, self._newest_at = conversation, now
+        now = time.monotonic()
+        newest = self._newest
+        newest_at = self._newest_at
+        self._newest = conversation
+        self._newest_at = now
         is_alone = newest == conversation or now - newest_at > TOGETHER_SECONDS
         return is_alone and self._busy is None and not self._queue
 
@@ -207,7 +211,7 @@ class GroupCommit:
             StoreError: the transaction failed; nothing was kept.
         """
         work = partial(self.writer.write, batch=batch)
-        return self.thread.is_idle and bool(self.thread.at_once(work))
+        return self.thread.is_idle and bool(self.thread.commit_at_once(work))
 
     def _commit_next(self) -> None:
         self._next = None
@@ -216,7 +220,8 @@ class GroupCommit:
         batch = self._next_batch()
         if not batch:
             return
-        loop, commit = asyncio.get_running_loop(), JobOutcome[bool]()
+        loop = asyncio.get_running_loop()
+        commit = JobOutcome[bool]()
         with commit as committed:
             committed.append(_is_quick(batch) and self._commit_at_once(batch))
         if committed != [False]:
@@ -260,7 +265,8 @@ class GroupCommit:
         done: asyncio.Future[None],
         commit: JobOutcome[None],
     ) -> None:
-        self._busy, self._patient_until = None, 0.0
+        self._busy = None
+        self._patient_until = 0.0
         done.set_result(None)
         self._tell(batch, commit.error)
         if self._queue:

@@ -112,7 +112,7 @@ class Leases:
         while True:
             lease = await self._claim(lock)
             if lease is None and time.monotonic() >= next_check:
-                lease = await self._taken_over(lock)
+                lease = await self._take_over(lock)
                 check_every = min(OWNER_CHECK_SECONDS, self._seconds / BEATS_PER_LEASE)
                 next_check = time.monotonic() + check_every
             if lease is not None:
@@ -123,15 +123,15 @@ class Leases:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
-    async def stands(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term stands; once it may have ended, only if it can be renewed."""
+    async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term renew_if_ended; once it may have ended, only if it can be renewed."""
         lease = self._leases.get(conversation)
         if lease is not None and lease.term == term and since_boot() <= lease.ends:
             return True
         group = self._group_commit()
         return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
 
-    async def _taken_over(self, lock: _ConversationLock) -> _Lease | None:
+    async def _take_over(self, lock: _ConversationLock) -> _Lease | None:
         """Return a lease if the owner of the lock has been silent until its own ended."""
         owner = await self._owner(lock)
         lock.switch_to(owner.generation)
@@ -186,7 +186,8 @@ class Leases:
 
     async def close(self) -> None:
         """Stop renewing, so that every lease ends."""
-        heartbeat, self._heartbeat = self._heartbeat, None
+        heartbeat = self._heartbeat
+        self._heartbeat = None
         if heartbeat is not None:
             await heartbeat.stop()
 
@@ -381,7 +382,8 @@ class Heartbeat:
         return True
 
     def _tick(self, requested_at: float) -> None:
-        self._last_tick, self._tick_requested = time.monotonic(), False
+        self._last_tick = time.monotonic()
+        self._tick_requested = False
         blocked = self._last_tick - requested_at
         if blocked > 4 * self._interval_seconds:
             logger.warning(

@@ -264,7 +264,7 @@ class StoreReader:
         """
         parts = _parts(connection, conversation)
         blocks: list[Block] = []
-        for rows in _selected(connection, parts, selection):
+        for rows in _select_rows(connection, parts, selection):
             self._check_digests(rows, _digests_before(connection, parts, rows), conversation)
             blocks += self._blocks(rows, conversation)
         return blocks
@@ -308,7 +308,8 @@ class StoreReader:
         only: ConversationKey | None,
     ) -> list[Audit]:
         """Compare every conversation, or only one, with its chain and with heads kept elsewhere."""
-        audits, stored = list[Audit](), set[ConversationKey]()
+        audits = list[Audit]()
+        stored = set[ConversationKey]()
         rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
         for row, tenant, project, user, name, at in rows:
             conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
@@ -329,7 +330,7 @@ class StoreReader:
         self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
     ) -> None:
         """Compare each row with its digest; `before` are the digests before those that follow no other row."""
-        seq = _damaged_seq(rows, before)
+        seq = _find_damage(rows, before)
         if seq is not None:
             raise StoreError(
                 f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
@@ -339,12 +340,14 @@ class StoreReader:
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
         """Yield the rows as blocks."""
-        moment, at = EPOCH, 0
+        moment = EPOCH
+        at = 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
             if blob is not None:
-                stored = self._large(blob)
+                stored = self._read_blob(blob)
             if ts != at:  # the blocks of an append share one time
-                moment, at = EPOCH + ts * MILLISECOND, ts
+                moment = EPOCH + ts * MILLISECOND
+                at = ts
             try:
                 body = body_reader(kind, version)(stored)
             except DECODE_ERRORS as error:
@@ -361,7 +364,7 @@ class StoreReader:
                 body=body,
             )
 
-    def _large(self, blob: str) -> bytes:
+    def _read_blob(self, blob: str) -> bytes:
         if self._blobs is None:
             raise StoreError(
                 f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
@@ -387,13 +390,13 @@ def schema_version(connection: Connection, path: Path) -> int:
     Raises:
         StoreError: the store has none.
     """
-    version = stored_version(connection)
+    version = read_version(connection)
     if version is None:
         raise StoreError(f"{path} has lost its schema version: put a backup in its place")
     return int(version)
 
 
-def stored_version(connection: Connection) -> str | None:
+def read_version(connection: Connection) -> str | None:
     """Return the version of the schema as it is stored, or None."""
     row = execute(connection, statements.SELECT_META, {"key": VERSION_KEY}).fetchone()
     return None if row is None else row[0]
@@ -405,9 +408,10 @@ def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
     return None if owner is None else LeaseOwner(*owner)
 
 
-def _damaged_seq(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
+def _find_damage(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
     """Return the seq of the first row that does not have the digest that it had when it was written, or None."""
-    last, previous = 0, START
+    last = 0
+    previous = START
     for seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest in rows:
         if seq != last + 1:
             previous = before.get(seq - 1, b"")
@@ -420,7 +424,8 @@ def _damaged_seq(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
         chained.update(position.encode())
         if chained.digest() != digest:
             return seq
-        last, previous = seq, digest
+        last = seq
+        previous = digest
     return None
 
 
@@ -428,7 +433,8 @@ def _digests_before(
     connection: Connection, parts: Iterable[_Part], rows: _Rows
 ) -> dict[int, bytes]:
     """Return by seq the digests directly before those rows that do not follow the row before them."""
-    digests, seqs = {0: START}, [row[0] for row in rows]
+    digests = {0: START}
+    seqs = [row[0] for row in rows]
     missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
     positions = {"positions": dumps([*missing])}
     for owner, after, until in parts if missing else ():
@@ -437,7 +443,7 @@ def _digests_before(
     return digests
 
 
-def _selected(
+def _select_rows(
     connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
     """Yield the rows that match the filter, in order, in batches as the database gives them."""
@@ -507,7 +513,7 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
 _GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a tombstone of one")
 
 
-def inherited_segments(connection: Connection, row: int) -> list[tuple[int, int, int]]:
+def select_inherited(connection: Connection, row: int) -> list[tuple[int, int, int]]:
     """Return the segments that a conversation inherits: their owner, first and last seq."""
     return execute(connection, statements.SELECT_INHERITED, {"row": row}).fetchall()
 
@@ -529,15 +535,16 @@ class LinkRow(NamedTuple):
     digest: bytes | None
 
 
-def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
+def select_own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
     """Yield the rows of a conversation's own blocks, in order, as they are stored."""
-    part, query = {"owner": row, "limit": _LINKS_PER_QUERY}, statements.SELECT_LINKS
+    part = {"owner": row, "limit": _LINKS_PER_QUERY}
+    query = statements.SELECT_LINKS
     while rows := execute(connection, query, {**part, "after": after}).fetchall():
         yield from map(LinkRow._make, rows)
         after = rows[-1][1]
 
 
-def link_of(row: LinkRow) -> Link:
+def create_link(row: LinkRow) -> Link:
     """Return a row as a link of the chain. A damaged row gives a link that its digest does not fit."""
     kind = bytes(row.type or b"")
     if row.blob is None:
@@ -562,12 +569,13 @@ def _audit(
     head: Head | None,
     blobs: BlobStore | None,
 ) -> Audit:
-    missing, links = list[Fault](), list[Link]()
-    for owner, first, last in [*inherited_segments(connection, row), (row, 0, None)]:
-        for block in own_rows(connection, owner, max(first - 1, 0)):
+    missing = list[Fault]()
+    links = list[Link]()
+    for owner, first, last in [*select_inherited(connection, row), (row, 0, None)]:
+        for block in select_own_rows(connection, owner, max(first - 1, 0)):
             if last is not None and block.seq > last:
                 break
-            links.append(link_of(block))
+            links.append(create_link(block))
             if block.blob is not None and blobs is not None:
                 try:
                     blobs.get(str(block.blob))

@@ -28,7 +28,7 @@ from loopline.store.rows import (
     key_parameters,
 )
 from loopline.store.sqlite import Connection, check_descriptors, database_path, execute, file_id
-from loopline.store.store_file import back_up, open_to_read, open_to_write, referenced_blobs
+from loopline.store.store_file import back_up, find_referenced_blobs, open_to_read, open_to_write
 from loopline.store.store_threads import ImmutableReaders, LogSync, ReaderThreads, WriterThread
 from loopline.store.store_writer import StoreWriter, forgetting, purge
 from loopline.tasks import finish
@@ -204,8 +204,8 @@ class SqlLog:
         return await self._read(self._reader.unfinished)
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term stands."""
-        return await self._leases.stands(conversation, term)
+        """Return whether the lease of that term renew_if_ended."""
+        return await self._leases.renew_if_ended(conversation, term)
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
@@ -281,16 +281,17 @@ class SqlLog:
         """Return the last seq of the append that used the key, or None."""
         if not key:
             return None
-        return await self._read(partial(_appended, conversation=conversation, key=key))
+        return await self._read(partial(_find_append, conversation=conversation, key=key))
 
     async def collect(self) -> int:
         """Remove the blobs that nothing has referenced for a day; return how many there were."""
-        thread, blobs = self._group_commit().thread, self._blobs
+        thread = self._group_commit().thread
+        blobs = self._blobs
         if blobs is None:
             return 0
         await thread.run(partial(purge, blobs=blobs))
         older_than = self._clock.now() - ORPHANS_STAY
-        referenced = partial(self._readers.read_here, referenced_blobs)
+        referenced = partial(self._readers.read_here, find_referenced_blobs)
         return await _in_thread(partial(blobs.collect, referenced, older_than))
 
     def collect_daily(self) -> None:
@@ -381,7 +382,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
 
 
-def _appended(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
+def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
     """Return the last seq of the append that used the key, or None."""
     owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
     if owner is None:

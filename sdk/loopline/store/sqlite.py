@@ -349,7 +349,8 @@ class LogFile:
 
     def close(self) -> None:
         """Close the log."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             file.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, schema_version, stored_version
+from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
 from loopline.store.sqlite import (
     BEGIN_WRITING,
     DATABASE_ERRORS,
@@ -138,7 +138,7 @@ def is_empty(connection: Connection, path: Path) -> bool:
     if not names:
         return True
     has_tables = {"meta", "conversations", "blocks"} <= names
-    version = stored_version(connection) if has_tables else None
+    version = read_version(connection) if has_tables else None
     if version is None:
         raise StoreError(f"{path} is the database of another program: name another file")
     if int(version) < SCHEMA_VERSION:
@@ -286,12 +286,12 @@ def _copy(
     for _ in range(COPY_ATTEMPTS):
         unfinished.unlink(missing_ok=True)
         vacuum_into(path, unfinished)
-        referenced = _blobs_of(unfinished)
+        referenced = _read_referenced_blobs(unfinished)
         missing = _copy_blobs(referenced - copied, blobs, copies, copied)
         if missing is None:
             return referenced
         name, error = missing
-        if name in _blobs_of(path):
+        if name in _read_referenced_blobs(path):
             raise error
     raise StoreError(f"{path} changed too often during the backup: try again")
 
@@ -312,15 +312,15 @@ def _copy_blobs(
     return None
 
 
-def _blobs_of(path: Path) -> set[str]:
+def _read_referenced_blobs(path: Path) -> set[str]:
     pool = read_pool(path, read_only=True)
     try:
-        return pool.transact(referenced_blobs)
+        return pool.transact(find_referenced_blobs)
     finally:
         pool.close()
 
 
-def referenced_blobs(connection: Connection) -> set[str]:
+def find_referenced_blobs(connection: Connection) -> set[str]:
     """Return the names of the blobs that any row of the store names."""
     return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
 

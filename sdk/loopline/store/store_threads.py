@@ -283,7 +283,8 @@ class LogSync:
         self._log.close()
 
     def _start(self) -> None:
-        self.running, self._next = self._next, None
+        self.running = self._next
+        self._next = None
         self._thread.submit(self._sync, self._end)
 
     def _sync(self) -> None:
@@ -310,7 +311,8 @@ class LogSync:
                     ) from error
 
     def _end(self, outcome: JobOutcome[None]) -> None:
-        waiter, self.running = self.running, None
+        waiter = self.running
+        self.running = None
         if self._next is not None:
             self._start()
         if waiter is None or waiter.done():
@@ -325,7 +327,7 @@ class LogSync:
 class WriterThread(JobThread):
     """The thread that does the writes of a process, one transaction after another.
 
-    While it is idle, the event loop may make a small transaction `at_once`.
+    While it is idle, the event loop may make a small transaction by `commit_at_once`.
     """
 
     def __init__(
@@ -365,7 +367,7 @@ class WriterThread(JobThread):
         is_behind = self._is_moving and self._new_rows > ROWS_MEANWHILE
         return not (is_paused or is_behind or self._in_use.locked())
 
-    def at_once(self, work: Callable[[Connection], T]) -> list[T]:
+    def commit_at_once(self, work: Callable[[Connection], T]) -> list[T]:
         """Return the result of work in one transaction, made on the calling thread; nothing if another writes meanwhile.
 
         Ask whether the thread `is_idle` first.
@@ -456,7 +458,9 @@ class WriterThread(JobThread):
             self._paused_until = end + PAUSE * (end - start)
         self._new_rows = connection.total_changes - self._moved_rows
         if self._new_rows > LOG_ROWS and not self._is_moving:
-            self._moved_rows, self._new_rows, self._is_moving = connection.total_changes, 0, True
+            self._moved_rows = connection.total_changes
+            self._new_rows = 0
+            self._is_moving = True
             try:
                 self._put(self._move_log)
             except StoreError:  # it is being closed, which moves the log too, or has no thread now

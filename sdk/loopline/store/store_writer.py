@@ -64,7 +64,8 @@ from loopline.timeline.log import (
 CACHED_CONVERSATIONS = 1024
 """How many conversations a process caches the state and the ordinals of."""
 
-LITTLE, LITTLE_BYTES = 64, 128 * 1024
+LITTLE = 64
+LITTLE_BYTES = 128 * 1024
 """So many blocks of a conversation of so many bytes are read in a millisecond or two."""
 
 
@@ -234,7 +235,7 @@ class _Ordinals:
         default_factory=OrderedDict[int, tuple[int, TypeCounts]]
     )
 
-    def known(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
+    def find_cached(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
         """Return the counts of these turns up to the head, and perhaps of others; None if some must be read."""
         if not state.head:
             return {turn: Counter() for turn in turns}
@@ -369,7 +370,8 @@ class StoreWriter:
     ) -> list[tuple[ConversationKey, int]]:
         """Let the leases of these terms end later; return the terms that no newer one has ended."""
         self._refresh(connection, [conversation for conversation, _ in terms])
-        current, changes = list[tuple[ConversationKey, int]](), list[dict[str, int]]()
+        current = list[tuple[ConversationKey, int]]()
+        changes = list[dict[str, int]]()
         for conversation, term in terms:
             state = self.states.current(connection, conversation)
             if state.id is not None and 0 < state.term == term:
@@ -500,14 +502,15 @@ class StoreWriter:
                 if body.blob:
                     self._blobs.put(body.large)
         row = self._row(connection, conversation, state)
-        rows, point = list[BlockRow](), ChainPoint()
+        rows = list[BlockRow]()
+        point = ChainPoint()
         for block, body in blocks:
             encoded, point = encode_block(row, milliseconds_of(block.ts), block, body, point)
             rows.append(encoded)
         insert(connection, statements.INSERT_BLOCK, rows)
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
-        start = _start(row, turns, title, milliseconds_of(blocks[0][0].ts))
+        start = _start_values(row, turns, title, milliseconds_of(blocks[0][0].ts))
         execute(connection, statements.UPDATE_START, start)
         term = max(state.term, *(block.term for block, _ in blocks))
         execute(connection, statements.UPDATE_TERM, {"row": row, "term": term})
@@ -581,16 +584,20 @@ class StoreWriter:
         if NEW_TURN in written_to:
             turns += 1
             written_to = written_to - {NEW_TURN} | {turns}
-        counts = self._ordinals.known(row, state, written_to)
+        counts = self._ordinals.find_cached(row, state, written_to)
         if counts is None:
             self._pending.write(connection)
             counts = self._ordinals.read(connection, row, state, written_to)
-        now, ts, term = request.now, milliseconds_of(request.now), request.term or 0
+        now = request.now
+        ts = milliseconds_of(request.now)
+        term = request.term or 0
         blocks: list[Block] = []
-        head, tip = state.head, state.tip
+        head = state.head
+        tip = state.tip
         for entry, body in zip(request.entries, request.bodies, strict=True):
             head += 1
-            turn, kind = entry.turn or turns, body.kind
+            turn = entry.turn or turns
+            kind = body.kind
             counts[turn][kind] += 1
             block = Block(
                 seq=head,
@@ -607,14 +614,16 @@ class StoreWriter:
         self._ordinals.cache(row, head, counts)
         if not state.head:
             title = title_of(request.entries)
-            self._pending.starts.append(_start(row, turns, title, ts))
+            self._pending.starts.append(_start_values(row, turns, title, ts))
         elif turns > state.turns:
             self._pending.turns.append({"row": row, "turns": turns})
         if request.key:
             self._pending.appends.append(
                 {"conversation": row, "key": request.key, "last_seq": head}
             )
-        state.turns, state.head, state.tip = turns, head, tip
+        state.turns = turns
+        state.head = head
+        state.tip = tip
         return blocks
 
 
@@ -629,11 +638,11 @@ def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
     newest = [execute(connection, statements.SELECT_NEWEST_TURN, part).fetchone() for part in parts]
     turns = [turn for (turn,) in newest]
     title, started = execute(connection, statements.SELECT_ORIGIN, {"row": parent}).fetchone()
-    start = _start(fork, max(turns), title, started)
+    start = _start_values(fork, max(turns), title, started)
     execute(connection, statements.UPDATE_START, start)
 
 
-def _start(row: int, turns: int, title: str, started: int) -> _Parameters:
+def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters:
     """Return what the row of a conversation records when its first block is written."""
     return {"row": row, "turns": turns, "title": title, "started": started}
 
@@ -643,7 +652,8 @@ def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[
 
     Those are its child runs, the forks of any of them, and the children of these.
     """
-    order, names = list[int](), dict[int, str]()
+    order = list[int]()
+    names = dict[int, str]()
 
     def visit(conversation: int) -> None:
         if conversation in order:

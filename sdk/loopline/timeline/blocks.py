@@ -99,7 +99,8 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def name(self) -> Ref:
         """Return the pinned ref of this block."""
-        body, turn = self.body, self.turn_id
+        body = self.body
+        turn = self.turn_id
         if not _NAMED.has(body):
             return BlockRef(turn_id=turn, type=self.type, n=self.n)
         match body:

@@ -161,7 +161,7 @@ class _Search:
         while self._position + self._shift <= last and len(self._faults) < FAULT_LIMIT:
             link = self._links_left.pop(self._position + self._shift, None)
             if link is None:
-                self._miss()
+                self._report_missing()
             elif self._before is None or link.after(self._before, self._position) == link.digest:
                 self._pass(link)
             else:
@@ -172,19 +172,20 @@ class _Search:
         self._before = link.digest
         self._position += 1
 
-    def _tell(self, seq: int, kind: FaultKind, text: str) -> None:
+    def _add_fault(self, seq: int, kind: FaultKind, text: str) -> None:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
 
-    def _miss(self) -> None:
+    def _report_missing(self) -> None:
         """Report that the block at this position is missing or stands elsewhere."""
-        moved = self._find()
+        moved = self._find_written()
         if moved is None:
-            self._tell(self._position, "removed", f"block {self._position} is missing")
-            self._before, self._position = None, self._position + 1
+            self._add_fault(self._position, "removed", f"block {self._position} is missing")
+            self._before = None
+            self._position = self._position + 1
         else:
-            self._move(moved)
+            self._report_moved(moved)
 
-    def _find(self) -> Link | None:
+    def _find_written(self) -> Link | None:
         """Return the block that belongs at this position, wherever it stands."""
         if self._before is None:
             return None
@@ -193,35 +194,37 @@ class _Search:
                 return link
         return None
 
-    def _move(self, link: Link) -> None:
+    def _report_moved(self, link: Link) -> None:
         text = f"block {self._position} stands at place {link.seq}"
-        self._tell(self._position, "moved", text)
+        self._add_fault(self._position, "moved", text)
         del self._links_left[link.seq]
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
         """Report why the block at this position is not the one that was written there."""
-        match = self._find()
+        match = self._find_written()
         after = self._links_left.get(link.seq + 1)
         if match is None:
-            self._replaced(link, after)
+            self._report_replacement(link, after)
         elif match is after and link.after(match.digest, self._position + 1) != link.digest:
-            self._tell(link.seq, "inserted", f"block {link.seq} was put in")
+            self._add_fault(link.seq, "inserted", f"block {link.seq} was put in")
             self._shift += 1
         else:
             self._links_left[link.seq] = link
-            self._move(match)
+            self._report_moved(match)
 
-    def _replaced(self, link: Link, after: Link | None) -> None:
+    def _report_replacement(self, link: Link, after: Link | None) -> None:
         """Report a block that is nowhere: it was changed, or removed and later ones moved up."""
         if after is not None and after.after(link.digest, self._position + 2) == after.digest:
-            self._tell(
+            self._add_fault(
                 self._position, "removed", f"block {self._position} is missing, later ones moved up"
             )
             self._shift -= 1
-            self._before, self._position = link.digest, self._position + 2
+            self._before = link.digest
+            self._position = self._position + 2
             return
-        self._tell(self._position, "changed", f"block {self._position} was changed or put in")
+        self._add_fault(self._position, "changed", f"block {self._position} was changed or put in")
         written = link.after(self._before or START, self._position)
         own = after is not None and after.after(written, self._position + 1) == after.digest
-        self._before, self._position = (written if own else link.digest), self._position + 1
+        self._before = written if own else link.digest
+        self._position = self._position + 1

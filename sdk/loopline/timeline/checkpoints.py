@@ -121,9 +121,9 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
     since = timeline.between(before.covers, covers)
     matter = _CarriedBlocks(timeline.at(before.carries), since, before.plans)
     carries = tuple(sorted(matter.seqs()))
-    if _goes_on(since) or covers - len(carries) <= before.covers - len(before.carries):
+    if _has_open_work(since) or covers - len(carries) <= before.covers - len(before.carries):
         return None
-    texts = [digest for block in since for digest in _texts(block)]
+    texts = [digest for block in since for digest in _stored_digests(block)]
     return Checkpoint(
         covers=covers,
         carries=carries,
@@ -178,7 +178,7 @@ class _CarriedBlocks:
             case SourceAdded() | TextKept() | Imported():
                 self._always.append(block.seq)
             case ToolResult(shows=shows):
-                self._always += [block.seq] if _has_two_names(shows) else []
+                self._always += [block.seq] if _has_repeated_text(shows) else []
             case Feedback(origin=origin):
                 self._feedback.append(block.seq)
                 if origin == "user":
@@ -231,23 +231,23 @@ class _CarriedBlocks:
         }
         seqs |= self._pending.keys()
         seqs |= {block.seq for block in self._blocks if input_seq_of(block) in self._pending}
-        return seqs | {block.seq for block in self._blocks if _settles(block, seqs)}
+        return seqs | {block.seq for block in self._blocks if _takes_or_recalls(block, seqs)}
 
 
-def _settles(block: Block, seqs: set[int]) -> bool:
+def _takes_or_recalls(block: Block, seqs: set[int]) -> bool:
     body = block.body
     if isinstance(body, UserRecalled):
         return body.said in seqs
     return isinstance(body, RoundStart) and not seqs.isdisjoint(body.takes)
 
 
-def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
+def _has_repeated_text(shows: Sequence[tuple[str, str]]) -> bool:
     """Return whether a text was shown under another pinned ref than the one it is stored under."""
     digests = [digest for name, digest in shows if name.startswith("ks:") and "@" in name]
     return len(set(digests)) < len(digests)
 
 
-def _texts(block: Block) -> list[str]:
+def _stored_digests(block: Block) -> list[str]:
     round_start = block.body
     if not isinstance(round_start, RoundStart):
         return []
@@ -258,9 +258,10 @@ def _texts(block: Block) -> list[str]:
     return [digest for text, digest in texts if text]
 
 
-def _goes_on(blocks: Iterable[Block]) -> bool:
+def _has_open_work(blocks: Iterable[Block]) -> bool:
     """Return whether a turn of these blocks has not ended, or a call has no result."""
-    turns, calls = set[int](), set[str]()
+    turns = set[int]()
+    calls = set[str]()
     for block, body in _COURSE.among(blocks):
         match body:
             case TurnHeader():
@@ -293,7 +294,8 @@ class History:
 
     async def full(self) -> Timeline:
         """Return the full timeline, from the first block on."""
-        timeline, base = self._timeline, self._timeline.base
+        timeline = self._timeline
+        base = self._timeline.base
         if not base.covers:
             return timeline
         full = self._read.full
@@ -307,7 +309,7 @@ class History:
         """Return a timeline that finds the ref if the full one does."""
         match ref:
             case FileRef(area="files", turn_id=turn_id, version=None):
-                return await self._with_files(turn_number(turn_id))
+                return await self._open_with_files(turn_number(turn_id))
             case (
                 BlockRef(turn_id=turn_id)
                 | CallRef(turn_id=turn_id)
@@ -315,13 +317,13 @@ class History:
                 | SummaryRef(turn_id=turn_id)
                 | FileRef(turn_id=turn_id)
             ):
-                return await self._with(turn_number(turn_id))
+                return await self._open_with_turn(turn_number(turn_id))
             case PlanRef() if self._timeline.find(ref) is None:
-                return Timeline(await self.of_type("react.plan"))
+                return Timeline(await self.read_type("react.plan"))
             case _:
                 return self._timeline
 
-    async def of_type(self, kind: str) -> Sequence[Block]:
+    async def read_type(self, kind: str) -> Sequence[Block]:
         """Return every block of a stored type, oldest first."""
         timeline = self._timeline
         if not timeline.base.covers:
@@ -329,18 +331,19 @@ class History:
         blocks = await self._log.read(self._conversation, types=[kind])
         return [block for block in blocks if block.seq <= timeline.seq]
 
-    async def _with_files(self, turn: int) -> Timeline:
+    async def _open_with_files(self, turn: int) -> Timeline:
         """Return a timeline that holds every file that the turn has, also those of earlier turns."""
         timeline = self._timeline
         is_after_base = turn in timeline.turns and timeline.turns[turn].header is not None
         return timeline if is_after_base else await self.full()
 
-    async def _with(self, turn: int) -> Timeline:
+    async def _open_with_turn(self, turn: int) -> Timeline:
         """Return a timeline that holds that turn in full.
 
         A turn whose prompt was recalled may begin behind the checkpoint that does not carry the prompt.
         """
-        timeline, existing = self._timeline, self._timeline.turns.get(turn)
+        timeline = self._timeline
+        existing = self._timeline.turns.get(turn)
         is_held = existing is not None and None not in (existing.header, existing.prompt)
         if not timeline.base.covers or is_held:
             return timeline

@@ -83,14 +83,15 @@ class Marks:
 
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:
-    """Return the text with each token replaced by `mark` of its sids."""
+    """Return the text with each token replace_spans by `mark` of its sids."""
     tokens = find(text, newest=newest)
-    return replaced(text, ((token.start, token.end, mark(token.sids)) for token in tokens))
+    return replace_spans(text, ((token.start, token.end, mark(token.sids)) for token in tokens))
 
 
-def replaced(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
+def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
     """Return the text with new text from one index to another, for each replacement in order."""
-    pieces, at = list[str](), 0
+    pieces = list[str]()
+    at = 0
     for start, end, replacement in replacements:
         pieces += [text[at:start], replacement]
         at = end
@@ -98,12 +99,12 @@ def replaced(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
 
 
 def prose(text: str) -> str:
-    """Return the text with its fenced code replaced by blanks of the same length."""
+    """Return the text with its fenced code replace_spans by blanks of the same length."""
     scanner = _Scanner(0)
     scanner.feed(text)
     scanner.close()
     fenced = scanner.fenced
-    return replaced(text, ((a, b, _NO_BREAK.sub(" ", text[a:b])) for a, b in fenced))
+    return replace_spans(text, ((a, b, _NO_BREAK.sub(" ", text[a:b])) for a, b in fenced))
 
 
 class Resolver:
@@ -130,15 +131,17 @@ class Resolver:
         return self._release(self._scanner.close())
 
     def _release(self, citations: Sequence[Citation]) -> str:
-        start, end = self._from, self._scanner.settled
+        start = self._from
+        end = self._scanner.settled
         if start == end:
             return ""
         pending = "".join(self._pending)
-        self._pending, self._from = [pending[end - start :]], end
+        self._pending = [pending[end - start :]]
+        self._from = end
         marks = (
             (token.start - start, token.end - start, self._mark(token.sids)) for token in citations
         )
-        return replaced(pending[: end - start], marks)
+        return replace_spans(pending[: end - start], marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,9 @@ class _Scanner:
         self._info: list[Citation] = []
         self._fence: _Fence | None = None
         self._item = 0
-        self._mark, self._length, self._run_at = "`", 0, 0
+        self._mark = "`"
+        self._length = 0
+        self._run_at = 0
         self._escaped = self._leads = self._heading = False
         self._head = ""
         self._column = 0
@@ -198,7 +203,8 @@ class _Scanner:
 
     def feed(self, piece: str) -> list[Citation]:
         """Read on, and return the tokens that are certain now."""
-        text, at = self._unread + piece, 0
+        text = self._unread + piece
+        at = 0
         while at < len(text):
             after = self._step(text, at)
             if after is None:
@@ -206,7 +212,8 @@ class _Scanner:
             self._read += after - at
             at = after
         self._unread = text[at:]
-        decided, self._decided = self._decided, []
+        decided = self._decided
+        self._decided = []
         return decided
 
     def close(self) -> list[Citation]:
@@ -343,7 +350,9 @@ class _Scanner:
     # A run of backticks or tildes.
 
     def _begin_run(self, mark: str, *, leads: bool) -> None:
-        self._mark, self._length, self._run_at = mark, 0, self._read
+        self._mark = mark
+        self._length = 0
+        self._run_at = self._read
         self._leads = leads
         self._step = self._run
 
@@ -356,7 +365,8 @@ class _Scanner:
         return end
 
     def _end_run(self) -> None:
-        length, self._length = self._length, 0
+        length = self._length
+        self._length = 0
         run = _Run(self._run_at, length, length - self._escaped)
         self._escaped = False
         self._step = self._text
@@ -396,8 +406,10 @@ class _Scanner:
 
     def _confirm_no_fence(self) -> None:
         if self._opening:
-            opening, self._opening = self._opening, None
-            info, self._info = self._info, []
+            opening = self._opening
+            self._opening = None
+            info = self._info
+            self._info = []
             self._backticks(opening)
             for token in info:
                 self._take(token)
@@ -412,19 +424,19 @@ class _Scanner:
             self._tokens.clear()
         elif self._runs or run.opens:
             self._runs.append(run)
-            self._bound(self._runs)
+            self._limit_span(self._runs)
 
     def _take(self, token: Citation) -> None:
         if self._opening:
             self._info.append(token)
-            self._bound(self._info)
+            self._limit_span(self._info)
         elif self._runs:
             self._tokens.append(token)
-            self._bound(self._tokens)
+            self._limit_span(self._tokens)
         else:
             self._decided.append(token)
 
-    def _bound(self, undecided: Sequence[_Run | Citation]) -> None:
+    def _limit_span(self, undecided: Sequence[_Run | Citation]) -> None:
         """Treat a span that became too wide as text, so that nothing waits for its end."""
         if len(undecided) >= SPAN_LIMIT:
             self._confirm_no_fence()
@@ -445,7 +457,8 @@ def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
     indexes: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
         indexes.setdefault(run.length, []).append(index)
-    spans, at = list[tuple[int, int]](), 0
+    spans = list[tuple[int, int]]()
+    at = 0
     while at < len(runs):
         candidates = indexes.get(runs[at].opens, [])
         closer = bisect_right(candidates, at)
@@ -476,7 +489,7 @@ def unbind(text: str) -> str:
     return _TOKEN_START.sub("[ ", text)
 
 
-def cited_numbers(text: str, newest: int) -> tuple[int, ...]:
+def find_unbound_numbers(text: str, newest: int) -> tuple[int, ...]:
     """Return the numbers that the unbound tokens of a text name outside code, ranges up to `newest`."""
     return citations.cited_sids(_UNBOUND.sub("[", text), newest=newest)
 
@@ -486,18 +499,20 @@ def bind(text: str, sids: Mapping[int, int]) -> str:
 
     Tokens in code, and numbers that `sids` does not have, stay plain text.
     """
-    return _rewritten(text, sids, lambda numbers: f"[[S:{numbers}]]")
+    return _rewrite(text, sids, lambda numbers: f"[[S:{numbers}]]")
 
 
 def renumber(text: str, numbers: Mapping[int, int]) -> str:
     """Return the text with other numbers in its unbound tokens."""
-    return _rewritten(text, numbers, lambda joined: f"[ [S:{joined}]]")
+    return _rewrite(text, numbers, lambda joined: f"[ [S:{joined}]]")
 
 
-def _rewritten(text: str, numbers: Mapping[int, int], write: Callable[[str], str]) -> str:
+def _rewrite(text: str, numbers: Mapping[int, int], write: Callable[[str], str]) -> str:
     if not numbers:
         return text
-    tokens, pieces, at = _UNBOUND.sub("[", text), list[str](), 0
+    tokens = _UNBOUND.sub("[", text)
+    pieces = list[str]()
+    at = 0
     for token in citations.find(tokens, newest=max(numbers)):
         bound = [numbers[sid] for sid in token.sids if sid in numbers]
         if bound:

@@ -37,7 +37,7 @@ from loopline.timeline.bodies import (
 from loopline.timeline.prompt_blocks import CachePoint, Projection, RoundStart
 
 _DIGEST_CHARACTERS = 64
-_AS_IT_IS = "="
+_VERBATIM = "="
 """Begins a text that is no digest; base64 never begins with it."""
 
 
@@ -87,9 +87,9 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
                 model=start.model,
                 protocol=start.protocol,
                 renderer=start.renderer,
-                system=_packed_again(start.system_sha256),
-                tools=_packed_again(start.tools_sha256),
-                stable=_packed(start.stable_sha256),
+                system=_pack_cached(start.system_sha256),
+                tools=_pack_cached(start.tools_sha256),
+                stable=_pack(start.stable_sha256),
                 tail=start.tail,
                 tail_room=start.tail_room,
                 limit=start.limit,
@@ -128,9 +128,9 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
             model=start.model,
             protocol=start.protocol,
             renderer=start.renderer,
-            system_sha256=_unpacked_again(start.system),
-            tools_sha256=_unpacked_again(start.tools),
-            stable_sha256=_unpacked(start.stable),
+            system_sha256=_unpack_cached(start.system),
+            tools_sha256=_unpack_cached(start.tools),
+            stable_sha256=_unpack(start.stable),
             tail=start.tail,
             tail_kind=self.tail_kind,
             tail_room=start.tail_room,
@@ -156,7 +156,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
         )
 
 
-def _packed(digest: str) -> str:
+def _pack(digest: str) -> str:
     """Return a sha256 in hexadecimal as base64 without padding; another text is kept as it is."""
     if len(digest) == _DIGEST_CHARACTERS:
         try:
@@ -165,18 +165,18 @@ def _packed(digest: str) -> str:
             data = b""
         if data.hex() == digest:
             return b2a_base64(data, newline=False).decode()[:-1]
-    return digest and _AS_IT_IS + digest
+    return digest and _VERBATIM + digest
 
 
-def _unpacked(text: str) -> str:
-    if not text or text.startswith(_AS_IT_IS):
+def _unpack(text: str) -> str:
+    if not text or text.startswith(_VERBATIM):
         return text[1:]
     return a2b_base64(f"{text}=", strict_mode=True).hex()
 
 
 # The texts of system and tools are mostly those of the round before.
-_packed_again = lru_cache(maxsize=256)(_packed)
-_unpacked_again = lru_cache(maxsize=256)(_unpacked)
+_pack_cached = lru_cache(maxsize=256)(_pack)
+_unpack_cached = lru_cache(maxsize=256)(_unpack)
 
 
 VERSION = 1
@@ -206,7 +206,7 @@ def encode(body: Body) -> tuple[str, int, str]:
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
     form = ShortStart.of(body) if is_short(body) else body
-    return body.type, body_version(body), _stored(form, _plan(type(form))).decode()
+    return body.type, body_version(body), _encode_known(form, _plan(type(form))).decode()
 
 
 def is_short(body: Body) -> TypeIs[RoundStart]:
@@ -227,7 +227,7 @@ def is_known_version(stored_type: str, version: int) -> bool:
     return stored_type in body_types() and version <= newest
 
 
-def _stored(body: Struct, plan: _Plan) -> bytes:
+def _encode_known(body: Struct, plan: _Plan) -> bytes:
     """Return the JSON of a body of a known type."""
     body = _as_read(body) if plan.defaults or plan.floats or plan.nested else body
     stored = _write(body)
@@ -240,7 +240,7 @@ def _stored(body: Struct, plan: _Plan) -> bytes:
         else:
             is_large = _has_large_float([value])
         if is_large:
-            return _with_signs(stored.decode()).encode()
+            return _add_exponent_signs(stored.decode()).encode()
     return stored
 
 
@@ -249,7 +249,7 @@ def encode_full(body: Body) -> str:
     if isinstance(body, Unknown):
         return body.stored
     text = _write(_every_field(body)).decode()
-    return _with_signs(text) if _has_large_float([body]) else text
+    return _add_exponent_signs(text) if _has_large_float([body]) else text
 
 
 def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
@@ -258,7 +258,7 @@ def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
     """
-    return _decoded(body_reader(stored_type, version), stored)
+    return _decode_with(body_reader(stored_type, version), stored)
 
 
 def decode_full(stored_type: str, stored: str) -> Body:
@@ -267,10 +267,10 @@ def decode_full(stored_type: str, stored: str) -> Body:
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
     """
-    return _decoded(_reader(stored_type), stored)
+    return _decode_with(_reader(stored_type), stored)
 
 
-def _decoded(read: Callable[[str | bytes], Body], stored: str | bytes) -> Body:
+def _decode_with(read: Callable[[str | bytes], Body], stored: str | bytes) -> Body:
     try:
         return read(stored)
     except RecursionError as error:
@@ -315,12 +315,12 @@ def _unknown(stored_type: str, version: int, stored: str | bytes) -> Unknown:
 
 
 @cache
-def _short_forms() -> Callable[[str | bytes], ShortStart]:
+def _short_decoder() -> Callable[[str | bytes], ShortStart]:
     return _decoder(ShortStart).decode
 
 
 def _read_short(stored: str | bytes) -> RoundStart:
-    return _short_forms()(stored).read()
+    return _short_decoder()(stored).read()
 
 
 def _plain(value: object) -> object:
@@ -339,7 +339,7 @@ def _plain(value: object) -> object:
 _write = Encoder(enc_hook=_plain).encode
 
 
-def _with_signs(text: str) -> str:
+def _add_exponent_signs(text: str) -> str:
     """Return the JSON with 1e+16 for 1e16: so numbers have always been stored, and digests are made of the text."""
     return _EXPONENT.sub(lambda match: match[1] or "e+", text)
 
@@ -484,14 +484,15 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
         return _encode_short(body)
     if type(body) is Unknown:
         return _encode_unknown(body)
-    kind, plan = body.type, _plan(type(body))
+    kind = body.type
+    plan = _plan(type(body))
     try:
-        stored = _stored(body, plan)
+        stored = _encode_known(body, plan)
         again = _reader(kind)(stored)
     except (ValueError, TypeError, RecursionError, MsgspecError) as error:
-        raise UnsoundBody(f"{kind}: {_unsound_field(body)}{error}") from error
+        raise UnsoundBody(f"{kind}: {_find_unsound_field(body)}{error}") from error
     if again != body:
-        raise UnsoundBody(f"{kind}: {_changed_fields(body, again)}")
+        raise UnsoundBody(f"{kind}: {_describe_changes(body, again)}")
     text = stored.decode()
     for name in plan.free:
         if getattr(body, name) and _is_deep(text):
@@ -503,8 +504,8 @@ def _encode_short(body: RoundStart) -> tuple[str, int, str]:
     again = None
     try:
         form = ShortStart.of(body)
-        stored = _stored(form, _plan(ShortStart))
-        again = _short_forms()(stored)
+        stored = _encode_known(form, _plan(ShortStart))
+        again = _short_decoder()(stored)
         if again == form:
             return body.type, SHORT, stored.decode()
     except (ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
@@ -519,15 +520,15 @@ def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
         again = decode(kind, version, stored)
         f"{kind}{stored}".encode()  # of the others the codec has made sure
     except (ValueError, TypeError, RecursionError) as error:
-        raise UnsoundBody(f"{body.type}: {_unsound_field(body)}{error}") from error
+        raise UnsoundBody(f"{body.type}: {_find_unsound_field(body)}{error}") from error
     if again != body:
-        raise UnsoundBody(f"{body.type}: {_changed_fields(body, again)}")
+        raise UnsoundBody(f"{body.type}: {_describe_changes(body, again)}")
     if _is_deep(stored):
         raise UnsoundBody(f"{body.type}: its JSON is nested deeper than {MAX_DEPTH}")
     return encoded
 
 
-def _unsound_field(body: Body) -> str:
+def _find_unsound_field(body: Body) -> str:
     """Return the name of the first field that has no JSON, with a colon, else an empty text."""
     for name in body.__struct_fields__:
         try:
@@ -537,7 +538,7 @@ def _unsound_field(body: Body) -> str:
     return ""
 
 
-def _changed_fields(body: Body, again: Body) -> str:
+def _describe_changes(body: Body, again: Body) -> str:
     if type(again) is not type(body):
         return f"its JSON would decode to {again!r}"
     names = [name for name in body.__struct_fields__ if getattr(body, name) != getattr(again, name)]
@@ -563,7 +564,7 @@ def warm_codec() -> None:
     """Prepare the codec for every type, which takes a moment the first time; it blocks."""
     for name in body_types():
         _reader(name)
-    _short_forms()
+    _short_decoder()
     encode_checked(UserPrompt(text=""))
 
 
@@ -573,7 +574,7 @@ def block_document(block: Block) -> JsonObject:
     If the JSON of an unknown type would not be written exactly as it is stored, `stored` holds that text.
     """
     stored = encode_full(block.body)
-    body = _loaded(stored)
+    body = _parse_json(stored)
     exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
     return {
         "seq": block.seq,
@@ -590,7 +591,7 @@ def block_document(block: Block) -> JsonObject:
     }
 
 
-def _loaded(stored: str) -> Json:
+def _parse_json(stored: str) -> Json:
     try:
         return cast("Json", json.loads(stored))
     except ValueError:
@@ -609,19 +610,19 @@ def matches_types(kind: str, types: Sequence[str]) -> bool:
 
 def is_known_type(kind: str) -> bool:
     """Return whether there is such a type, or types below it."""
-    return kind in _known_types()
+    return kind in _list_types()
 
 
 def type_hint(kind: str) -> str:
     """Return which known type, or prefix of types, is spelled like this one, or else with what types begin."""
-    nearest = get_close_matches(kind, _known_types(), n=1, cutoff=_ALIKE)
+    nearest = get_close_matches(kind, _list_types(), n=1, cutoff=_ALIKE)
     if nearest:
         return f"nearest is {nearest[0]!r}"
-    return f"types begin with {', '.join(name for name in _known_types() if '.' not in name)}"
+    return f"types begin with {', '.join(name for name in _list_types() if '.' not in name)}"
 
 
 @cache
-def _known_types() -> tuple[str, ...]:
+def _list_types() -> tuple[str, ...]:
     parts = [name.split(".") for name in body_types()]
     return tuple(
         sorted({".".join(names[:end]) for names in parts for end in range(1, len(names) + 1)})

@@ -32,7 +32,8 @@ class FeedbackEntry:
 
     def line(self) -> str:
         """Return the feedback in one line."""
-        origin, confidence = self.feedback.origin, self.feedback.confidence
+        origin = self.feedback.origin
+        confidence = self.feedback.confidence
         text = " ".join(self.feedback.text.split())
         shown = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({self.block.ref})"
         verdict = self.feedback.reaction or ("taken back" if origin == "user" else "no reaction")
@@ -78,11 +79,11 @@ class Reactions(Struct):
             return
         self.newest_seq = block.seq
         if feedback.origin == "user":
-            self._keep(self._users, FeedbackEntry(block, feedback))
+            self._add(self._users, FeedbackEntry(block, feedback))
         elif feedback.confidence is None or feedback.confidence >= MIN_CONFIDENCE:
-            self._keep(self._machines, FeedbackEntry(block, feedback))
+            self._add(self._machines, FeedbackEntry(block, feedback))
 
-    def _keep(self, by_turn: dict[int, list[FeedbackEntry]], entry: FeedbackEntry) -> None:
+    def _add(self, by_turn: dict[int, list[FeedbackEntry]], entry: FeedbackEntry) -> None:
         by_turn.setdefault(entry.block.turn, []).append(entry)
         self._entries[entry.block.seq] = entry
 
@@ -100,14 +101,14 @@ class Reactions(Struct):
     def in_force_for(self, turn: int) -> list[FeedbackEntry]:
         """Return the feedback in force for one turn, in order."""
         entries = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
-        return sorted(filter(self._counts, entries), key=lambda entry: entry.block.seq)
+        return sorted(filter(self._is_in_force, entries), key=lambda entry: entry.block.seq)
 
     def in_force_after(self, seq: int) -> list[FeedbackEntry]:
         """Return the feedback in force that was recorded after that seq, by turn and in order."""
-        entries = filter(self._counts, self._after(seq))
+        entries = filter(self._is_in_force, self._after(seq))
         return sorted(entries, key=lambda entry: (entry.block.turn, entry.block.seq))
 
-    def _counts(self, entry: FeedbackEntry) -> bool:
+    def _is_in_force(self, entry: FeedbackEntry) -> bool:
         if entry.feedback.origin != "user":
             return True
         return entry.feedback.reaction is not None and entry is self._users[entry.block.turn][-1]
@@ -138,7 +139,7 @@ class Reactions(Struct):
         if not recent:
             return []
         turns = {entry.block.turn for entry in recent if entry.feedback.origin == "user"}
-        changed = [entry for turn in turns for entry in _news(self._users[turn], seq)]
+        changed = [entry for turn in turns for entry in _changes_after(self._users[turn], seq)]
         news = [*changed, *(entry for entry in recent if entry.feedback.origin != "user")]
         return [entry.line() for entry in sorted(news, key=lambda entry: entry.block.seq)]
 
@@ -151,15 +152,15 @@ def fold(blocks: Iterable[Block]) -> Reactions:
     return reactions
 
 
-def _news(entries: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
+def _changes_after(entries: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
     """Yield the newest entry about one turn, unless the same was in force at that seq."""
     before = next((entry for entry in reversed(entries) if entry.block.seq <= seq), None)
     newest = entries[-1]
-    if newest.block.seq > seq and _in_force(newest) != _in_force(before):
+    if newest.block.seq > seq and _reaction_in_force(newest) != _reaction_in_force(before):
         yield newest
 
 
-def _in_force(entry: FeedbackEntry | None) -> tuple[Reaction, str] | None:
+def _reaction_in_force(entry: FeedbackEntry | None) -> tuple[Reaction, str] | None:
     if entry is None or entry.feedback.reaction is None:
         return None
     return entry.feedback.reaction, entry.feedback.text

@@ -386,7 +386,7 @@ def check_room(
     is_full = size.blocks >= limits.blocks or size.bytes >= limits.bytes
     if is_full and any(_BEGINS.has(entry.body) for entry in entries):
         raise StoreError(
-            f"conversation {conversation.name!r} is full: it has {_measured(size, limits)}; "
+            f"conversation {conversation.name!r} is full: it has {_describe_size(size, limits)}; "
             "begin another one"
         )
 
@@ -402,7 +402,7 @@ def check_restored(
     if size.blocks > limits.blocks or size.bytes > limits.bytes:
         raise StoreError(
             f"conversation {conversation.name!r} is too long for this store: it has "
-            f"{_measured(size, limits)}; open the store with other limits"
+            f"{_describe_size(size, limits)}; open the store with other limits"
         )
 
 
@@ -413,17 +413,18 @@ def warn_if_nearly_full(
     limits: ConversationLimits,
 ) -> None:
     """Log a warning if this append brings a conversation close to its limits."""
-    blocks, size = limits.blocks * NEARLY_FULL_PERCENT, limits.bytes * NEARLY_FULL_PERCENT
+    blocks = limits.blocks * NEARLY_FULL_PERCENT
+    size = limits.bytes * NEARLY_FULL_PERCENT
     is_close = after.blocks * 100 >= blocks or after.bytes * 100 >= size
     if is_close and before.blocks * 100 < blocks and before.bytes * 100 < size:
         logger.warning(
             "conversation %r is nearly full: it has %s",
             conversation.name,
-            _measured(after, limits),
+            _describe_size(after, limits),
         )
 
 
-def _measured(size: ConversationSize, limits: ConversationLimits) -> str:
+def _describe_size(size: ConversationSize, limits: ConversationLimits) -> str:
     return (
         f"{size.blocks:,} blocks of at most {limits.blocks:,}, and {size.bytes:,} bytes of at most "
         f"{limits.bytes:,}"

@@ -107,13 +107,13 @@ class MemoryLog:
             if at_head:
                 check_head(seen=seen, head=before.blocks)
             check_room(conversation, entries, before, self._limits)
-            self._keep(stored, entries, encoded, term or 0, now)
+            self._store(stored, entries, encoded, term or 0, now)
             if key:
                 stored.keys[key] = len(stored.blocks)
             warn_if_nearly_full(conversation, before, stored.size, self._limits)
         return stored.blocks[seen:]
 
-    def _keep(
+    def _store(
         self,
         stored: _StoredConversation,
         entries: Sequence[Entry],
@@ -123,7 +123,9 @@ class MemoryLog:
     ) -> None:
         if NEW_TURN in map(_TURN, entries):
             stored.turns += 1
-        total, blocks, counts = stored.size.bytes, stored.blocks, stored.counts
+        total = stored.size.bytes
+        blocks = stored.blocks
+        counts = stored.counts
         seq = len(blocks)
         for entry, (kind, _, text) in zip(entries, encoded, strict=True):
             turn = entry.turn or stored.turns
@@ -223,7 +225,7 @@ class MemoryLog:
             summary
             for summary in summaries
             if summary.conversation in self._running
-            and _last_ended(self._conversations[summary.conversation]) < summary.turns
+            and _find_last_ended_turn(self._conversations[summary.conversation]) < summary.turns
         ]
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
@@ -295,14 +297,14 @@ class MemoryLog:
                 size=ConversationSize(blocks=seq, bytes=stored.sizes[seq - 1]),
                 counts=dict(Counter((block.turn, block.type) for block in shown)),
                 turns=max(block.turn for block in shown),
-                shows=_shown(conversation, stored, seq),
+                shows=_find_owners(conversation, stored, seq),
             )
             marks = [
                 block.body for block in stored.blocks[seq:] if isinstance(block.body, Imported)
             ]
             entries = [Entry(body=mark, turn=forked.turns) for mark in marks]
             if entries:
-                self._keep(
+                self._store(
                     forked, entries, [encode_checked(mark) for mark in marks], 0, self._clock.now()
                 )
 
@@ -310,7 +312,7 @@ class MemoryLog:
         """Remove a conversation for good."""
         if conversation not in self._conversations:
             return
-        doomed, forks = self._doomed(conversation)
+        doomed, forks = self._find_forgettable(conversation)
         check_forget(conversation, [] if cascade else [fork.name for fork in forks])
         now = self._clock.now()
         for conversation_key in doomed:
@@ -327,11 +329,12 @@ class MemoryLog:
         """Record that nothing is left of these forgotten conversations."""
         self._forgetting = [key for key in self._forgetting if key not in conversations]
 
-    def _doomed(
+    def _find_forgettable(
         self, conversation: ConversationKey
     ) -> tuple[list[ConversationKey], list[ConversationKey]]:
         """Return the conversations to remove, this one included, and those of them that are forks."""
-        doomed, forks = [conversation], list[ConversationKey]()
+        doomed = [conversation]
+        forks = list[ConversationKey]()
         for origin in doomed:  # it grows on the way
             for key, stored in self._conversations.items():
                 is_child = structs.replace(key, name=parent_name(key.name) or "") == origin
@@ -366,7 +369,7 @@ def _size(body: Body) -> int:
     return len(text.encode())
 
 
-def _shown(
+def _find_owners(
     conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
     """Return whose blocks a fork shows and up to which seq; each begins where the previous one ends."""
@@ -378,7 +381,7 @@ def _shown(
     return shown
 
 
-def _last_ended(stored: _StoredConversation) -> int:
+def _find_last_ended_turn(stored: _StoredConversation) -> int:
     """Return the number of the turn that ended last, 0 if none has."""
     turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
     return next(turns, 0)

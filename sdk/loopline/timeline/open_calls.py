@@ -78,7 +78,7 @@ class OpenQuestions:
                 waiting.answer.set_result(body.value)
 
 
-def unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]:
+def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]:
     """Return the newest question of each call that has neither an answer nor a result, with its block."""
     questions: dict[str, tuple[Block, ToolQuestion]] = {}
     for block, body in _QUESTIONS.among(blocks):

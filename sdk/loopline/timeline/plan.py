@@ -150,9 +150,9 @@ class Plans(Struct):
         self._ended_ids.pop(plan_id, None)
         if not snapshot.open:
             self._ended_ids[plan_id] = None
-        self._forget()
+        self._drop_oldest()
 
-    def _forget(self) -> None:
+    def _drop_oldest(self) -> None:
         """Drop the open and the closed plan changed longest ago, if there are too many."""
         if len(self._ended_ids) > ENDED_LIMIT:
             oldest = next(iter(self._ended_ids))
@@ -206,7 +206,7 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
     target = _open_plan(plans, plan_id)
     if target.current:
         return []
-    return [*_demote(plans, moment), structs.replace(_changed(target, moment), current=True)]
+    return [*_demote(plans, moment), structs.replace(_mark_changed(target, moment), current=True)]
 
 
 def replace_with(
@@ -219,7 +219,7 @@ def replace_with(
     """
     replacement = _new_snapshot(new_id, steps, moment)
     retired = structs.replace(
-        _changed(_open_plan(plans, plan_id), moment),
+        _mark_changed(_open_plan(plans, plan_id), moment),
         current=False,
         superseded_ts=moment.ts,
         superseded_turn_id=moment.turn_id,
@@ -236,7 +236,7 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
         ToolError: no open plan has that id.
     """
     closed = structs.replace(
-        _changed(_open_plan(plans, plan_id), moment),
+        _mark_changed(_open_plan(plans, plan_id), moment),
         current=False,
         closed_ts=moment.ts,
         closed_turn_id=moment.turn_id,
@@ -268,7 +268,7 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
     if not changed:
         return None
     return structs.replace(
-        _changed(plan, moment),
+        _mark_changed(plan, moment),
         step_status={**plan.step_status, **changed},
         last_ack_ts=moment.ts,
         last_ack_turn_id=moment.turn_id,
@@ -282,7 +282,7 @@ def split_marks(text: str, steps: int) -> tuple[str, str]:
     """
     lines = text.splitlines(keepends=True)
     count = 0
-    while count < len(lines) and (_leads(lines[count], steps) or not lines[count].strip()):
+    while count < len(lines) and (_is_marker_line(lines[count], steps) or not lines[count].strip()):
         count += 1
     leading = "".join(lines[:count])
     return (leading.strip(), "".join(lines[count:])) if leading.strip() else ("", text)
@@ -294,7 +294,7 @@ def may_lead(line: str) -> bool:
     return not start or start[0] in "".join(_STATUSES) or start[0] in "-*•"
 
 
-def _leads(line: str, steps: int) -> bool:
+def _is_marker_line(line: str, steps: int) -> bool:
     return read_mark(line, steps) is not None and not _COUNT.match(line.strip())
 
 
@@ -308,7 +308,7 @@ def history(plans: Plans, limit: int | None = None) -> str:
     current = plans.current
     earlier = [plan for plan in reversed(plans.open_plans) if plan is not current]
     earlier += reversed(plans.closed_plans)
-    entries = [_with_steps(plan) if plan.open else plan_line(plan) for plan in earlier]
+    entries = [_render_with_steps(plan) if plan.open else plan_line(plan) for plan in earlier]
     if fitting(entries, limit) != entries:
         entries = fitting([plan_line(plan) for plan in earlier], limit)
     remaining = plans.started - len(entries) - (current is not None)
@@ -325,7 +325,7 @@ def plan_line(plan: PlanSnapshot) -> str:
     return f"{_head(plan)}: {shown} snapshot_ref={PlanRef(plan_id=plan.plan_id)}"
 
 
-def _with_steps(plan: PlanSnapshot) -> str:
+def _render_with_steps(plan: PlanSnapshot) -> str:
     return "\n  ".join(
         [_head(plan), *plan.lines(), f"snapshot_ref={PlanRef(plan_id=plan.plan_id)}"]
     )
@@ -350,13 +350,15 @@ def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSna
     )
 
 
-def _changed(plan: PlanSnapshot, moment: Moment) -> PlanSnapshot:
+def _mark_changed(plan: PlanSnapshot, moment: Moment) -> PlanSnapshot:
     return structs.replace(plan, last_ts=moment.ts, last_turn_id=moment.turn_id)
 
 
 def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
     current = plans.current
-    return [] if current is None else [structs.replace(_changed(current, moment), current=False)]
+    return (
+        [] if current is None else [structs.replace(_mark_changed(current, moment), current=False)]
+    )
 
 
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:

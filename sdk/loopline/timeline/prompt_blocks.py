@@ -246,7 +246,8 @@ def summary_text(summary: RangeSummary) -> str:
 
 def _lines(summary: RangeSummary) -> Iterator[str]:
     end = ", in part" if summary.split else ""
-    first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
+    first = turn_id(summary.first_turn)
+    last = turn_id(summary.last_turn)
     yield f"[SUMMARY] of {first} to {last}{end}. react.read gives what any ref below names, whole."
     if summary.text:
         yield summary.text

@@ -190,7 +190,7 @@ class Recorder:
         """
         async with self._order:
             if self._is_handed_over:
-                raise self._handed_over()
+                raise self._create_handover_error()
             if self.turn.exit is not None:
                 raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded")
             appended = self._log.append(
@@ -200,7 +200,7 @@ class Recorder:
                 term=self._term,
                 key=key,
             )
-            self._take(await appended)
+            self._fold(await appended)
 
     async def ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
         """Record a question of a running call, announce it, and return the user's answer; None declines.
@@ -242,7 +242,8 @@ class Recorder:
         self._read_at = time.monotonic()
         if self.on_stop is not None and await self._log.forgotten(self.conversation) is not None:
             self.on_stop()
-        after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop", "user.answer"]
+        after = max(self.timeline.seq, seq)
+        types = ["user.steer", "user.stop", "user.answer"]
         blocks = await self._log.read(self.conversation, after=after, types=types)
         self._pass_on(blocks)
         return max(
@@ -283,7 +284,7 @@ class Recorder:
         """Fold what other producers have appended, and return whether there was something."""
         seen = self.timeline.seq
         async with self._order:
-            await self._read_on()
+            await self._read_new()
         return self.timeline.seq > seen
 
     async def check_lease(self) -> None:
@@ -293,7 +294,7 @@ class Recorder:
             LeaseLost: another runner has taken it over.
         """
         if self._is_handed_over:
-            raise self._handed_over()
+            raise self._create_handover_error()
         if not await self._log.holds(self.conversation, self._term):
             raise LeaseLost(
                 f"term {self._term} is over: another runner has the conversation, nothing is begun"
@@ -303,7 +304,7 @@ class Recorder:
         self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool
     ) -> Sequence[Block]:
         if self._is_handed_over:
-            raise self._handed_over()
+            raise self._create_handover_error()
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
@@ -320,12 +321,12 @@ class Recorder:
                 at_head=at_head,
             )
         except asyncio.CancelledError:  # only the log knows what was stored
-            await wait_until_done(asyncio.ensure_future(self._read_on()))
+            await wait_until_done(asyncio.ensure_future(self._read_new()))
             raise
-        self._take(blocks)
+        self._fold(blocks)
         return blocks[len(blocks) - len(new) :]
 
-    def _handed_over(self) -> LeaseLost:
+    def _create_handover_error(self) -> LeaseLost:
         return LeaseLost(f"{turn_id(self.number)} is left to the next process")
 
     def _heading(self) -> list[Entry]:
@@ -335,10 +336,10 @@ class Recorder:
         foreword = self.foreword if recorded is None else ()
         return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
 
-    async def _read_on(self) -> None:
-        self._take(await self._log.read(self.conversation, after=self.timeline.seq))
+    async def _read_new(self) -> None:
+        self._fold(await self._log.read(self.conversation, after=self.timeline.seq))
 
-    def _take(self, blocks: Sequence[Block]) -> None:
+    def _fold(self, blocks: Sequence[Block]) -> None:
         self._read_at = time.monotonic()  # other processes append in the time of this machine
         self.timeline.extend(blocks)
         foreign: list[Block] = []

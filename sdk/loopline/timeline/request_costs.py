@@ -87,23 +87,23 @@ def request_cost(block: Block) -> RequestCost | None:
         case Decision(model="") | RunChild(reason=""):
             return None
         case Decision(model=model, purpose=purpose, usage=usage, cost=cost):
-            return _priced(block, purpose, model, usage, cost)
+            return _price_request(block, purpose, model, usage, cost)
         case ModelSwitched(model=model, why=why, usage=usage, cost=cost):
-            return _priced(block, why, model, usage, cost)
+            return _price_request(block, why, model, usage, cost)
         case ToolsSelected(model=model, usage=usage, cost=cost):
-            return _priced(block, "selection", model, usage, cost)
+            return _price_request(block, "selection", model, usage, cost)
         case RangeSummary(model=model, usage=usage, cost=cost):
             requested = model or usage != Usage()
-            return _priced(block, "summary", model, usage, cost) if requested else None
+            return _price_request(block, "summary", model, usage, cost) if requested else None
         case SearchExpanded(model=model, usage=usage, cost=cost):
-            return _priced(block, "search", model, usage, cost)
+            return _price_request(block, "search", model, usage, cost)
         case Lesson(model=model, usage=usage, cost=cost):
-            return _priced(block, "lesson", model, usage, cost) if model else None
+            return _price_request(block, "lesson", model, usage, cost) if model else None
         case RunChild(usage=usage, cost=cost):
             return RequestCost(block=block, purpose="child", model="", usage=usage, cost=cost)
 
 
-def _priced(
+def _price_request(
     block: Block, purpose: CostPurpose, model: str, usage: Usage, cost: float | None
 ) -> RequestCost:
     price = find_model_facts(model).price if cost is None else None

@@ -87,7 +87,9 @@ class SourcePool(Struct):
 
     def assign_numbers(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
         """Return the number of each source, and the bodies that add the new ones."""
-        sids, added, new = list[int](), list[SourceAdded](), dict[tuple[str, ...], int]()
+        sids = list[int]()
+        added = list[SourceAdded]()
+        new = dict[tuple[str, ...], int]()
         for source in sources:
             name = _name(source)
             sid = self._sids.get(name) or new.get(name)
@@ -112,7 +114,7 @@ def identity(url: str) -> str:
     if not web or not authority or not host:
         return url.strip()
     scheme = web[1].lower()
-    path = _walked(_escaped(web[3] or "")).rstrip("/")
+    path = _remove_dot_segments(_escape(web[3] or "")).rstrip("/")
     query = "&".join(_parameters(web[4] or ""))
     return f"{scheme}://{host}{_port(authority[2], scheme)}{path}{'?' if query else ''}{query}"
 
@@ -148,31 +150,31 @@ def _port(written: str | None, scheme: str) -> str:
 def _parameters(query: str) -> list[str]:
     return [
         parameter
-        for parameter in _escaped(query).split("&")
-        if parameter and not _tracks(parameter.partition("=")[0].lower())
+        for parameter in _escape(query).split("&")
+        if parameter and not _is_tracking(parameter.partition("=")[0].lower())
     ]
 
 
-def _tracks(name: str) -> bool:
+def _is_tracking(name: str) -> bool:
     return name.startswith("utm_") or name in _TRACKING
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return the text in printable ASCII, with upper-case escapes where they are needed."""
-    ascii_only = _UNPRINTED.sub(lambda match: _percent(match[0]), text)
-    return _ESCAPE.sub(_unescaped, ascii_only)
+    ascii_only = _UNPRINTED.sub(lambda match: _percent_encode(match[0]), text)
+    return _ESCAPE.sub(_unescape, ascii_only)
 
 
-def _percent(text: str) -> str:
+def _percent_encode(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     char = chr(int(escape[1], 16)) if escape[1] else "%"
     return char if _UNRESERVED.fullmatch(char) else f"%{ord(char):02X}"
 
 
-def _walked(path: str) -> str:
+def _remove_dot_segments(path: str) -> str:
     """Return the path without `.` and `..`, removed as in RFC 3986 (5.2.4)."""
     if "/." not in path:
         return path

@@ -90,7 +90,8 @@ class _Names(Struct):
     def extend(self, blocks: Sequence[Block]) -> None:
         """Index the blocks that came since the last call."""
         for block in blocks[self.block_count :]:
-            turn_id, kind = block.turn_id, block.type
+            turn_id = block.turn_id
+            kind = block.type
             self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
             self.newest[turn_id, kind] = block
             body = block.body
@@ -275,13 +276,13 @@ class Timeline:
         files = takewhile(lambda block: input_seq_of(block) == seq, after)
         return [file for _, file in _FILES.among(files)]
 
-    def attached_in(self, number: int) -> list[UserAttachment]:
+    def find_attachments(self, number: int) -> list[UserAttachment]:
         """Return the files that the user attached in that turn."""
         return [file for block, file in _FILES.among(self.blocks) if block.turn == number]
 
     def find(self, ref: Ref) -> Block | None:
         """Return the block that a ref names, ignoring its span; None if there is none."""
-        names = self._names_now()
+        names = self._update_names()
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
                 kind = "conv.range.summary"
@@ -305,7 +306,7 @@ class Timeline:
             case _:
                 return None
 
-    def _names_now(self) -> _Names:
+    def _update_names(self) -> _Names:
         """Return the index of all blocks, made at the first lookup."""
         if self._names is None:
             self._names = _Names()
@@ -334,20 +335,25 @@ class Timeline:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks; those folded before are skipped."""
-        turns, waiting, folds, kept = self._turns, self._waiting, self._folds, self.blocks
+        turns = self._turns
+        waiting = self._waiting
+        folds = self._folds
+        kept = self.blocks
         for block in blocks:
             seq = block.seq
             if seq <= self.seq:
                 continue
             self.seq = seq
             kept.append(block)
-            number, body = block.turn, block.body
+            number = block.turn
+            body = block.body
             if number in waiting:
                 waiting[number].append(block)
             elif number in turns:
                 turns[number].take(block)
             else:
-                turns[number], waiting[number] = Turn(number), [block]
+                turns[number] = Turn(number)
+                waiting[number] = [block]
             fold = folds.get(type(body))
             if fold is not None:
                 fold(self, block, body)
@@ -359,7 +365,7 @@ class Timeline:
             case Checkpoint():
                 self.checkpoint = body
             case Imported(confirmed=confirmed):
-                self._keep_inert(confirmed)
+                self._make_inert(confirmed)
             case ModelOverflowed():
                 self.overflows.take(block, body)
             case Decision():
@@ -367,18 +373,18 @@ class Timeline:
                     self.overflows.take(block, body)
             case TurnHeader():
                 take_file(self.files, block)
-                self._keep_commits(body.knowledge_commits)
+                self._add_commits(body.knowledge_commits)
                 if block.seq > self.base.covers:  # else its turn is not in this timeline
                     self._started[block.turn] = None
             case Exit():
                 self._started.pop(block.turn, None)
 
-    def _keep_commits(self, commits: Sequence[KnowledgeCommit]) -> None:
+    def _add_commits(self, commits: Sequence[KnowledgeCommit]) -> None:
         """Keep the commits that differ from the newest one of their repository's name."""
         newest = {commit.name: commit for commit in self.knowledge}
         self.knowledge += [commit for commit in commits if newest.get(commit.name) != commit]
 
-    def _keep_inert(self, confirmed: Sequence[str]) -> None:
+    def _make_inert(self, confirmed: Sequence[str]) -> None:
         """Make the imported turns and repositories inert, except the confirmed ones."""
         for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
@@ -394,7 +400,7 @@ class Timeline:
         match body:
             case RoundStart():
                 if body.takes:
-                    self._fold_taken(block, body.takes)
+                    self._take_inputs(block, body.takes)
                 if body.model:
                     self._fold_round(block, body)
             case UserRecalled(said=said):
@@ -403,7 +409,7 @@ class Timeline:
             case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
                 self.pending[block.seq] = block
 
-    def _fold_taken(self, block: Block, takes: Sequence[int]) -> None:
+    def _take_inputs(self, block: Block, takes: Sequence[int]) -> None:
         inputs = [self.pending.pop(seq, None) for seq in takes]
         if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
             turn = self.turn(block.turn)
@@ -421,7 +427,7 @@ class Timeline:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
 
-    def _fold_held(self, block: Block, body: HeldBody) -> None:
+    def _fold_content(self, block: Block, body: HeldBody) -> None:
         match body:
             case ToolResult(shows=shows):
                 self.shown_texts.update(shows)
@@ -444,7 +450,7 @@ class Timeline:
                 self.unknown = self.unknown or block
 
     _folds: ClassVar[Mapping[object, Fold[Timeline]]] = {
-        **_HELD.table(_fold_held),
+        **_HELD.table(_fold_content),
         **_COURSE.table(_fold_course),
         **_TAKEN.table(_fold_input),
     }

@@ -128,7 +128,8 @@ class Turn(Struct):
         """
         body = block.body
         if block.term:  # whoever runs nothing takes no time
-            latest, self.latest_block = self.latest_block, block
+            latest = self.latest_block
+            self.latest_block = block
             if latest is not None and block.ts > latest.ts and latest.term == block.term:
                 self.elapsed_seconds += (block.ts - latest.ts).total_seconds()
         fold = self._folds.get(type(body))
@@ -138,15 +139,17 @@ class Turn(Struct):
     def _take_course(self, block: Block, body: CourseBody) -> None:
         match body:
             case RoundStart():
-                self.open_round, self.overflowed = body, False
+                self.open_round = body
+                self.overflowed = False
                 self.tool_answers.clear()
-                self._set_time(block, body)
+                self._use_measured_time(block, body)
             case Decision():
                 self._decide(body)
             case UserPrompt():
                 self.prompt = block
             case TurnHeader(began=began):
-                self.header, self.started_at = body, self.started_at or began or block.ts
+                self.header = body
+                self.started_at = self.started_at or began or block.ts
                 self.versions.add(body.version)
             case ModelOverflowed(output=output):
                 self.overflowed = not output
@@ -154,7 +157,7 @@ class Turn(Struct):
                 self.notice_codes.append(code)
                 self.notice_counts[code] += 1
 
-    def _set_time(self, block: Block, body: RoundStart | ToolPending) -> None:
+    def _use_measured_time(self, block: Block, body: RoundStart | ToolPending) -> None:
         """Take the time that the runner measured instead of the time between blocks."""
         if block.term and body.elapsed_ms:
             self.elapsed_seconds = body.elapsed_ms / 1000
@@ -215,7 +218,7 @@ class Turn(Struct):
                 self.pending = {key: pending[key] for key in self.open_calls if key in pending}
                 self.answers.pop(call_id, None)  # given to what it asked before
                 self.asked_seq = block.seq
-                self._set_time(block, body)
+                self._use_measured_time(block, body)
             case UserAnswer():
                 self._take_answer(block, body)
 

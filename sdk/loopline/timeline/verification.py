@@ -25,8 +25,10 @@ from loopline.timeline.sources import Source, SourceAdded
 
 Support = Literal["supported", "weak", "unsupported", "no text kept"]
 
-SUPPORTED_SHARE, SUPPORTED_RUN = 0.6, 8
-WEAK_SHARE, WEAK_RUN = 0.3, 5
+SUPPORTED_SHARE = 0.6
+SUPPORTED_RUN = 8
+WEAK_SHARE = 0.3
+WEAK_RUN = 5
 
 ShowingBody = SourceAdded | TextKept | ToolResult | ProxiedResult | BackgroundResult
 """The bodies that hold texts of sources."""
@@ -90,7 +92,8 @@ class Verification:
 
 def source_texts(blocks: Iterable[Block]) -> dict[int, list[str]]:
     """Return every text that the blocks hold of each source, the oldest first."""
-    texts, by_url = dict[int, list[str]](), dict[str, list[str]]()
+    texts = dict[int, list[str]]()
+    by_url = dict[str, list[str]]()
     for _, body in _SHOWING.among(blocks):
         match body:
             case SourceAdded(sid=sid, source=source):
@@ -158,9 +161,12 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
 
     A token after the end of a sentence, on the same line, belongs to that sentence.
     """
-    prose, tokens = citations.prose(answer), citations.find(answer, newest=newest)
+    prose = citations.prose(answer)
+    tokens = citations.find(answer, newest=newest)
     blanks = ((token.start, token.end, " " * (token.end - token.start)) for token in tokens)
-    bare = citations.replaced(prose, blanks)  # of the same length, so that indexes stay the same
+    bare = citations.replace_spans(
+        prose, blanks
+    )  # of the same length, so that indexes stay the same
     spans = [(start, end) for start, end in _spans(bare) if _WORD.search(bare, start, end)]
     sids = [list[int]() for _ in spans]
     for token in tokens:
@@ -174,12 +180,14 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
 
 
 def _spans(bare: str) -> list[tuple[int, int]]:
-    ends = {match.end() for match in _END.finditer(bare) if not _counts(bare, match.start())}
+    ends = {
+        match.end() for match in _END.finditer(bare) if not _is_list_number(bare, match.start())
+    }
     blocks = {match.start() for match in _BLOCK.finditer(bare)}
     return list(pairwise(sorted({0, *ends, *blocks, len(bare)})))
 
 
-def _counts(bare: str, dot: int) -> bool:
+def _is_list_number(bare: str, dot: int) -> bool:
     """Return whether the dot ends the number of a list item, not a sentence."""
     _, line, before = ("\n" + bare[:dot] if dot < 12 else bare[dot - 12 : dot]).rpartition("\n")
     return line == "\n" and before.strip().isdecimal()
@@ -229,7 +237,8 @@ def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
     positions: dict[str, list[int]] = {}
     for position, term in enumerate(sentence):
         positions.setdefault(term, []).append(position)
-    longest, before = 0, dict[int, int]()
+    longest = 0
+    before = dict[int, int]()
     for term in text:
         lengths = {
             position: before.get(position - 1, 0) + 1 for position in positions.get(term, [])

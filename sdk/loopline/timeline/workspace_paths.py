@@ -22,7 +22,7 @@ _FORBIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 """Controls, the backslash, lone surrogates, and characters that hide or reorder others."""
-_BESIDE = re.compile(r"turn_[1-9][0-9]{0,9}/(?:files|outputs|attachments)/")
+_PULLED = re.compile(r"turn_[1-9][0-9]{0,9}/(?:files|outputs|attachments)/")
 _GIT = re.compile(r"(?i)\.git(?:$|[ .:]|::)|git~\d+$")
 """A name that some file systems take for `.git`."""
 
@@ -48,22 +48,22 @@ def parse_path(text: str) -> WorkspacePath:
     """
     path = _path_of_ref(text) if text.startswith("fi:") else text
     area, slash, inner_path = path.partition("/")
-    if is_beside(path):
+    if is_pulled_path(path):
         raise ToolError(
             f"{text!r} is a file of an older turn: react.checkout brings it into files/"
         )
     if slash and area in ("files", "outputs"):
         return WorkspacePath(
-            "files" if area == "files" else "outputs", checked_names(inner_path, text)
+            "files" if area == "files" else "outputs", check_names(inner_path, text)
         )
     if slash and area == "attachments":
         raise ToolError(f"{text!r}: what the user attached cannot be changed; write below files/")
-    return WorkspacePath("files", checked_names(path, text))
+    return WorkspacePath("files", check_names(path, text))
 
 
-def is_beside(path: str) -> bool:
+def is_pulled_path(path: str) -> bool:
     """Return whether a path is that of a pulled file, which stands below the name of its turn."""
-    return _BESIDE.match(path) is not None
+    return _PULLED.match(path) is not None
 
 
 def _path_of_ref(text: str) -> str:
@@ -73,7 +73,7 @@ def _path_of_ref(text: str) -> str:
     return f"{ref.area}/{ref.path}"
 
 
-def checked_names(path: str, text: str) -> str:
+def check_names(path: str, text: str) -> str:
     """Return a relative path if each of its names may stand in a workspace; `text` is what the error quotes.
 
     Raises:
@@ -111,7 +111,7 @@ def _name_problem(name: str) -> str:
     return ""
 
 
-def clash(paths: Collection[str]) -> str:
+def find_clash(paths: Collection[str]) -> str:
     """Return what speaks against a tree of these paths, "" if nothing does.
 
     A folder and a file cannot have one name, and two names may not differ in their case alone: on some file systems
@@ -133,21 +133,21 @@ class TreeNames:
         added = dict[str, tuple[str, bool]]()
         for end in range(1, len(parts) + 1):
             name = "/".join(parts[:end]), end == len(parts)
-            before = self._seen.get(_folded(name[0]), name)
+            before = self._seen.get(_fold_case(name[0]), name)
             if before != name:
-                return _clash(before, name)
-            added[_folded(name[0])] = name
+                return _describe_clash(before, name)
+            added[_fold_case(name[0])] = name
         self._seen |= added
         return ""
 
 
-def _clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:
+def _describe_clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:
     if first[0] == second[0]:
         return f"{first[0]} is a file, and would be a folder too"
     return f"{first[0]} and {second[0]} differ only in their case"
 
 
-def _folded(path: str) -> str:
+def _fold_case(path: str) -> str:
     return path.lower() if path.isascii() else unicodedata.normalize("NFC", path.casefold())
 
 

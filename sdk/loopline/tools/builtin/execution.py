@@ -40,7 +40,7 @@ from loopline.sandbox import (
     shown_name,
 )
 from loopline.timeline import Effect, Timeline, Visibility, parse_path, turn_number
-from loopline.timeline.workspace_paths import is_beside
+from loopline.timeline.workspace_paths import is_pulled_path
 from loopline.tools.invocation import ApprovalRequired, ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import check_names, object_schema, text_argument
@@ -722,7 +722,7 @@ def _contract(arguments: JsonObject) -> Json:
 def _inputs(workspace: Workspace, turn_id: str) -> dict[str, bytes]:
     """Return the files of the turn by the path at which a program finds them."""
     return {
-        path if is_beside(path) else f"{turn_id}/{path}": workspace.read(path)
+        path if is_pulled_path(path) else f"{turn_id}/{path}": workspace.read(path)
         for path in workspace.paths()
     }
 
