@@ -21,6 +21,7 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Block,
     ConversationKey,
+    Exit,
     MemoryLog,
     TimelineLog,
     ToolCalled,
@@ -204,6 +205,34 @@ async def test_an_open_call_whose_tool_has_changed_waits(log: TimelineLog) -> No
     async with opened(tea("4"), log, ["Done."]) as later:
         assert (await later.conversation("c").resume()).answer == "Done."
     assert len(await log.read(KEY, types=["react.tool.start"])) == 1
+
+
+async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_version_that_asked(
+    log: TimelineLog,
+) -> None:
+    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
+        await first.conversation("c").say("Order.")
+    async with opened(tea("2", changed=True), log, ["Done."]) as later:
+        with pytest.raises(WrongBundle, match="has changed"):
+            await later.conversation("c").resume({"c1": True})
+    async with opened(tea("1", guarded=True), log, ["Done.", "Hello."]) as first:
+        assert (await first.conversation("c").say("Hello.")).answer == "Hello."
+    reasons = [block.body.reason for block in await log.read(KEY) if isinstance(block.body, Exit)]
+    assert reasons == ["complete", "complete"]
+    assert len(await log.read(KEY, types=["react.tool.start"])) == 1
+
+
+async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_version(
+    log: TimelineLog,
+) -> None:
+    async with opened(tea("1", guarded=True), log, [Call("tea.order", kind="green")]) as first:
+        await first.conversation("c").say("Order.")
+    names: dict[str, Bundle] = {}
+    exec("from loopline import Bundle\nbundle = Bundle(id='tea')", {"__name__": "typed"}, names)
+    async with opened(names["bundle"], log, ["Done."]) as typed:
+        with pytest.raises(WrongBundle, match="has no version: give it one"):
+            await typed.conversation("c").resume({"c1": True})
+    assert await log.read(KEY, types=["user.answer", "react.tool.start"]) == []
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,11 @@ class TurnOrder:
     async def refusal(self, timeline: Timeline, turn: Turn) -> str:
         """Return why this harness may not run the turn, empty if it may.
 
-        It may if its bundle has the id of the sender's, and none of the turn's inputs was sent through a later version of
-        it. A message without a sender belongs to the bundle that last ran a turn of the conversation.
+        It may run the turn if its bundle has the id of the bundle through which the prompt was sent, and its version is
+        not earlier than the version of the prompt or the version that last ran the turn. A bundle without a version
+        may not run a turn that has one. The version of an answer does not count: an answer belongs to the call that
+        asked, and that call may exist only in the earlier version. A prompt without a sender belongs to the bundle
+        that last ran a turn of the conversation.
         """
         if turn.header is None and sender_of(turn) == self.own:
             return ""
@@ -121,17 +124,18 @@ class TurnOrder:
         if bundle not in ("", self.own.bundle):
             return f"{name} is a turn of the bundle {bundle!r}, and this is {self.own.bundle!r}"
         versions = {sender.version for sender in needed} - {"", self.own.version}
-        if not versions or not self.own.version:
+        if not versions:
             return ""
         known = await self.log.versions(self.own.bundle)
-        own = known.index(self.own.version) if self.own.version in known else -1
+        is_ordered = self.own.version and self.own.version in known
+        own = known.index(self.own.version) if is_ordered else -1
         later = [version for version in known[own + 1 :] if version in versions]
         if not later:
             return ""
-        return (
-            f"{name} needs version {later[-1]!r} of the bundle {bundle!r}, and this is {self.own.version!r}, an "
-            "earlier one"
-        )
+        here = f"this is {self.own.version!r}, an earlier one"
+        if not self.own.version:
+            here = "this bundle has no version: give it one with Bundle(version=…)"
+        return f"{name} needs version {later[-1]!r} of the bundle {bundle!r}, and {here}"
 
     async def _is_elsewhere(self, turn: Turn, inherited: int) -> bool:
         """Return whether another harness, which is present, sent the prompt of a queued turn."""
@@ -152,15 +156,12 @@ def sender_of(turn: Turn) -> Sender | None:
 
 
 def _bundles(turn: Turn) -> Iterator[Sender]:
-    """Yield the bundle of the turn's prompt, that which ran the turn last, and those of its answers."""
+    """Yield the bundle that the turn's prompt was sent through, and the bundle that last ran the turn."""
     sender = sender_of(turn)
     if sender is not None:
         yield sender
     if turn.header is not None:
         yield Sender(bundle=turn.header.bundle, version=turn.header.version)
-    for answer in turn.answers.values():
-        if answer.sender is not None:
-            yield answer.sender
 
 
 def bundle_of(timeline: Timeline, turn: Turn) -> str:
