@@ -208,7 +208,9 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 TIES = """
 from loopline.offline.offline_model import further_queries
-from loopline.search.quotes import CitablePassage, Evidence, ScoredSentence, Sentence, parse_question
+from loopline.offline.evidence import CitablePassage, Evidence, ScoredSentence
+from loopline.offline.question import parse_question
+from loopline.offline.sentences import Sentence
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
 scored = [

@@ -383,19 +383,26 @@ async def stop(
     elif not turns:
         screen.print(Text(f"nothing was running in {escape(name)}"))
     for turn in turns:
-        if turn.exit is None:
+        reason = _exit_reason(turn)
+        if reason is None:
             screen.error(
                 f"{turn_id(turn.number)} still runs after {wait:g} s: it ends as soon as its process "
                 f"looks again; loopline timeline {shlex.quote(escape(name))} shows when"
             )
         elif not choices.as_json:
-            screen.print(Text(f"{turn_id(turn.number)}: {turn.exit.reason}"))
-    return ANSWERED if all(turn.exit for turn in turns) else FAILED
+            screen.print(Text(f"{turn_id(turn.number)}: {reason}"))
+    return ANSWERED if all(map(_exit_reason, turns)) else FAILED
 
 
 def _stopped_document(turn: Turn) -> JsonObject:
-    exit_reason = turn.exit.reason if turn.exit else None
-    return {"turn_id": turn_id(turn.number), "exit_reason": exit_reason}
+    return {"turn_id": turn_id(turn.number), "exit_reason": _exit_reason(turn)}
+
+
+def _exit_reason(turn: Turn) -> str | None:
+    """Return why the turn ended, None if it still runs. A message that was recalled before its turn began is stopped."""
+    if turn.exit is not None:
+        return turn.exit.reason
+    return "stopped" if turn.stopped and turn.header is None else None
 
 
 async def answer(
