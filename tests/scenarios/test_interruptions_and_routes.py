@@ -16,7 +16,7 @@ from loopline.prompt import Answer, DecodedReply, Malformed
 from loopline.react import Hold, ReactStateV2, RoundHookResult, Stop
 from loopline.react.interrupter import POLL_SECONDS, InterruptCause, Interrupted, Interrupter
 from loopline.react.loop_options import LoopOptions
-from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
+from loopline.react.runtime import Accept, Continue, End, Held, Repair, Table, Unusable, route
 from loopline.tasks import run_together
 from loopline.testing import FakeClock
 from loopline.timeline import (

@@ -50,14 +50,17 @@ from loopline.prompt import (
     unseen_sources,
     workspace_line,
 )
-from loopline.react.guards import ToolOffer
 from loopline.react.loop_options import choose_protocol
-from loopline.react.model_requests import MeteredModel
+from loopline.react.model_requests import (
+    MeteredModel,
+    RequestLimits,
+    learn_overflow,
+    request_limits,
+)
 from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
 from loopline.react.quota import Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
-from loopline.react.request_limits import RequestLimits, learn_overflow, request_limits
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 from loopline.timeline import (
@@ -205,9 +208,9 @@ class Context:
         return self._offering.tools
 
     @property
-    def all_tools(self) -> ToolOffer:
-        """Return every tool of the loop, those among them that the model is not offered now."""
-        return self._offered_tools
+    def all_tools(self) -> ToolSet:
+        """Return all tools of the loop, also those that the model is not offered now."""
+        return self._all_tools
 
     async def select_tools(self) -> None:
         """Offer some of many tools, as the limits say."""
@@ -268,32 +271,37 @@ class Context:
         recorder.round = iteration.decisions + 1
         if iteration.traces or recorder.turn.open_round is not None:
             await recorder.catch_up()
-        while not await self._begin(iteration):
-            pass  # other producers appended meanwhile, and the round takes that too
+        is_open = False
+        while (
+            not is_open
+        ):  # other producers may append meanwhile; then the round takes their blocks too
+            fresh = recorder.timeline.after(self.view.seq)
+            if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
+                await compute(partial(self.view.extend, fresh))
+                self._extend()
+            else:
+                self.view.extend(fresh)
+            self._trace = None
+            if iteration.traces:
+                self._offering = self._trace_offering
+                is_open = await self._open_trace(iteration)
+            else:
+                self._offering = self._offered_tools.current
+                is_open = self._reuses_round(iteration) or await self._open_round(iteration)
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
-    async def _begin(self, iteration: Iteration) -> bool:
-        """Begin the round with what the timeline holds; return False if the log holds more."""
+    def _reuses_round(self, iteration: Iteration) -> bool:
+        """Use a round that a crash left open, if it would begin the same way now; return whether it is used."""
         recorder = self._recorder
-        fresh = recorder.timeline.after(self.view.seq)
-        if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
-            await compute(partial(self.view.extend, fresh))
-            self._extend()
-        else:
-            self.view.extend(fresh)
         open_round = recorder.turn.open_round
-        self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
-        self._trace = None
-        if iteration.traces:
-            return await self._open_trace(iteration)
         if (
             open_round is None
-            or open_round.tokens > self._room
+            or open_round.tokens > self._limits.room
             or self._has_changed(open_round, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
-            return await self._open_round(iteration)
+            return False
         self.tokens = open_round.tokens
         return True
 
@@ -323,11 +331,6 @@ class Context:
                 self._limits_of_models[id(self.model)] = limits
         return limits
 
-    @property
-    def _room(self) -> int:
-        """Return the tokens that a request may have beside its reply."""
-        return self._limits.room
-
     async def _open_trace(self, iteration: Iteration) -> bool:
         """Begin the request that writes the answer, which sees the turn in another way; return False if the log holds more."""
         timeline = self._recorder.timeline
@@ -336,7 +339,7 @@ class Context:
         factor = self.view.state.factor_of(self.model.name)
         fixed = self._offering.fixed + estimate(TRACE_TAIL)
         affordable = self._quota.room(self.model)
-        limit = self._room if affordable is None else min(self._room, affordable)
+        limit = self._limits.room if affordable is None else min(self._limits.room, affordable)
         room = int(limit / factor) - fixed
         window = trace_window(blocks, room, self.model.capabilities.attachment_support)
         self._trace = trace(blocks, window)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -109,9 +109,9 @@ class ToolExecutor:
         self._runtime = runtime
         self._context = context
         self._interrupter = interrupter
-        self._checker = CallChecker(runtime, context)
+        self._checker = CallChecker(runtime, lambda: context.tools)
         self._running: dict[str, _RunningCall] = {}
-        self._programs = ProgramHost(runtime, CallChecker(runtime, context.all_tools))
+        self._programs = ProgramHost(runtime, CallChecker(runtime, lambda: context.all_tools))
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._pulled: dict[str, Block] = {}
 
@@ -176,7 +176,7 @@ class ToolExecutor:
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
             beside = await self._files_beside()
-            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside, NoProxy())
+            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside, NoProxy)
             check = partial(parsed.tool.reconcile, copied_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
@@ -367,17 +367,20 @@ class ToolExecutor:
                 raise asyncio.CancelledError
         # A copy: what a tool does to its arguments must not change what the log says of them.
         beside = await self._files_beside()
-        proxied = ProxiedCalls(
-            self._programs,
-            self._invoke_proxied,
-            call,
-            effect,
-            self._context.all_tools.tools,
-            children.outbox,
-        )
-        invocation = self._tool_call(parsed, effect, children, beside, proxied)
+        programs: list[ProxiedCalls] = []
+
+        def make_proxy() -> ProxiedCalls:
+            tools = self._context.all_tools
+            programs.append(
+                ProxiedCalls(
+                    self._programs, self._invoke_proxied, call, effect, tools, children.outbox
+                )
+            )
+            return programs[-1]
+
+        invocation = self._tool_call(parsed, effect, children, beside, make_proxy)
         step = self._timed(tool, copied_arguments(arguments), invocation)
-        outcome = await children.run(_closing(proxied, step))
+        outcome = await children.run(_close_after(programs, step))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
@@ -392,7 +395,7 @@ class ToolExecutor:
             await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
             await self._recorder.check_lease()
         beside = await self._files_beside()
-        invocation = self._tool_call(parsed, tool.effect, children, beside, NoProxy())
+        invocation = self._tool_call(parsed, tool.effect, children, beside, NoProxy)
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
         return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
 
@@ -527,7 +530,7 @@ class ToolExecutor:
         effect: Effect,
         children: Children,
         beside: Sequence[Block],
-        proxy: ToolProxy,
+        make_proxy: Callable[[], ToolProxy],
     ) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
         turn_id = f"turn_{recorder.number}"
@@ -578,14 +581,15 @@ class ToolExecutor:
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
-            proxy=proxy,
+            make_proxy=make_proxy,
             begin_later=begin_later,
         )
 
 
-async def _closing(proxied: ProxiedCalls, step: Awaitable[Outcome]) -> Outcome:
-    """Return the outcome of the step once no call of its program runs."""
+async def _close_after(programs: Sequence[ProxiedCalls], step: Awaitable[Outcome]) -> Outcome:
+    """Return the outcome of the step after the calls of its programs are closed."""
     try:
         return await step
     finally:
-        await proxied.close()
+        for proxied in programs:
+            await proxied.close()

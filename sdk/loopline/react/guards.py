@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import dropwhile
 from string import Formatter
-from typing import Protocol
 
 from msgspec import Struct, structs
 from msgspec.json import decode as decode_json
@@ -317,21 +316,13 @@ class CheckedCall(Struct, frozen=True):
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
 
 
-class ToolOffer(Protocol):
-    """What the loop offers to its model now."""
-
-    @property
-    def tools(self) -> ToolSet:
-        """The tools."""
-        ...
-
-
 class CallChecker:
     """Reads the calls of a turn, and has its guards judge them and look over their results."""
 
-    def __init__(self, runtime: ToolRuntime, offer: ToolOffer) -> None:
+    def __init__(self, runtime: ToolRuntime, tools: Callable[[], ToolSet]) -> None:
+        """Take the runtime, and a function that returns the tools of the current round."""
         self._recorder = runtime.recorder
-        self._offer = offer
+        self._tools = tools
         self._guards = Guards(tuple(runtime.guards))
         self._options = runtime.options
         self._deps = runtime.deps
@@ -339,7 +330,7 @@ class CallChecker:
     def parse(self, call: ToolCalled) -> CheckedCall:
         """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
         try:
-            tool = self._offer.tools.find(call.tool)
+            tool = self._tools().find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
             refused = self._not_offered(call.tool) or error
@@ -380,7 +371,7 @@ class CallChecker:
 
     def _not_offered(self, name: str) -> ToolError | None:
         """Return the error for a tool that the model may request, None for any other name."""
-        tools = self._offer.tools
+        tools = self._tools()
         requests = tools.get(REQUEST_TOOLS)
         if isinstance(requests, RequestTools) and requests.can_add(name) and name not in tools:
             return ToolError(f"{name} is not offered yet: bring it in with {REQUEST_TOOLS}")

@@ -388,6 +388,8 @@ class Preset:
             LooplineError: a variable has a wrong value; the message names it and says what it takes.
         """
         limits: Limits = {}
+        if not self.variables:  # as in most presets, and once a turn
+            return limits
         for variable_limits in read_variables(environment, self.variables).values():
             limits.update(variable_limits)
         return limits

@@ -304,15 +304,13 @@ class NoProxy:
         raise ToolError(f"{tool} cannot be called here: the program runs outside any conversation")
 
 
-NO_PROXY = NoProxy()
-
-
 class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
     """One call as the loop hands it to a tool: the context for a function, made when first needed, and the loop's own state.
 
     `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
-    runs, with the schema of the answer; it returns None if nobody is there to answer. `proxy` runs the calls of a
-    program. `begin_later` has work go on behind the call for so many seconds at most, and returns the call's result.
+    runs, with the schema of the answer; it returns None if nobody is there to answer. `make_proxy` makes the `proxy`,
+    which runs the calls of a program. `begin_later` runs work in the background for at most the given number of seconds,
+    and returns the call's result.
     """
 
     make_context: Callable[[], ToolContext[object]]
@@ -322,13 +320,18 @@ class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
     moment: Moment
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
-    proxy: ToolProxy = NO_PROXY
+    make_proxy: Callable[[], ToolProxy] = NoProxy
     begin_later: Callable[[Callable[[], Awaitable[Outcome]], float], Outcome] = _no_background
 
     @cached_property
     def context(self) -> ToolContext[object]:
         """Return the context of the call."""
         return self.make_context()
+
+    @cached_property
+    def proxy(self) -> ToolProxy:
+        """Return the proxy for the calls of a program, made when first needed."""
+        return self.make_proxy()
 
 
 EVENT_BYTES = 2_000_000

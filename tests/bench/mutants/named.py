@@ -96,9 +96,7 @@ NAMED = (
         "for n in not_marked[-SOURCES_SHOWN:]",
         "for n in not_marked[:SOURCES_SHOWN]",
     ),
-    Named(
-        "the tail reaches two blocks further", "prompt/caching.py", "REACH = 18", "REACH = 20"
-    ),
+    Named("the tail reaches two blocks further", "prompt/caching.py", "REACH = 18", "REACH = 20"),
     Named(
         "a point of the epoch before counts",
         "prompt/caching.py",
@@ -131,19 +129,19 @@ NAMED = (
     ),
     Named(
         "a blank reply becomes the answer",
-        "react/router.py",
+        "react/runtime.py",
         "case Malformed(raw=raw, is_text=True) if raw.strip():",
         "case Malformed(raw=raw, is_text=True) if raw or True:",
     ),
     Named(
         "a hook holds the answer of the last round",
-        "react/router.py",
+        "react/runtime.py",
         "case Hold() as hold if not state.last:",
         "case Hold() as hold:",
     ),
     Named(
         "a reply that was cut off on the last round is continued",
-        "react/router.py",
+        "react/runtime.py",
         "table.options.output_escalations and not table.state.last",
         "table.options.output_escalations",
     ),
