@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -143,6 +146,47 @@ async def test_a_program_does_not_run_where_it_cannot_be_isolated() -> None:
     assert end.failure is not None
     assert (end.failure.where, end.failure.code) == ("sandbox", "isolation_unavailable")
     assert (output, end.user_out) == ([], "")
+
+
+FAILS_ONCE = """#!/bin/sh
+if [ ! -e {folder}/failed ] && {condition}; then touch {folder}/failed; exit 137; fi
+exec {program} "$@"
+"""
+"""A program that fails when it first meets the condition, and from then on is the real one."""
+
+
+def failing_once(folder: Path, name: str) -> Path:
+    """Write a program that fails once: bubblewrap at its first start, Python when it first compiles the executor."""
+    compiles = 'echo "$*" | grep -q marshal'
+    conditions = {"bwrap": ("true", which("bwrap")), "python3": (compiles, "/usr/bin/python3")}
+    condition, real = conditions[name]
+    program = folder / "bin" / name
+    program.parent.mkdir()
+    program.write_text(FAILS_ONCE.format(folder=folder, condition=condition, program=real))
+    for path in (folder, program):
+        path.chmod(0o755)
+    return program
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", ["bwrap", "python3"])
+async def test_a_sandbox_that_could_not_be_made_is_made_for_the_next_program(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(tool: str, arguments: object) -> ServedCall:
+        raise AssertionError(f"{tool} was called with {arguments}")
+
+    with TemporaryDirectory(dir="/var/tmp") as folder:  # a program does not see the machine's /tmp
+        program = failing_once(Path(folder), name)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        sandbox = BubblewrapSandbox("/usr/bin/python3" if name == "bwrap" else str(program))
+        execution = Execution(execution_id="e", turn_id="turn_1", program="print('it ran')")
+        first = await sandbox.run(execution, Session(serve=serve))
+        second = await sandbox.run(execution, Session(serve=serve))
+        await sandbox.close()
+    assert first.failure is not None
+    assert first.failure.code == "isolation_unavailable"
+    assert (second.failure, second.user_out) == (None, "it ran\n")
 
 
 async def test_each_backend_says_what_it_needs() -> None:

@@ -100,7 +100,6 @@ class BubblewrapSandbox:
         self._ground: _Ground | None = None
         self._opening = asyncio.Lock()
         self._numbers = count(1)
-        self._problem = ""
 
     async def features(self) -> Sequence[Feature]:
         """Return what bubblewrap, seccomp and the rest need, and whether it is here."""
@@ -271,11 +270,9 @@ class BubblewrapSandbox:
         """
         async with self._opening:
             if self._ground is None:
-                if not self._problem:
-                    missing = [f for f in await self.features() if f.required and not f.ok]
-                    self._problem = "; ".join(f"{f.name}: {f.detail}" for f in missing)
-                if self._problem:
-                    raise LooplineError(self._problem)
+                missing = [f for f in await self.features() if f.required and not f.ok]
+                if missing:
+                    raise LooplineError("; ".join(f"{f.name}: {f.detail}" for f in missing))
                 self._ground = await self._make_ground()
             return self._ground
 
@@ -286,6 +283,11 @@ class BubblewrapSandbox:
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
         )
         printed, _ = await compiled.communicate()
+        if compiled.returncode:
+            await shared.remove()
+            raise LooplineError(
+                f"{self._python} could not compile the executor: exit code {compiled.returncode}"
+            )
         path, _, code = printed.partition(b"\n")
         script = folder / "executor.pyc"
         await asyncio.to_thread(script.write_bytes, code)
