@@ -125,6 +125,7 @@ async def approve(talk: Conversation[object]) -> None:
 def drive(folder: Path, turns: int, kills: int, seed: int) -> Report:
     """Run both processes to their end, and kill each of them so often."""
     write_bundles(folder)
+    start(folder, "1", 0).wait()  # versions are ordered by when the store first saw them
     draw, report = random.Random(seed), Report()
     left: dict[Version, int] = {"1": kills, "2": kills}
     running: dict[Version, subprocess.Popen[bytes]] = {}
