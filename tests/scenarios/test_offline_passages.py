@@ -22,9 +22,9 @@ from loopline.models import (
     UserMessage,
 )
 from loopline.offline import OfflineModel
-from loopline.offline.english import stem
-from loopline.offline.prompt_turn import parse_passages
-from loopline.offline.sentences import code_sentences, sentences
+from loopline.offline.evidence import stem
+from loopline.offline.sentences import split_sentences
+from loopline.offline.turn import parse_passages
 
 SEARCH = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
 PIECES = st.sampled_from(
@@ -83,8 +83,8 @@ def test_only_sources_that_were_given_are_cited(text: str) -> None:
 
 @given(text=TEXTS)
 def test_a_sentence_holds_only_words_of_its_text(text: str) -> None:
-    for sentence in sentences(text) + code_sentences(text):
-        assert set(re.findall(r"\w+", sentence.text)) <= set(re.findall(r"\w+", text))
+    for sentence in split_sentences(text) + split_sentences(text, is_source=True):
+        assert set(re.findall(r"\w+", sentence)) <= set(re.findall(r"\w+", text))
 
 
 def test_a_document_is_cut_where_its_sentences_end() -> None:
@@ -106,20 +106,16 @@ A term
     Its definition. More of it.
 """
 
-    found_sentences = sentences(text)
-
-    assert [(item.text, item.form) for item in found_sentences] == [
-        ("The first, e.g. this one, is wrapped.", "prose"),
-        ("The second ends!", "prose"),
-        ("``a.b.C`` begins the third.", "prose"),
-        ("an item that goes on", "item"),
-        ("another", "item"),
-        ("nothing = to_read", "code"),
-        ("Its definition.", "prose"),
-        ("More of it.", "prose"),
+    assert split_sentences(text) == [
+        "The first, e.g. this one, is wrapped.",
+        "The second ends!",
+        "``a.b.C`` begins the third.",
+        "an item that goes on",
+        "another",
+        "A term",
+        "Its definition.",
+        "More of it.",
     ]
-    assert found_sentences[0].heading == "Title"
-    assert found_sentences[-1].heading == "Title / A term"
 
 
 def test_rows_of_tables_are_sentences_of_their_own() -> None:
@@ -134,7 +130,7 @@ code  meaning
 ====  =======
 """
 
-    assert [sentence.text for sentence in sentences(text) if sentence.form == "row"] == [
+    assert split_sentences(text) == [
         "name | default",
         "wait | 5 s",
         "code | meaning",
@@ -153,12 +149,10 @@ def test_docstrings_and_comments_of_code_are_prose() -> None:
     )
 '''
 
-    assert [(code_sentence.text, code_sentence.form) for code_sentence in code_sentences(text)] == [
-        ("class Cache:", "code"),
-        ("Keeps values.", "prose"),
-        ("They expire.", "prose"),
-        ("Two lines of one comment.", "prose"),
-        ("limit = compute( 1, )", "code"),
+    assert split_sentences(text, is_source=True) == [
+        "Keeps values.",
+        "They expire.",
+        "Two lines of one comment.",
     ]
 
 
@@ -168,10 +162,7 @@ def test_a_passage_that_begins_inside_a_docstring_is_read_as_one() -> None:
     return value
 '''
 
-    assert [(code_sentence.text, code_sentence.form) for code_sentence in code_sentences(text)] == [
-        ("and it expires after an hour.", "prose"),
-        ("return value", "code"),
-    ]
+    assert split_sentences(text, is_source=True) == ["and it expires after an hour."]
 
 
 def test_results_are_cut_at_their_headers_and_what_was_left_out_is_noticed() -> None:
@@ -189,9 +180,9 @@ def key(): ...
     first, second = parse_passages(result)
 
     assert (first.sid, first.title, first.path) == (3, "Caching > Keys", "docs/a%20b.rst")
-    assert (first.lines, first.cut) == ((10, 20), False)
+    assert first.ref == "ks:docs/a%20b.rst@abc1234#L10-L20"
     assert first.text.strip() == "A key is a string.\n\nIt has a version."
-    assert (second.sid, second.text, second.cut) == (12, "def key(): ...", True)
+    assert (second.sid, second.text) == (12, "def key(): ...")
 
 
 def test_forms_of_one_word_share_a_stem() -> None:
@@ -207,22 +198,19 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 
 TIES = """
-from loopline.offline.offline_model import further_queries
-from loopline.offline.evidence import CitablePassage, Evidence, ScoredSentence
-from loopline.offline.question import parse_question
-from loopline.offline.sentences import Sentence
+from loopline.offline.evidence import choose_quotes, find_candidates, parse_question
+from loopline.offline.turn import CitablePassage
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
-scored = [
-    ScoredSentence(CitablePassage(sid, "", f"ks:{sid}.md", text), 1, 0, Sentence(text, "prose", 0), 1, 1)
-    for sid in (1, 2)
-]
-print(further_queries(Evidence(parse_question("Who owns the boats?", None), tuple(scored), ())))
+passages = [CitablePassage(sid, "", f"ks:{sid}.md", text) for sid in (1, 2)]
+earlier = parse_question("Were harbours, lanterns, anchors, compasses and mainsails painted?", None)
+question = parse_question("And rudders?", earlier)
+print(question, choose_quotes(question, find_candidates(question, passages)))
 """
 
 
-def test_words_of_equal_weight_are_searched_in_one_order_in_every_process() -> None:
-    queries = {
+def test_words_of_equal_weight_are_searched_and_quoted_in_one_order_in_every_process() -> None:
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", TIES],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -232,4 +220,4 @@ def test_words_of_equal_weight_are_searched_in_one_order_in_every_process() -> N
         ).stdout
         for seed in "1234"
     }
-    assert len(queries) == 1
+    assert len(outputs) == 1

@@ -1,362 +1,199 @@
-"""Evidence: passages that searches found, and how well each of their sentences answers a question."""
+"""Evidence: how well the sentences of passages answer a question, and which of them to quote."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from loopline.offline.english import shares_root, stems
-from loopline.offline.question import Kind, Question, QuestionTerm
-from loopline.offline.sentences import Form, Sentence, code_sentences, sentences
-from loopline.search import kind_of
+from loopline.offline.sentences import split_sentences
+from loopline.offline.turn import CitablePassage
+from loopline.search import STOP_WORDS, kind_of
 
-_REF = re.compile(
-    r"^ks:(?P<path>[^@#\s]+)(?P<commit>@[^#\s]+)?(?:#L(?P<first>\d+)(?:-L(?P<last>\d+))?)?$"
-)
-
-# How much of a word a stem holds that is its synonym, shares its root, or is one of its parts.
-SYNONYM = 0.5
-ROOT = 0.8
-PARTS = 0.8
-# The value of a word outside the sentence itself.
-HEADING, ADJACENT, TITLE, NEAR, ANYWHERE = 0.75, 0.6, 0.45, 0.4, 0.25
-OWN_SHARE = 0.5
-NEAR_SENTENCES = 3
-_IDENTIFIER = re.compile(r"\w_\w|[a-z][A-Z]|\w\(|\w\.\w")
-_ASSIGNMENT = re.compile(r"\w[\w.]* \+?= ")
-FORM_FACTOR: dict[Form, float] = {"prose": 1.0, "item": 1.0, "row": 0.8, "code": 0.55}
-TESTS_FACTOR = 0.75
-SOURCE_FACTOR = 0.95
-FRAGMENT_FACTOR = 0.75
-SHORT, LONG, FAR_TOO_LONG = 30, 400, 700
-PHRASE, PHRASE_LIMIT = 0.03, 3
-CUE = 0.1
-RANK = 0.3
-"""How much the rank of a passage adds: of sentences with as many words, that of the better passage answers more often."""
-COMMONEST = 0.5
-BACKGROUND_MINIMUM = 4
-
-_NUMBER = re.compile(
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|"
-    r"half|twice|once|zero|unlimited|no limit)\b",
-    re.IGNORECASE,
-)
-_CUES: Mapping[Kind, re.Pattern[str]] = {
-    "why": re.compile(r"\b(?:because|since|so that|reason|due to|in order to|to (?:avoid|prevent|make|ensure|reduce|protect|allow)|therefore|otherwise|if there are no|only if|unless|caused?|mitigat\w+)\b", re.I),
-    "number": _NUMBER,
-    "time": re.compile(r"\b(?:\d+|one|two|three|several)?\s*(?:milli)?(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\b|\b(?:before|after|until|once|every|immediately|at the end)\b", re.I),
-    "steps": re.compile(r"\b(?:use|uses|using|set|call|add|pass|must|should|you can|can be|need to|set to|specify|configure|enable|override|define|run|create|replace)\b", re.I),
-    "place": re.compile(r"\b(?:in|under|inside|at|directory|folder|file|located|stored|saved|written)\b|/", re.I),
-    "outcome": re.compile(r"\b(?:raises?|raised|returns?|returned|will|error|exception|ignored|fails?|is|are|becomes?|results? in|added|appended|instead)\b", re.I),
-    "which": re.compile(r"[`_]|[a-z][A-Z]|\(\)"),
-    "negated": re.compile(r"\b(?:not|never|no|none|cannot|only|unless|without|except)\b|n['\u2019]t\b", re.I),
-    "meaning": re.compile(r"\b(?:is|are) (?:a|an|the|used|called)\b|\b(?:means|refers to|represents|defines|describes|controls)\b", re.I),
-}  # fmt: skip
-# A pattern that the answer to a question of this kind must match.
-REQUIRED: Mapping[Kind, re.Pattern[str]] = {
-    "number": _NUMBER,
-    "time": re.compile(r"(?:(?<!\w)(?<!\d[,.])\d[\d,.]*+|\b(?:an?|one|two|three|four|five|six|ten|several)) (?:milli)?"
-                       r"(?:second|minute|hour|day|week|month|year)s?\b", re.I),
-}  # fmt: skip
+# Words of questions about any subject: a sentence that answers seldom contains them.
+_QUESTION_WORDS = """
+able after again all along also another answer any anything ask become before behave being best better between both
+bring call called cause come could did different during either end every exactly first get gets getting go goes good
+happen happens help instead keep kept kind know left let like long made make makes many matter may means might more
+most much must need new no normally now number often once one only other people possible problem put reason related
+right same several since someone something soon specific still take taken than through time times told turn twice two
+until up use used using usually want way whether within without work works wrong
+"""
+_IGNORED = STOP_WORDS.union(_QUESTION_WORDS.split())
+# Words that refer to an earlier question, and to an earlier sentence if they are the first of a sentence.
+_REFERENCES = """
+this these it its that those they them their there such same former latter however otherwise therefore thus instead
+also then here but and or both so
+"""
+_WORD = re.compile(r"\w+(?:['\u2019](?!s\b)\w+)*")
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
+_INFLECTION = re.compile(r"(?<=..)(?:ies|ied|ing|es|ed|e|y|(?<![su])s)$")
+_DERIVATION = re.compile(r"(?<=....)(?:ation|ion|ment|er|or|ur|al|abl|ness|iv|anc|enc)$")
+_DOUBLED = re.compile(r"([bdgmnprt])\1$")
+_ASKS_NUMBER = re.compile(r"\bhow (?:long|often|soon|many|much|big|large|wide|far)\b", re.I)
+_NUMBER = re.compile(r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|half)\b", re.I)
+STEM_CHARACTERS = 7
+QUERY_CHARACTERS = 300
+NAME_WEIGHT, BORROWED_WEIGHT = 1.6, 0.6
+FEW_WORDS, WORD_LIMIT = 3, 40
+AROUND = 0.6
+"""What a word counts that the sentence does not have, but the title or the two sentences before or after it."""
+RANK_BONUS = 0.3
+SOURCE_FACTOR, UNUSUAL_FACTOR = 0.9, 0.7
+USUAL_LENGTH = range(30, 401)
+QUOTE_LIMIT, PASSAGE_LIMIT = 4, 3
+WORTH = 0.7
+OVERLAP = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class CitablePassage:
-    """Some lines of a file, word for word, citable under the number `sid`; `cut` if some are left out."""
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """Return the beginning of a lower-case word that its other forms share, at most 7 characters.
 
-    sid: int
-    title: str
-    ref: str
+    A word that has characters other than ASCII letters is returned unchanged.
+    """
+    if not (word.isascii() and word.isalpha()):
+        return word
+    root = _DOUBLED.sub(r"\1", _INFLECTION.sub("", word))
+    return _DERIVATION.sub("", root)[:STEM_CHARACTERS]
+
+
+def find_stems(text: str) -> frozenset[str]:
+    """Return the stems of the words in a text, and of the parts of names such as `cache_page` and `CacheKey`."""
+    return frozenset(stem(word.lower()) for word in (*_WORD.findall(text), *_PART.findall(text)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """A question, the query to search for it, and the weights of its words and of those of the question before."""
+
     text: str
-    cut: bool = False
+    query: str
+    weights: dict[str, float]
 
-    @property
-    def path(self) -> str:
-        """Return the path inside the space, percent-encoded as it came."""
-        match = _REF.match(self.ref)
-        return match["path"] if match else self.ref.removeprefix("ks:")
 
-    @property
-    def lines(self) -> tuple[int, int] | None:
-        """Return the first and last line, counted from 1, or None if the ref names the whole file."""
-        match = _REF.match(self.ref)
-        if match is None or match["first"] is None:
-            return None
-        return int(match["first"]), int(match["last"] or match["first"])
-
-    @property
-    def is_prose(self) -> bool:
-        """Return whether the path is that of documentation rather than of code."""
-        return kind_of(self.path) == "prose"
-
-    @property
-    def is_test(self) -> bool:
-        """Return whether the path is that of a test."""
-        return kind_of(self.path) == "tests"
-
-    def contains(self, inner: CitablePassage) -> bool:
-        """Return whether the lines of another passage are all in this one."""
-        if self.path != inner.path or inner.lines is None:
-            return False
-        if self.lines is None:
-            return True
-        return self.lines[0] <= inner.lines[0] and inner.lines[1] <= self.lines[1]
-
-    def widened(self, around: int) -> str:
-        """Return the ref with that many more lines on each side; unchanged if it names no lines."""
-        if self.lines is None:
-            return self.ref
-        first, last = self.lines
-        return f"{self.ref.partition('#')[0]}#L{max(1, first - around)}-L{last + around}"
+def parse_question(text: str, previous: Question | None) -> Question:
+    """Return the question of a text, with words of the `previous` question if it refers back to that one."""
+    weights = {
+        # A capital, a digit or an underscore makes a name; the capital of the first word does not.
+        match[0]: 1.0 if match[0][match.start() == 0 :].islower() else NAME_WEIGHT
+        for match in _WORD.finditer(text)
+        if len(match[0]) > 1 or match[0].isdigit()
+    }
+    telling = [word for word in weights if word.lower() not in _IGNORED]
+    refers_back = not set(_REFERENCES.split()).isdisjoint(text.lower().split())
+    borrowed: list[str] = []
+    if previous and (len(telling) <= 1 or (refers_back and len(telling) <= FEW_WORDS)):
+        borrowed = [word for word in previous.weights if word not in weights][:WORD_LIMIT]
+    own = {word: weights[word] for word in (telling or [*weights])[:WORD_LIMIT]}
+    query = " ".join([*text[:QUERY_CHARACTERS].split(), *borrowed])
+    return Question(text, query, own | dict.fromkeys(borrowed, BORROWED_WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)
-class RankedPassage:
-    """A passage with its rank over all searches: 1 for the best, near 0 for the last.
+class Candidate:
+    """A sentence that an answer may quote, by its index in the sentences of its passage.
 
-    `queries` are the searches that returned it.
+    `covered` is the share of the question's words that the sentence and its surroundings have, from 0 to 1.
     """
 
     passage: CitablePassage
-    rank: float
-    queries: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredSentence:
-    """A sentence with its index in its passage, and its score.
-
-    `rank` is that of its passage. `covered` is the weighted share of the question's words that the sentence and its
-    surroundings have.
-    """
-
-    passage: CitablePassage
-    rank: float
+    sentences: tuple[str, ...]
     index: int
-    sentence: Sentence
     score: float
     covered: float
 
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """All sentences of all passages, the best first, and the question's terms that no passage has.
-
-    `tries` is the number of rounds that searched for them. `is_doubted` says whether the search for the question itself
-    found nothing that is likely to answer it.
-    """
-
-    question: Question
-    scored: tuple[ScoredSentence, ...]
-    missing: tuple[QuestionTerm, ...]
-    tries: int = 1
-    is_doubted: bool = False
-
     @property
-    def covered(self) -> float:
-        """Return how much of the question the best sentence covers, from 0 to 1."""
-        return max((scored.covered for scored in self.scored), default=0.0)
+    def text(self) -> str:
+        """The sentence itself."""
+        return self.sentences[self.index]
 
 
-@dataclass(frozen=True, slots=True)
-class _PassageIndex:
-    """A passage as its sentences, with the stems of each, of the headings and of the title."""
-
-    ranked: RankedPassage
-    sentences: tuple[Sentence, ...]
-    stems: tuple[Mapping[str, list[int]], ...]
-    headings: tuple[Mapping[str, list[int]], ...]
-    title: Mapping[str, list[int]]
-    all_stems: frozenset[str]
-
-
-def sentences_of(passage: CitablePassage) -> list[Sentence]:
-    """Return the sentences of a passage, read as a document or as source code."""
-    return sentences(passage.text) if passage.is_prose else code_sentences(passage.text)
+def find_candidates(question: Question, passages: Sequence[CitablePassage]) -> list[Candidate]:
+    """Return the sentences that have a word of the question, those of each file once, the best first."""
+    best: dict[tuple[str, str], Candidate] = {}
+    for passage in passages:
+        for candidate in _score_sentences(question, passage):
+            key = (passage.path, candidate.text)
+            if key not in best or best[key].score < candidate.score:
+                best[key] = candidate
+    return sorted(best.values(), key=lambda candidate: candidate.score, reverse=True)
 
 
-def weigh(
-    question: Question,
-    ranked: Sequence[RankedPassage],
-    queries: Mapping[str, int],
-    *,
-    tries: int = 1,
-) -> Evidence:
-    """Return every sentence, scored by how well it answers the question.
-
-    `queries` has the number of passages that each search returned.
-    """
-    indexes = [_index(passage) for passage in ranked]
-    matches = {term.stem: _matching_stems(term, indexes) for term in question.terms}
-    weights = {
-        term.stem: term.weight * _rarity(term, indexes, matches, queries) for term in question.terms
-    }
-    scored = [item for index in indexes for item in _score(question, index, matches, weights)]
-    # A line of code does not answer a question in words, whatever words its strings have.
-    if not _IDENTIFIER.search(question.text):
-        scored = [item for item in scored if not _is_code(item.sentence)]
-    missing = tuple(
-        term
-        for term in question.own
-        if not any(
-            _strength(term, matches[term.stem], index.all_stems) >= SYNONYM for index in indexes
-        )
-    )
-    return Evidence(question, tuple(_without_repeats(scored)), missing, tries)
-
-
-def _is_code(sentence: Sentence) -> bool:
-    return sentence.form == "code" or _ASSIGNMENT.match(sentence.text) is not None
-
-
-def _without_repeats(scored: Iterable[ScoredSentence]) -> list[ScoredSentence]:
-    """Return each sentence of a file once, the best first, with the shortest passage that has it."""
-    best: dict[tuple[str, str], ScoredSentence] = {}
-    for item in scored:
-        key = (item.passage.path, item.sentence.text)
-        existing = best.get(key)
-        if existing is None or len(item.passage.text) < len(existing.passage.text):
-            score = max(item.score, existing.score) if existing else item.score
-            best[key] = replace(item, score=score)
-    return sorted(best.values(), key=lambda item: item.score, reverse=True)
-
-
-def _index(ranked: RankedPassage) -> _PassageIndex:
-    parts = tuple(sentences_of(ranked.passage))
-    title = stems(f"{ranked.passage.title} {ranked.passage.path}")
-    own = tuple(stems(part.text) for part in parts)
-    headings = tuple(stems(part.heading) for part in parts)
-    return _PassageIndex(
-        ranked, parts, own, headings, title, frozenset(title).union(*own, *headings)
-    )
-
-
-def _matching_stems(term: QuestionTerm, indexes: Iterable[_PassageIndex]) -> dict[str, float]:
-    """Return the stems in the passages that stand for the term, with how well they do."""
-    matches: dict[str, float] = {}
-    for stem in frozenset[str]().union(*(index.all_stems for index in indexes)):
-        if stem == term.stem:
-            matches[stem] = 1.0
-        elif not term.is_name and shares_root(stem, term.stem):
-            matches[stem] = ROOT
-        elif stem in term.synonyms:
-            matches[stem] = SYNONYM
-        elif stem in term.parts and len(stem) > 1:
-            matches[stem] = PARTS / len(set(term.parts))
-    return matches
-
-
-def _rarity(
-    term: QuestionTerm,
-    indexes: Sequence[_PassageIndex],
-    matches: Mapping[str, dict[str, float]],
-    queries: Mapping[str, int],
-) -> float:
-    """Return less, the more often passages of searches without the term have it."""
-    unrelated = {query for query in queries if term.stem not in stems(query)}
-    background = [index for index in indexes if index.ranked.queries & unrelated]
-    if len(background) < BACKGROUND_MINIMUM:
-        return 1.0
-    holding = sum(
-        any(matches[term.stem].get(stem, 0) >= ROOT for stem in index.all_stems)
-        for index in background
-    )
-    return 1.0 - COMMONEST * holding / len(background)
-
-
-def _strength(term: QuestionTerm, matches: Mapping[str, float], stems: Container[str]) -> float:
-    values = [(stem, value) for stem, value in matches.items() if stem in stems]
-    best = max((value for _, value in values), default=0.0)
-    if not term.parts:
-        return best
-    share = sum(value for stem, value in values if stem in term.parts) / PARTS
-    return max(best if term.stem in stems else 0.0, PARTS * min(1.0, share) ** 2)
-
-
-def _score(
-    question: Question,
-    index: _PassageIndex,
-    matches: Mapping[str, dict[str, float]],
-    weights: Mapping[str, float],
-) -> Iterable[ScoredSentence]:
-    """Yield the sentences of a passage that have at least one of the question's words."""
-    terms, passage, rank = question.terms, index.ranked.passage, index.ranked.rank
-    shares = [weights[term.stem] / (sum(weights.values()) or 1.0) for term in terms]
-
-    def strengths(stems: Container[str], factor: float = 1.0) -> list[float]:
-        return [factor * _strength(term, matches[term.stem], stems) for term in terms]
-
-    own = [strengths(sentence_stems) for sentence_stems in index.stems]
-    title = strengths(index.title, TITLE)
-    anywhere = [ANYWHERE * strength for strength in _maxima(own, len(terms))]
-    for number, sentence in enumerate(index.sentences):
-        itself = _weighted(shares, own[number])
-        if itself <= 0:
+def _score_sentences(question: Question, passage: CitablePassage) -> Iterator[Candidate]:
+    is_source = kind_of(passage.path) != "prose"
+    sentences = tuple(split_sentences(passage.text, is_source=is_source))
+    stems = [find_stems(sentence) for sentence in sentences]
+    title = find_stems(f"{passage.title} {passage.path}")
+    total = sum(question.weights.values())
+    for index, sentence in enumerate(sentences):
+        own = _weigh(question, stems[index])
+        if not own:
             continue
-        heading = strengths(index.headings[number], HEADING)
-        around = _strengths_around(index, own, number)
-        rows = [own[number], heading, title, around, anywhere]
-        covered = _weighted(shares, _maxima(rows, len(terms)))
-        score = (1 - OWN_SHARE) * covered + OWN_SHARE * itself
-        score += PHRASE * min(PHRASE_LIMIT, _phrases(question, matches, index.stems[number]))
-        score += CUE * _cue_share(question, sentence.text) + RANK * rank
-        score *= _factor(passage, sentence)
-        yield ScoredSentence(passage, rank, number, sentence, score, covered)
+        around = _weigh(question, title.union(*stems[max(0, index - 2) : index + 3]))
+        covered = (own + AROUND * (around - own)) / total
+        score = (own / total + covered) / 2 + RANK_BONUS * passage.rank
+        if is_source:
+            score *= SOURCE_FACTOR
+        if len(sentence) not in USUAL_LENGTH or sentence[0].islower():
+            score *= UNUSUAL_FACTOR
+        yield Candidate(passage, sentences, index, score, covered)
 
 
-def _weighted(shares: Sequence[float], strengths: Sequence[float]) -> float:
-    return sum(share * strength for share, strength in zip(shares, strengths, strict=True))
+def _weigh(question: Question, stems: frozenset[str]) -> float:
+    """Return the weight of the question's words in a text with these stems, as a whole or in all their parts."""
+    weight = 0.0
+    for word, word_weight in question.weights.items():
+        parts = [stem(part.lower()) for part in _PART.findall(word)]
+        if stem(word.lower()) in stems or (len(parts) > 1 and stems.issuperset(parts)):
+            weight += word_weight
+    return weight
 
 
-def _maxima(rows: Sequence[Sequence[float]], width: int) -> list[float]:
-    """Return the maximum of each column."""
-    return [max((row[column] for row in rows), default=0.0) for column in range(width)]
+def choose_quotes(question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return one to four sentences: those of the best passage first, in the order of their passage.
+
+    They are two sentences of the best file and one of each of two other files. A sentence that refers to the one before
+    brings it along. A sentence that repeats another one is left out.
+    """
+    best = candidates[0]
+    quotes = _with_lead(best)
+    if _ASKS_NUMBER.search(question.text) and not _NUMBER.search(best.text):
+        quotes += [quote for quote in _near(best) if _NUMBER.search(quote.text)][:1]
+    for candidate in candidates[1:]:
+        paths = [quote.passage.path for quote in quotes]
+        limit = 2 if candidate.passage.path == best.passage.path else 1
+        fits = paths.count(candidate.passage.path) < limit and candidate.score >= WORTH * best.score
+        fits = fits and len({*paths, candidate.passage.path}) <= PASSAGE_LIMIT
+        if fits and not any(_repeats(quote.text, candidate.text) for quote in quotes):
+            quotes += _with_lead(candidate)
+    if len(quotes) == 1:
+        quotes += _near(best)[:1]
+    quotes = quotes[:QUOTE_LIMIT]
+    order = list(dict.fromkeys(quote.passage.sid for quote in quotes))
+    return sorted(quotes, key=lambda quote: (order.index(quote.passage.sid), quote.index))
 
 
-def _strengths_around(
-    index: _PassageIndex, own: Sequence[Sequence[float]], number: int
-) -> list[float]:
-    """Return the strength of each word in the sentences near by, the closest ones most."""
-    best = [0.0] * len(own[number])
-    block = index.sentences[number].block
-    first, end = max(0, number - NEAR_SENTENCES), min(len(own), number + NEAR_SENTENCES + 1)
-    for neighbour in range(first, end):
-        adjacent = abs(neighbour - number) == 1 or index.sentences[neighbour].block == block
-        factor = ADJACENT if adjacent else NEAR
-        best = [max(old, factor * new) for old, new in zip(best, own[neighbour], strict=True)]
-    return best
+def _with_lead(candidate: Candidate) -> list[Candidate]:
+    """Return the sentence, after the one before it if it refers to that one or begins in the middle."""
+    first = _WORD.findall(candidate.text)[:1]
+    refers_back = candidate.text[0].islower() or first[0].lower() in _REFERENCES.split()
+    lead = (
+        [replace(candidate, index=candidate.index - 1)] if candidate.index and refers_back else []
+    )
+    return [*lead, candidate]
 
 
-def _phrases(
-    question: Question, matches: Mapping[str, dict[str, float]], stems: Mapping[str, list[int]]
-) -> int:
-    """Return how many neighbouring words of the question are close together in a sentence too."""
-    count = 0
-    for first, second in zip(question.own, question.own[1:], strict=False):
-        starts = [at for stem in matches[first.stem] for at in stems.get(stem, ())]
-        ends = [at for stem in matches[second.stem] for at in stems.get(stem, ())]
-        count += any(0 < abs(a - b) <= 3 for a in starts for b in ends)
-    return count
+def _near(best: Candidate) -> list[Candidate]:
+    """Return the sentences of usual length at most three sentences away from the best one, the closest first."""
+    indexes = sorted(range(len(best.sentences)), key=lambda index: abs(index - best.index))[1:7]
+    quotes = [replace(best, index=index) for index in indexes]
+    return [quote for quote in quotes if len(quote.text) in USUAL_LENGTH]
 
 
-def _cue_share(question: Question, text: str) -> float:
-    cues = [_CUES[kind] for kind in question.kinds if kind != "other"]
-    return sum(bool(cue.search(text)) for cue in cues) / max(1.0, math.sqrt(len(cues)))
-
-
-def _factor(passage: CitablePassage, sentence: Sentence) -> float:
-    factor = FORM_FACTOR[sentence.form]
-    if passage.is_test:
-        factor *= TESTS_FACTOR
-    elif not passage.is_prose:
-        factor *= SOURCE_FACTOR
-    if sentence.form == "prose" and sentence.text[:1].islower():
-        factor *= FRAGMENT_FACTOR
-    size = len(sentence.text)
-    if size < SHORT:
-        return factor * 0.6
-    if size > LONG:
-        return factor * (0.4 if size > FAR_TOO_LONG else 0.75)
-    return factor
+def _repeats(quote: str, sentence: str) -> bool:
+    """Return whether the two sentences share 70 % of the words of the shorter one."""
+    stems = find_stems(quote)
+    others = find_stems(sentence)
+    return len(stems & others) >= OVERLAP * min(len(stems), len(others))
