@@ -111,7 +111,7 @@ async def test_row_30_what_cannot_be_read_is_asked_for_anew_and_costs_a_round() 
         result = await talk.say("go")
     assert (result.answer, result.rounds, len(model.requests)) == ("Read.", 2, 2)
     assert "hm, no object" in shown(model.requests[1])
-    assert "held no JSON object" in shown(model.requests[1])
+    assert "has no JSON object" in shown(model.requests[1])
 
 
 async def test_row_31_the_second_reply_in_a_row_that_cannot_be_read_is_the_answer() -> None:

@@ -75,7 +75,7 @@ async def test_n7_an_input_that_is_no_json_is_told_and_costs_a_round() -> None:
         result = await talk.say("go")
         (notice,) = await bodies(talk, Notice)
     assert (result.answer, result.rounds) == ("Tea.", 2)
-    assert "Action Input is no whole JSON object" in notice.text
+    assert "Action Input is not a complete JSON object" in notice.text
 
 
 async def test_n8_several_actions_of_one_reply_all_run() -> None:

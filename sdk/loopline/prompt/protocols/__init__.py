@@ -1,4 +1,4 @@
-"""Decision protocols: how a model is asked for decisions, and how its replies are decoded."""
+"""Decision protocols: the form in which a model writes decisions, and the decoding of its replies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ NATIVE: ProtocolName = "native"
 
 
 def protocol(name: ProtocolName, *, values: bool = False, delegate: str = "") -> DecisionProtocol:
-    """Return the protocol of that name; with `values`, a JSON answer may be any JSON value.
+    """Create the protocol of that name.
 
-    In the tagged protocol an agent's call is one of the tool that is called `delegate`.
+    `values` is for the `json` protocol: the answer may be any JSON value. `delegate` is for the `tagged` protocol: the
+    name of the tool that an `<agent_call>` calls.
     """
     match name:
         case "native":
@@ -31,15 +32,15 @@ def protocol(name: ProtocolName, *, values: bool = False, delegate: str = "") ->
 
 
 def protocol_named(name: str) -> DecisionProtocol:
-    """Return the protocol that a log names.
+    """Create the protocol that a log names.
 
     Raises:
-        LooplineError: this version of loopline does not know it.
+        LooplineError: this version of Loopline does not have the protocol.
     """
     for candidate in _NAMES:
         if candidate == name:
             return protocol(candidate)
-    raise LooplineError(f"no protocol {name!r} here: a newer loopline wrote this")
+    raise LooplineError(f"unknown protocol {name!r}: a newer version of Loopline wrote this log")
 
 
 _NAMES: tuple[ProtocolName, ...] = get_args(ProtocolName)

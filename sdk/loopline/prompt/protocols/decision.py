@@ -1,10 +1,10 @@
-"""The port of decision protocols, the decisions that a reply decodes to, and the `native` protocol."""
+"""Decision protocols: their port, the decisions that a reply decodes to, and the `native` protocol."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
 
@@ -27,10 +27,10 @@ from loopline.prompt.truncation import escape_frame
 
 
 class Calls(Struct, frozen=True):
-    """A decision to run tools; `notes` is the text beside the calls.
+    """A decision to run tools; `notes` is the text around the calls.
 
-    `thinking` comes from a channel of the text. `discarded` is text that is no part of the decision, such as an
-    observation that the model invented.
+    `thinking` is the text of a thinking channel. `discarded` is text that is not part of the decision, such as a tool
+    result that the model invented.
     """
 
     notes: str
@@ -40,7 +40,7 @@ class Calls(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """An answer; `notes` is the text beside it, where the protocol has a place for it."""
+    """An answer; `notes` is the text around it, if the protocol separates the two."""
 
     notes: str
     text: str
@@ -49,9 +49,9 @@ class Answer(Struct, frozen=True):
 
 
 class Malformed(Struct, frozen=True):
-    """A reply that is neither calls nor an answer; `problem` tells the model what is wrong.
+    """A reply that is neither calls nor an answer; `problem` tells the model the error.
 
-    If not `is_text`, `raw` is no answer either when no repair is left.
+    If no repair is left, `raw` becomes the answer, but only if it `is_text`.
     """
 
     raw: str
@@ -64,40 +64,39 @@ Channel = Literal["answer", "notes", "thinking"]
 """The channel of a piece of a reply."""
 
 Piece = tuple[Channel, str]
-"""The next text of a channel."""
+"""A channel, and the next text of it."""
 
 
 class Splitter(Protocol):
-    """Splits a reply into channels while it is written, however it is cut into pieces.
+    """Splits a reply into channels while it is streamed, independent of how the reply is cut into pieces.
 
-    The text of a channel is what `decode` reads there from the whole reply, as far as the beginning of a reply can tell.
-    Each character is read once.
+    The text of a channel is the text that `decode` gives it for the complete reply, as far as the beginning of the reply
+    can tell. Each character is read once.
     """
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to each channel."""
+        """Take the next piece of the reply; return the texts that it adds to channels."""
         ...
 
     def close(self) -> list[Piece]:
-        """Return what is left when the reply ends."""
-        ...
+        """Return the texts that were held back when the reply ends; by default there are none."""
+        return []
 
 
-class ChannelText:
-    """The text of a channel that comes in sections, without the white space around each section."""
+class _ChannelText:
+    """The text of a channel in sections, separated by `joint`, without white space around each section."""
 
-    def __init__(self, joint: str = "") -> None:
+    def __init__(self, joint: str) -> None:
         self._joint = joint
         self._white: list[str] = []
         self._in_section = self._has_text = False
 
     def begin(self) -> None:
-        """Begin another section, separated by `joint`."""
         self._white.clear()
         self._in_section = False
 
     def add(self, text: str) -> str:
-        """Return the text that can be passed on now; trailing white space waits for more text."""
+        """Return the text that can be sent now; trailing white space waits for more text."""
         if not self._in_section:
             text = text.lstrip()
             if not text:
@@ -115,73 +114,105 @@ class ChannelText:
         return ready
 
 
-class DecisionProtocol(Protocol):
-    """The form in which a round travels to a model and back."""
+class ChannelPieces:
+    """The pieces of the channels of one reply.
 
-    @property
-    def name(self) -> ProtocolName:
-        """Return its name in `turn.header`."""
-        ...
+    `joints` has, for each channel, the text between its sections. White space around a section is dropped.
+    """
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Return the texts before which a reply must end, where the provider supports it."""
-        ...
+    def __init__(self, joints: Mapping[Channel, str]) -> None:
+        self._texts = {channel: _ChannelText(joint) for channel, joint in joints.items()}
+        self._pieces: list[Piece] = []
 
+    def begin(self, channel: Channel) -> None:
+        """Begin another section of a channel."""
+        self._texts[channel].begin()
+
+    def add(self, channel: Channel, text: str) -> None:
+        """Add text to the current section of a channel."""
+        if ready := self._texts[channel].add(text):
+            self._pieces.append((channel, ready))
+
+    def extend(self, pieces: Iterable[Piece]) -> None:
+        """Add pieces of another splitter unchanged."""
+        self._pieces += pieces
+
+    def take(self) -> list[Piece]:
+        """Return the pieces that were added since the last call."""
+        pieces = self._pieces
+        self._pieces = []
+        return pieces
+
+
+class DecisionProtocol(ABC):
+    """The form of decisions and tool results in a prompt, and of the decision in a reply.
+
+    `name` is the protocol's name in `turn.header`. `stop` are texts that end a reply before them, if the provider
+    supports that.
+    """
+
+    name: ClassVar[ProtocolName]
+    stop: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
     def splitter(self) -> Splitter:
-        """Return a splitter for one reply."""
-        ...
+        """Create a splitter for one reply."""
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return what the system text says about the protocol, or ""."""
-        ...
+        """Return the text about the protocol for the system text; by default "", if tools are sent in a field."""
+        del tools
+        return ""
 
+    @abstractmethod
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return a past decision with calls, in the form that `decode` reads."""
-        ...
+        """Render a past decision with calls in the form that `decode` reads."""
 
+    @abstractmethod
     def render_answer(self, text: str) -> AssistantMessage:
-        """Return a past answer, in the form that `decode` reads."""
-        ...
+        """Render a past answer in the form that `decode` reads."""
 
     def render_result(self, message: ToolMessage) -> Message:
-        """Return the result of a past call as a message."""
-        ...
+        """Render the result of a past call as a message; by default it is unchanged."""
+        return message
 
+    @abstractmethod
     def decode(self, reply: Reply) -> DecodedReply:
-        """Return the model's decision."""
-        ...
+        """Decode the decision of a complete reply."""
 
 
-class TextProtocol(ABC):
-    """A protocol in which decisions and results are text; `forms` says how a reply is written."""
+class TextProtocol(DecisionProtocol):
+    """A protocol with decisions and results as text.
 
-    stop: tuple[str, ...] = ()
-    forms: str
-    before_result: str = ""
+    `forms` are the instructions for a reply, and `before_result` is the text before each result.
+    """
+
+    forms: ClassVar[str]
+    before_result: ClassVar[str] = ""
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the forms of a reply, and every tool with its schema."""
+        """Return the instructions for a reply, and every tool with its JSON Schema."""
         specs = [f"- {spec.name}: {spec.description}\n  {dumps(spec.parameters)}" for spec in tools]
         return "\n".join([self.forms, *(specs or ["(no tools)"])])
 
     def render_result(self, message: ToolMessage) -> Message:
-        """Return the result as a message of the user.
+        """Render the result as a message of the user.
 
-        The first line is ours. In the rest nothing reads as another part of the prompt or, once escaped, as a decision.
+        The first line of the text is ours. The other lines are escaped, because a result must not look like another part
+        of the prompt, or like a decision.
         """
         head, line_end, text = message.text.partition("\n")
         escaped = self.escape(escape_frame(text))
-        shown = f"{self.before_result}{head}{line_end}{escaped}"
-        return UserMessage(text=shown, attachments=message.attachments)
+        return UserMessage(
+            text=f"{self.before_result}{head}{line_end}{escaped}", attachments=message.attachments
+        )
 
     @abstractmethod
     def escape(self, text: str) -> str:
-        """Return the text with a mark before all that would read as a decision."""
+        """Return the text with a backslash at each place that `decode` would read as a decision."""
 
 
 def as_arguments(value: Json) -> JsonObject | None:
-    """Return a decoded call's arguments: {} for null, None for anything but an object."""
+    """Return the arguments of a decoded call: {} for null, None if the value is not an object."""
     match value:
         case None:
             return {}
@@ -191,63 +222,56 @@ def as_arguments(value: Json) -> JsonObject | None:
             return None
 
 
-class Native:
+def join_texts(parts: Iterable[str | None], joint: str = "\n") -> str:
+    """Join the parts that are not empty."""
+    return joint.join(part for part in parts if part)
+
+
+class Native(DecisionProtocol):
     """The provider's own tool calls."""
 
-    name: Literal["native"] = "native"
-    stop: tuple[str, ...] = ()
+    name = "native"
 
     def splitter(self) -> Splitter:
-        """Return a splitter that takes all text for the answer, which it is unless calls follow."""
+        """Create a splitter that assigns all text to the answer; if calls follow, the text becomes notes."""
         return PlainSplitter()
 
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """Return "": the tools travel beside the text."""
-        del tools
-        return ""
-
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return notes and calls."""
+        """Return a message with the notes and the calls."""
         return AssistantMessage(text=notes, calls=tuple(calls))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """Return the text."""
+        """Return a message with the text."""
         return AssistantMessage(text=text)
 
-    def render_result(self, message: ToolMessage) -> Message:
-        """Return the message unchanged."""
-        return message
-
     def decode(self, reply: Reply) -> DecodedReply:
-        """Return the calls if there are any and all are complete, else the answer."""
+        """Decode the calls if there are any, else the answer; a problem of the reply or an empty one is malformed."""
         text = well_formed(reply.text)
         if reply.problem:
             return Malformed(text, well_formed(reply.problem))
         if reply.calls:
-            return Calls(text.strip(), tuple(map(_sound, reply.calls)))
+            return Calls(text.strip(), tuple(map(_clean_call, reply.calls)))
         if not text.strip():
             return Malformed(text, "The reply was empty: call a tool or answer.")
         return Answer("", text)
 
 
-class PlainSplitter:
-    """Passes all text on as the text of the answer."""
+class PlainSplitter(Splitter):
+    """Assigns all text to the answer."""
 
     def __init__(self) -> None:
-        self._answer = ChannelText()
+        self._pieces = ChannelPieces({"answer": ""})
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to the answer."""
-        ready = self._answer.add(text)
-        return [("answer", ready)] if ready else []
-
-    def close(self) -> list[Piece]:
-        """Return nothing: only white space is held back."""
-        return []
+        """Return the text that the next piece of the reply adds to the answer."""
+        self._pieces.add("answer", text)
+        return self._pieces.take()
 
 
-def _sound(call: ToolCall) -> ToolCall:
-    arguments = well_formed_object(call.arguments)
+def _clean_call(call: ToolCall) -> ToolCall:
+    """Replace lone surrogates in a call, which UTF-8 cannot encode."""
     return ToolCall(
-        name=well_formed(call.name), arguments=arguments, provider_id=well_formed(call.provider_id)
+        name=well_formed(call.name),
+        arguments=well_formed_object(call.arguments),
+        provider_id=well_formed(call.provider_id),
     )

@@ -1,10 +1,9 @@
-"""The `json` protocol: what to do next as one JSON object, for models without tool calls."""
+"""The `json` protocol: a decision is a JSON object; for models without tool calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from loopline.models import (
     AssistantMessage,
@@ -23,13 +22,14 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    ChannelText,
+    ChannelPieces,
     DecodedReply,
     Malformed,
     Piece,
     Splitter,
     TextProtocol,
     as_arguments,
+    join_texts,
 )
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
@@ -53,23 +53,23 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonAction(TextProtocol):
-    """The JSON protocol: one object a reply; if several are written, all count.
+    """The JSON protocol: a reply should be one object; if it has several, all of them are used.
 
-    With `values` the answer is any JSON value, and the text of the answer is its JSON.
+    With `values` the answer may be any JSON value, and the text of the answer is its JSON.
     """
 
-    name: Literal["json"] = "json"
+    name = "json"
     forms = _MANUAL
 
     def __init__(self, *, values: bool = False) -> None:
         self._values = values
 
     def splitter(self) -> Splitter:
-        """Return a splitter that reads `notes` and `answer` from an unfinished object."""
+        """Create a splitter that reads `notes` and `answer` from an unfinished object."""
         return JsonSplitter(values=self._values)
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return one object for each call."""
+        """Return a message with an object for each call."""
         actions: list[JsonObject] = [
             {"action": "call_tool", "tool": call.name, "arguments": call.arguments}
             for call in calls
@@ -78,23 +78,23 @@ class JsonAction(TextProtocol):
         return AssistantMessage(text="\n".join(dumps(action) for action in actions))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """Return the answer object."""
+        """Return a message with the answer object."""
         return AssistantMessage(text=dumps({"action": "final_answer", "answer": text}))
 
     def escape(self, text: str) -> str:
-        """Return the text with a backslash before the quote of each action."""
+        """Return the text with a backslash before the quote of each field `action`."""
         return _ACTION.sub(r'\\"', text)
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """Decode the JSON objects of the reply; calls come before an answer."""
+        """Decode the JSON objects of the reply; if there are calls, an answer is discarded."""
         return decode_actions(well_formed(reply.text), values=self._values)
 
 
 def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
-    """Decode the actions that the JSON objects in a text describe.
+    """Decode the JSON objects in a text as calls or an answer.
 
-    An object without an action but with an answer is an answer. A broken object with a field of an action is never
-    skipped for a sound one inside or after it. With `values` an answer is any JSON value.
+    If no object has an `action`, the first one with an `answer` is the answer. A broken object with a field of an action
+    makes the reply malformed, even if valid objects follow. With `values` an answer may be any JSON value.
     """
     scanned = scan_json(raw)
     for item in scanned:
@@ -111,13 +111,14 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
         answers = [item for item in objects if isinstance(item.get("answer"), str)]
         actions = [{**item, "action": "final_answer"} for item in answers[:1]]
     if not actions:
-        return Malformed(raw, f"The reply held no JSON object with an action. {_FORMS}")
+        return Malformed(raw, f"The reply has no JSON object with an action. {_FORMS}")
     return _decide(raw, actions, values=values)
 
 
 def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
-    notes = "\n".join(filter(None, (str(action.get("notes") or "").strip() for action in actions)))
-    calls, answers = list[ToolCall](), list[str]()
+    notes = join_texts(str(action.get("notes") or "").strip() for action in actions)
+    calls: list[ToolCall] = []
+    answers: list[str] = []
     for action in actions:
         match action:
             case {"action": "call_tool", "tool": str(tool)}:
@@ -132,21 +133,23 @@ def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> Decoded
     discarded = "" if _covers_reply(raw, actions) and not (calls and answers) else raw
     if calls:
         return Calls(notes, tuple(calls), discarded=discarded)
-    if values and len(answers) > 1:  # together they would be the JSON of nothing
+    if values and len(answers) > 1:  # joined, they would not be JSON
         return Malformed(raw, f"The reply gave {len(answers)} answers: give one.")
     return Answer(notes, "\n\n".join(answers), discarded=discarded)
 
 
 def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
-    """Return whether the reply says nothing beside these actions."""
+    """Return whether the reply has only these actions, without other text or fields."""
     if any(_has_unused_fields(action) for action in actions):
         return False
-    at, count = _skip_between(raw, 0), 0
+    count = 0
+    at = _skip_between(raw, 0)
     while at < len(raw):
         match = parse_object_at(raw, at)
         if isinstance(match, BrokenJson):
             return False
-        at, count = _skip_between(raw, match[1]), count + 1
+        count += 1
+        at = _skip_between(raw, match[1])
     return count == len(actions)
 
 
@@ -156,16 +159,16 @@ def _has_unused_fields(action: JsonObject) -> bool:
 
 
 def _skip_between(raw: str, at: int) -> int:
-    """Return where white space, commas and fences between objects end."""
+    """Return the position after the white space, commas and fences at `at`."""
     gap = _BETWEEN.match(raw, at)
     return gap.end() if gap else at
 
 
-class JsonSplitter:
+class JsonSplitter(Splitter):
     """Reads `notes` and `answer` from JSON objects while they are written.
 
-    Only fields of an outermost object are read. What the beginning cannot tell, such as an object that breaks further
-    on, is left to `decode`.
+    Only fields of an outermost object are read. An object that becomes invalid later is only noticed by `decode`. An
+    unfinished field has no text when the reply ends.
     """
 
     def __init__(self, *, values: bool = False) -> None:
@@ -178,14 +181,10 @@ class JsonSplitter:
         self._field: Channel | None = None
         self._escape: str | None = None
         self._in_string = False
-        self._channels: dict[Channel, ChannelText] = {
-            "notes": ChannelText("\n"),
-            "answer": ChannelText("\n\n"),
-        }
-        self._pieces: list[Piece] = []
+        self._pieces = ChannelPieces({"notes": "\n", "answer": "\n\n"})
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to each channel."""
+        """Take the next piece of the reply; return the texts that it adds to channels."""
         at = self._take_value(text, 0)
         while at < len(text):
             passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
@@ -196,41 +195,35 @@ class JsonSplitter:
                 self._take(text[end])
             at = self._take_value(text, end + 1)
         self._flush()
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    def close(self) -> list[Piece]:
-        """Return nothing: an unfinished field is no text."""
-        return []
+        return self._pieces.take()
 
     def _take_value(self, text: str, at: int) -> int:
-        """Read on in an answer that is a value but no string; return where the text after it begins."""
+        """Read an answer that is a JSON value other than a string; return the position after it in `text`."""
         if self._values and self._value is None and self._is_at_answer:
             at += len(text[at:]) - len(text[at:].lstrip())
             if at < len(text) and text[at] != '"':
                 self._value = JsonText()
-                self._channels["answer"].begin()
+                self._pieces.begin("answer")
         if self._value is None or at >= len(text):
             return at
-        ready = self._channels["answer"].add(self._value.feed(text[at:]))
-        if ready:
-            self._pieces.append(("answer", ready))
+        self._pieces.add("answer", self._value.feed(text[at:]))
         if not self._value.is_over:
             return len(text)
         at = len(text) - len(self._value.remainder)
-        self._value, self._key = None, ""
+        self._value = None
+        self._key = ""
         return at
 
     @property
     def _is_at_answer(self) -> bool:
-        """Return whether the value of the field `answer` comes next."""
+        """Whether the next value is that of the field `answer`."""
         outside = not self._in_string and self._escape is None
         return outside and self._is_value and self._depth == 1 and self._key == "answer"
 
     def _take(self, character: str) -> None:
-        """Read a character that has a meaning at this position."""
+        """Read a character that is special at this position."""
         if self._escape is not None:
-            self._escaped(self._escape + character)
+            self._take_escape(self._escape + character)
         elif not self._in_string:
             self._take_outside(character)
         elif character == '"':
@@ -243,12 +236,12 @@ class JsonSplitter:
         match character:
             case "{" | "[":
                 self._depth += 1
-                self._key, self._is_value = "", False
+                self._end_value()
             case "}" | "]":
                 self._depth = max(self._depth - 1, 0)
-                self._key, self._is_value = "", False
+                self._end_value()
             case ",":
-                self._key, self._is_value = "", False
+                self._end_value()
             case ":":
                 self._is_value = True
             case '"' if self._depth:
@@ -256,12 +249,16 @@ class JsonSplitter:
                 channel = _CHANNELS.get(self._key) if self._is_value and self._depth == 1 else None
                 self._field = channel
                 if channel:
-                    self._channels[channel].begin()
+                    self._pieces.begin(channel)
             case _:
                 pass
 
-    def _escaped(self, escape: str) -> None:
-        """Read the next character of an escape; an escape that JSON lacks stands for itself."""
+    def _end_value(self) -> None:
+        self._key = ""
+        self._is_value = False
+
+    def _take_escape(self, escape: str) -> None:
+        """Read the next character of an escape; an escape that JSON does not define is kept as text."""
         self._escape = None
         if escape[0] != "u":
             self._text.append(_ESCAPES.get(escape, f"\\{escape}"))
@@ -281,22 +278,21 @@ class JsonSplitter:
         if not self._is_value:
             self._key = "".join(self._text)
         self._text.clear()
-        self._in_string, self._field = False, None
+        self._in_string = False
+        self._field = None
 
     def _flush(self, *, is_complete: bool = False) -> None:
-        """Pass on the text of a field, but hold back the first half of a surrogate pair."""
+        """Send the text of a field, but hold back the first half of a surrogate pair."""
         if self._field is None:
             return
         text = "".join(self._text)
         half = text[-1:] if not is_complete and "\ud800" <= text[-1:] <= "\udbff" else ""
         self._text = [half] if half else []
-        ready = self._channels[self._field].add(_paired(text.removesuffix(half)))
-        if ready:
-            self._pieces.append((self._field, ready))
+        self._pieces.add(self._field, _join_surrogates(text.removesuffix(half)))
 
 
-def _paired(text: str) -> str:
-    """Return the text with surrogate pairs joined."""
+def _join_surrogates(text: str) -> str:
+    """Return the text with surrogate pairs joined to characters, and lone surrogates as escapes."""
     if text.isascii():
         return text
     return well_formed(text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))

@@ -1,11 +1,11 @@
-"""The `tagged` protocol: calls and answer in tags, which can be split while they are written."""
+"""The `tagged` protocol: calls and the answer in tags, which can be split while they are streamed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -26,13 +26,14 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    ChannelText,
+    ChannelPieces,
     DecodedReply,
     Malformed,
     Piece,
     Splitter,
     TextProtocol,
     as_arguments,
+    join_texts,
 )
 from loopline.prompt.protocols.json_action import JsonSplitter, decode_actions
 from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escape_tags
@@ -64,49 +65,49 @@ _ODD_CALL = re.compile(
     r'|"(?:tool_calls?|function_call)"\s*+:',
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a call looks like in other forms than this one."""
+"""The look of calls in other forms, which are malformed here."""
 _NAMES = ("name", "tool", "function", "action")
 _ARGUMENTS = ("args", "arguments", "parameters", "input")
 
 
 class Tagged(TextProtocol):
-    """The tagged protocol, for models that follow a form but have no tool calls; its answer can be streamed."""
+    """The tagged protocol, for models without tool calls that follow instructions; its answer can be streamed."""
 
-    name: Literal["tagged"] = "tagged"
+    name = "tagged"
     forms = _MANUAL
 
     def __init__(self, *, delegate: str = "") -> None:
-        """Have `<agent_call agent="…" task="…"/>` call the tool of the name `delegate`; without one it is no call."""
+        """`delegate` is the tool that `<agent_call agent="…" task="…"/>` calls; without it, an agent_call is malformed."""
         self._delegate = delegate
 
     def splitter(self) -> Splitter:
-        """Return a splitter for answer, notes and thinking."""
+        """Create a splitter for answer, notes and thinking."""
         return TaggedSplitter()
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return the notes, and a tag for each call."""
-        written = [escape_tags(notes)] if notes.strip() else []
-        return AssistantMessage(text="\n".join([*written, *map(_call_tags, calls)]))
+        """Return a message with the notes, and a tag for each call."""
+        lines = [escape_tags(notes)] if notes.strip() else []
+        return AssistantMessage(text="\n".join([*lines, *map(_call_tags, calls)]))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """Return the answer channel."""
+        """Return a message with the answer channel."""
         return AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
 
     def escape(self, text: str) -> str:
-        """Return the text with its tags escaped."""
+        """Return the text with a backslash in each tag."""
         return escape_tags(text)
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """Return the calls, with the text outside of tags as notes, else the answer.
+        """Decode the calls, with the text outside of tags as notes, or if there are no calls the answer.
 
-        Without any tag the whole text is the answer, unless it looks like a call of another form. A `decision` channel holds
-        the objects of the `json` protocol. Channels with unknown names are part of the answer.
+        A reply without tags is an answer; if it looks like a call in another form, it is malformed. A `decision` channel
+        has objects of the `json` protocol. Channels with unknown names are part of the answer.
         """
-        return _TaggedDecoder(well_formed(reply.text), delegate=self._delegate).decided()
+        return _TaggedDecoder(well_formed(reply.text), delegate=self._delegate).decode()
 
 
 class _TaggedDecoder:
-    """A reply, decoded element by element."""
+    """A decoder of one reply, element by element."""
 
     def __init__(self, raw: str, *, delegate: str = "") -> None:
         self._raw = raw
@@ -119,25 +120,26 @@ class _TaggedDecoder:
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decided(self) -> DecodedReply:
-        """Return the decision; the first unreadable element makes the whole reply malformed."""
+    def decode(self) -> DecodedReply:
+        """Return the decision; the first invalid element makes the reply malformed."""
         for element in elements(self._raw):
             self._take(element)
             if self._problem:
                 return Malformed(self._raw, f"{self._problem} {_FORMS}")
         outside = "".join(self._outside).strip()
-        notes = _joined(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
-        thinking, answer = _joined(self._thoughts), _joined(self._answers, "\n\n")
+        notes = join_texts(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
+        thinking = join_texts(self._thoughts)
+        answer = join_texts(self._answers, "\n\n")
         if self._calls:
-            discarded = _joined([*self._discarded, answer])
+            discarded = join_texts([*self._discarded, answer])
             return Calls(notes, tuple(self._calls), thinking, discarded)
-        discarded = _joined(self._discarded)
+        discarded = join_texts(self._discarded)
         if answer:
             return Answer(notes, answer, thinking, discarded)
         if outside and not self._answers:
             if _is_odd_call(outside):
-                return Malformed(self._raw, f"The reply is no call of a known form. {_FORMS}")
-            return Answer(_joined(self._notes), outside, thinking, discarded)
+                return Malformed(self._raw, f"The reply has a call in an unknown form. {_FORMS}")
+            return Answer(join_texts(self._notes), outside, thinking, discarded)
         return Malformed(self._raw, f"The reply has neither a call nor an answer. {_FORMS}")
 
     def _take(self, element: Element) -> None:
@@ -158,11 +160,11 @@ class _TaggedDecoder:
                 self._answers.append(element.text.strip())
 
     def _take_call(self, element: Element) -> None:
-        called = _tool_call(element)
-        if isinstance(called, str):
-            self._problem = called
+        call = _tool_call(element)
+        if isinstance(call, str):
+            self._problem = call
         else:
-            self._calls.append(called)
+            self._calls.append(call)
 
     def _take_agent_call(self, element: Element) -> None:
         fields = {"agent": "", "task": element.text.strip(), **_attributes(element)}
@@ -170,7 +172,7 @@ class _TaggedDecoder:
             self._problem = "There are no agents to call here."
         elif not fields["agent"].strip() or not fields["task"].strip():
             self._problem = (
-                'An agent_call names its agent and its task: <agent_call agent="…" task="…"/>.'
+                'An agent_call needs an agent and a task: <agent_call agent="…" task="…"/>.'
             )
         else:
             names = ("agent", "task", "context")
@@ -179,7 +181,7 @@ class _TaggedDecoder:
 
     def _take_code(self, element: Element) -> None:
         if not self._calls:
-            self._problem = "A code channel stands without a call before it."
+            self._problem = "A code channel needs a call before it."
         elif not element.closed:
             self._problem = "The code channel is not closed."
         else:
@@ -201,52 +203,47 @@ class _TaggedDecoder:
                 self._problem = f"The decision channel cannot be read. {problem}"
 
 
-class TaggedSplitter:
-    """Splits a tagged text into answer, notes and thinking; calls belong to none of them."""
+class TaggedSplitter(Splitter):
+    """Splits a tagged text into answer, notes and thinking, without the calls."""
 
     def __init__(self) -> None:
         self._channels = ChannelSplitter()
         self._decision = JsonSplitter()
         self._last: str | None = None
-        self._texts: dict[Channel, ChannelText] = {
-            "notes": ChannelText(),
-            "thinking": ChannelText("\n"),
-            "answer": ChannelText("\n\n"),
-        }
-        self._calls = False
+        self._pieces = ChannelPieces({"notes": "", "thinking": "\n", "answer": "\n\n"})
+        self._has_calls = False
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to each channel."""
-        return self._non_empty(self._channels.feed(text))
+        """Take the next piece of the reply; return the texts that it adds to channels."""
+        return self._split(self._channels.feed(text))
 
     def close(self) -> list[Piece]:
-        """Return what is left when the reply ends."""
-        return self._non_empty(self._channels.close())
+        """Return the texts that were held back when the reply ends."""
+        return self._split(self._channels.close())
 
-    def _non_empty(self, pieces: Iterable[tuple[str, str]]) -> list[Piece]:
-        return [piece for name, text in pieces for piece in self._pieces(name, text) if piece[1]]
+    def _split(self, parts: Iterable[tuple[str, str]]) -> list[Piece]:
+        for name, text in parts:
+            begins = name != self._last
+            self._last = name
+            match name:
+                case "tool_call" | "agent_call" | "code":
+                    self._has_calls = True
+                case "decision":
+                    self._pieces.extend(self._decision.feed(text))
+                case "":
+                    self._pieces.add("notes", text)
+                case "thinking":
+                    self._add_section("thinking", text, begins=begins)
+                case _ if not self._has_calls:  # after a call, an answer is discarded
+                    self._add_section("answer", text, begins=begins)
+                case _:
+                    pass
+        return self._pieces.take()
 
-    def _pieces(self, name: str, text: str) -> list[Piece]:
-        begins, self._last = name != self._last, name
-        match name:
-            case "tool_call" | "agent_call" | "code":
-                self._calls = True
-                return []
-            case "decision":
-                return self._decision.feed(text)
-            case "":
-                return [("notes", self._texts["notes"].add(text))]
-            case "thinking":
-                return [("thinking", self._section("thinking", text, begins=begins))]
-            case _ if self._calls:  # an answer beside calls is none
-                return []
-            case _:
-                return [("answer", self._section("answer", text, begins=begins))]
-
-    def _section(self, channel: Channel, text: str, *, begins: bool) -> str:
+    def _add_section(self, channel: Channel, text: str, *, begins: bool) -> None:
         if begins:
-            self._texts[channel].begin()
-        return self._texts[channel].add(text)
+            self._pieces.begin(channel)
+        self._pieces.add(channel, text)
 
 
 def _is_odd_call(text: str) -> bool:
@@ -262,14 +259,11 @@ def _first_field(written: JsonObject, names: Iterable[str]) -> Json:
     return next((written[name] for name in names if name in written), None)
 
 
-def _joined(parts: Iterable[str], joint: str = "\n") -> str:
-    return joint.join(filter(None, parts))
-
-
 def _call_tags(call: ToolCall) -> str:
-    """Return a call as tags; its code gets a channel if it reads back unchanged from there."""
+    """Render a call as tags; its argument `code` gets a channel if it can be decoded from there unchanged."""
     name = escape(call.name).replace("\\", "&#92;")
-    arguments, code = dict(call.arguments), call.arguments.get("code")
+    arguments = dict(call.arguments)
+    code = arguments.get("code")
     channel = ""
     if isinstance(code, str) and "\n" in code:
         channel = f"\n<channel:code>\n{code}\n</channel:code>"
@@ -285,29 +279,29 @@ def _call_tags(call: ToolCall) -> str:
 
 
 def _code(text: str) -> str:
-    """Return the code without the line ends next to its tags and without a fence around it."""
+    """Return the code without the line breaks next to its tags, and without a fence around it."""
     code = text.removeprefix("\n").removesuffix("\n")
     fenced = _FENCE.match(code)
     return fenced[1] if fenced else code
 
 
 def _tool_call(element: Element) -> ToolCall | str:
-    """Return the call, or what is wrong with it."""
+    """Decode the call of an element; return a sentence about the error if it is invalid."""
     attributes = _attributes(element)
-    name, body = attributes.get("name", "").removeprefix("@"), _unfenced(element.text)
-    source = _first_of(attributes, "args", "arguments") or body
+    name = attributes.get("name", "").removeprefix("@")
+    source = _first_of(attributes, "args", "arguments") or _strip_fence(element.text)
     if not element.closed and not source:
         return "A tool_call is not closed."
     arguments = _arguments(source)
     if isinstance(arguments, str):
         return f"The arguments of tool_call {name!r} {arguments}."
     if not name:
-        return _named_inside(arguments)
+        return _call_in_json(arguments)
     return ToolCall(name=name, arguments=arguments)
 
 
-def _named_inside(written: JsonObject) -> ToolCall | str:
-    """Return the call whose name stands in the JSON beside its arguments."""
+def _call_in_json(written: JsonObject) -> ToolCall | str:
+    """Decode a call that has its name and its arguments in one JSON object; return an error if it lacks a name."""
     name = _first_of(written, "name", "tool")
     arguments = as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
@@ -316,7 +310,7 @@ def _named_inside(written: JsonObject) -> ToolCall | str:
 
 
 def _first_of(values: Mapping[str, V], *keys: str) -> V | None:
-    """Return the first value under these keys that is not empty."""
+    """Return the first value that is not empty among those of `keys`, or None."""
     return next((values[key] for key in keys if values.get(key)), None)
 
 
@@ -326,22 +320,22 @@ def _attributes(element: Element) -> dict[str, str]:
 
 
 def _arguments(source: str) -> JsonObject | str:
-    """Return the object that is all of `source`, or what is wrong with it."""
+    """Parse `source` as one JSON object; return the end of an error sentence if it is not one."""
     if source in ("", "null"):
         return {}
     scanned = parse_object_at(source, 0)
     if isinstance(scanned, BrokenJson) and '\\"' in source:
-        scanned = parse_object_at(source.replace('\\"', '"'), 0)
         source = source.replace('\\"', '"')
+        scanned = parse_object_at(source, 0)
     if isinstance(scanned, BrokenJson):
-        return f"are no whole JSON object: {scanned.problem}"
+        return f"are not a complete JSON object: {scanned.problem}"
     arguments, end = scanned
     if source[end:].strip():
-        return "have something behind their JSON object"
+        return "have text after their JSON object"
     return well_formed_object(arguments)
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     text = text.strip()
     fenced = _FENCE.match(text)
     return (fenced[1] if fenced else text).strip()

@@ -1,9 +1,8 @@
-"""A text in tagged channels, taken apart while it is still being written.
+"""A text in tagged channels, split while it is still being written.
 
-Known are `<channel:NAME>…</channel:NAME>` and the calls `<tool_call …>…</tool_call>`, `<tool …>…</tool>`
-and `<agent_call …>…</agent_call>`, which may close themselves. Nothing nests. A tag that is meant as text is
-written with a backslash behind its `<`. In code and in JSON, which have string literals, a tag inside
-of one is text as it stands.
+The tags are `<channel:NAME>…</channel:NAME>`, and the calls `<tool_call …>…</tool_call>`, `<tool …>…</tool>` and
+`<agent_call …>…</agent_call>`, which may be self-closing. Tags are not nested. To write a tag as text, put a backslash
+after its `<`. A tag in a string literal of a `code` channel, or of JSON, is also text.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Walk = Generator[None, str, T]
-"""A part of the reader: it is sent each character, then "" at the end of the text."""
+"""A coroutine that reads a part of the text: it is sent each character, then "" at the end of the text."""
 Literals = Generator[bool, str, None]
-"""It is sent each character, and yields whether that is part of a string literal."""
+"""A coroutine that is sent each character, and yields whether it is part of a string literal."""
 
 _CALLS = {"<tool_call": "tool_call", "<tool": "tool_call", "<agent_call": "agent_call"}
 _CHANNEL = "<channel:"
@@ -33,15 +32,16 @@ _LONGEST_SPACE = 80
 
 
 def escape_tags(text: str) -> str:
-    """Return the text with its tags escaped, for use outside of code and JSON."""
+    """Return the text with a backslash in each tag, for text outside of code and JSON."""
     return _TAG.sub(lambda tag: f"<\\{tag[1]}", text)
 
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """A channel or a call or, with an empty `name`, the text outside of them.
+    """A channel or a call or, with the `name` "", text outside of them.
 
-    `attributes` is the text between a call's name and the end of its tag. `closed` says whether the closing tag was there.
+    `attributes` is the text between a call's name and the end of its opening tag. `closed` says whether the closing tag
+    was found.
     """
 
     name: str = ""
@@ -52,12 +52,12 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Return the text inside."""
+        """The text inside the element."""
         return "".join(self.parts)
 
 
 def elements(text: str) -> list[Element]:
-    """Return the elements of the whole text, in order."""
+    """Split a complete text into its elements, in order."""
     reading = ChannelSplitter()
     result: list[Element] = []
     for element, part in [*reading.take(text), *reading.end()]:
@@ -68,11 +68,11 @@ def elements(text: str) -> list[Element]:
 
 
 class ChannelSplitter:
-    """Splits a text into channels while it comes in, however it is cut into pieces.
+    """Splits a text into channels while it is streamed, independent of how it is cut into pieces.
 
-    `feed` and `close` return pairs of a channel's name, in lower case, and the next text in it: "" is outside of any,
-    `tool_call` and `agent_call` are the insides of those. What may become a tag is held back. Each character is read
-    once.
+    `feed` and `close` return pairs of a channel's name, in lower case, and the next text in it. The name is "" for text
+    outside of channels, and `tool_call` or `agent_call` for the inside of a call. Text that may become a tag is held
+    back. Each character is read once.
     """
 
     def __init__(self) -> None:
@@ -83,30 +83,32 @@ class ChannelSplitter:
         next(self._reading)
 
     def feed(self, text: str) -> list[tuple[str, str]]:
-        """Return what the next piece of the text adds to each channel."""
+        """Take the next piece of the text; return the texts that it adds to channels."""
         return [(element.name, part) for element, part in self.take(text) if part]
 
     def close(self) -> list[tuple[str, str]]:
-        """Return what is left when the text ends; a tag that is not finished is text."""
+        """Return the texts that were held back when the text ends; an unfinished tag is text."""
         return [(element.name, part) for element, part in self.end() if part]
 
     def take(self, text: str) -> list[tuple[Element, str]]:
-        """Return what the next piece of the text adds to each element; "" begins one."""
+        """Take the next piece of the text; return the texts that it adds to elements, where "" opens an element."""
         if self._reading is not None:
             for character in text:
                 self._reading.send(character)
         return self._take_parts()
 
     def end(self) -> list[tuple[Element, str]]:
-        """Return what is left of the elements when the text ends."""
-        walk, self._reading = self._reading, None
+        """Return the texts of elements that were held back when the text ends."""
+        walk = self._reading
+        self._reading = None
         if walk is not None:
             walk.send("")
         return self._take_parts()
 
     def _take_parts(self) -> list[tuple[Element, str]]:
         self._flush()
-        parts, self._parts = self._parts, []
+        parts = self._parts
+        self._parts = []
         return parts
 
     def _flush(self) -> None:
@@ -134,11 +136,11 @@ class ChannelSplitter:
             elif lowered == _CHANNEL:
                 character = yield from self._channel(tag, character)
             else:
-                self._pending.append(_unescaped(tag))
+                self._pending.append(_unescape(tag))
         yield
 
     def _channel(self, tag: str, character: str) -> Walk[str]:
-        """Read what follows `<channel:`; return the character after the element."""
+        """Read a channel from the text after `<channel:` to its end; return the character after it."""
         name = ""
         while _NAME.match(character) and len(name) < _LONGEST_NAME:
             name += character
@@ -153,21 +155,21 @@ class ChannelSplitter:
         return (yield from self._body(f"</channel:{name}", literals() if literals else None))
 
     def _call(self, opening: str, character: str) -> Walk[str]:
-        """Read what follows a tag name such as `<tool_call`; return the character after the element."""
+        """Read a call from the text after a tag name such as `<tool_call` to its end; return the character after it."""
         name = _CALLS[opening]
         attributes, character = yield from _attributes(character)
-        itself = bool(character) and attributes.endswith("/")
-        self._open(Element(name, True, attributes.removesuffix("/"), itself))
+        is_closed = bool(character) and attributes.endswith("/")
+        self._open(Element(name, True, attributes.removesuffix("/"), is_closed))
         if not character:
             return ""
-        if not itself:
+        if not is_closed:
             literals = _json_literals() if name == "tool_call" else None
             return (yield from self._body(f"</{opening[1:]}", literals))
         self._open(Element(closed=True))
         return (yield)
 
     def _body(self, closing: str, literals: Literals | None) -> Walk[str]:
-        """Read the inside of an element up to its closing tag; return the character after that."""
+        """Read the inside of an element and its closing tag; return the character after the tag."""
         if literals is not None:
             next(literals)
         character = yield
@@ -183,7 +185,7 @@ class ChannelSplitter:
                     self._element.closed = True
                     break
             if literals is None:
-                self._pending.append(_unescaped(tag))
+                self._pending.append(_unescape(tag))
                 continue
             self._pending.append(tag)
             for passed in tag[1:]:
@@ -193,8 +195,8 @@ class ChannelSplitter:
 
 
 def _tag_start() -> Walk[tuple[str, str]]:
-    """Read what a `<` begins, as long as it may become a tag, and the character after it."""
-    escapes, matched = "", ""
+    """Read the text after a `<` while it may still become a tag; return it and the character after it."""
+    escapes = matched = ""
     character = yield
     while character == "\\":
         escapes += character
@@ -206,8 +208,10 @@ def _tag_start() -> Walk[tuple[str, str]]:
 
 
 def _attributes(character: str) -> Walk[tuple[str, str]]:
-    """Read the attributes of an opening tag up to its unquoted `>`."""
-    attributes, quote, is_escaped = list[str](), "", False
+    """Read the attributes of an opening tag up to its unquoted `>`; return them and that character."""
+    attributes: list[str] = []
+    quote = ""
+    is_escaped = False
     while character and (quote or character != ">"):
         attributes.append(character)
         if is_escaped or (quote and character == "\\"):
@@ -219,7 +223,7 @@ def _attributes(character: str) -> Walk[tuple[str, str]]:
 
 
 def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
-    """Read the rest of a closing tag, with its `>` if it is one, and the character after it."""
+    """Read the rest of a possible closing tag; return it, ending with `>` if complete, and the character after it."""
     for expected in closing[len(tag) :]:
         if character.lower() != expected:
             return tag, character
@@ -234,7 +238,7 @@ def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]
 
 
 def _space(character: str) -> Walk[tuple[str, str]]:
-    """Read white space, and the character after it."""
+    """Read white space; return it and the character after it."""
     space = ""
     while character and character in _SPACE and len(space) < _LONGEST_SPACE:
         space += character
@@ -242,7 +246,7 @@ def _space(character: str) -> Walk[tuple[str, str]]:
     return space, character
 
 
-def _unescaped(tag: str) -> str:
+def _unescape(tag: str) -> str:
     return f"<{tag[2:]}" if _ESCAPED.match(tag) else tag
 
 
@@ -261,7 +265,7 @@ def _json_literals() -> Literals:
 
 
 def _code_literals() -> Literals:
-    """Recognize Python strings of one line and of three quotes; a comment has none."""
+    """Recognize Python strings with one quote or three, except in comments."""
     character = yield False
     while True:
         if character == "#":
@@ -274,14 +278,15 @@ def _code_literals() -> Literals:
 
 
 def _string(quote: str) -> Generator[bool, str, str]:
-    """Read a string from its first quote on; return the character after it."""
+    """Read a string after its first quote; return the character after it."""
     character = yield True
     if character != quote:
-        return (yield from _until(quote, character))
+        return (yield from _string_end(quote, character))
     character = yield True
     if character != quote:
         return character
-    character, run = (yield True), 0
+    character = yield True
+    run = 0
     while run < 3:
         run = run + 1 if character == quote else 0
         if character == "\\":
@@ -290,8 +295,8 @@ def _string(quote: str) -> Generator[bool, str, str]:
     return character
 
 
-def _until(quote: str, character: str) -> Generator[bool, str, str]:
-    """Read the rest of a string of one line; return the character after it."""
+def _string_end(quote: str, character: str) -> Generator[bool, str, str]:
+    """Read the rest of a string with single quotes; return the character after it."""
     while character not in (quote, "\n"):
         if character == "\\":
             yield True

@@ -1,10 +1,9 @@
-"""The `thought_action` protocol: lines of text that begin with Thought, Action and Action Input."""
+"""The `thought_action` protocol: lines of text that start with Thought, Action and Action Input."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from loopline.models import (
     AssistantMessage,
@@ -21,12 +20,13 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    ChannelText,
+    ChannelPieces,
     DecodedReply,
     Malformed,
     Piece,
     Splitter,
     TextProtocol,
+    join_texts,
 )
 
 _MANUAL = """Reply with these lines, to call a tool:
@@ -50,7 +50,7 @@ _WORD = (
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
-# A thought begins on the line of its mark, so only its later lines are escaped.
+# The first line of a thought follows its mark on the same line, so only the later lines are escaped.
 _LATER_PLAIN = re.compile(rf"(?<=\n)([ \t]*)(\\*)(?={_WORD})")
 _LATER_ESCAPED = re.compile(rf"(?<=\n)([ \t]*)\\(\\*)(?={_WORD})")
 _MAYBE = re.compile(r"[ \t]*+\\*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
@@ -61,19 +61,19 @@ _NO_INPUT = re.compile(r"(?:null|None)\b")
 
 
 class ThoughtAction(TextProtocol):
-    """The protocol of Thought, Action and Observation lines, for models that follow nothing else."""
+    """The protocol of Thought, Action and Observation lines, for models that follow only this form."""
 
-    name: Literal["thought_action"] = "thought_action"
-    stop: tuple[str, ...] = ("\nObservation:",)
+    name = "thought_action"
+    stop = ("\nObservation:",)
     forms = _MANUAL
     before_result = "Observation: "
 
     def splitter(self) -> Splitter:
-        """Return a splitter that separates the final answer from the thoughts before it."""
+        """Create a splitter that separates the final answer from the thoughts before it."""
         return ThoughtSplitter()
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Return the lines of thought, action and input."""
+        """Return a message with the lines of the thought, and of each action and its input."""
         escaped = _LATER_PLAIN.sub(r"\1\\\2", notes)
         lines = [f"Thought: {escaped}"] if notes.strip() else []
         for call in calls:
@@ -82,54 +82,56 @@ class ThoughtAction(TextProtocol):
         return AssistantMessage(text="\n".join(lines))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """Return the line of the final answer."""
+        """Return a message with the final answer."""
         return AssistantMessage(text=f"Final Answer: {text}")
 
     def escape(self, text: str) -> str:
-        """Return the text with a backslash before each line that begins like a mark."""
+        """Return the text with a backslash before each line that starts like a mark."""
         return _PLAIN.sub(r"\1\\\2", text)
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """Decode the actions before the first invented observation, else the final answer."""
-        return _LineDecoder(well_formed(reply.text)).decided()
+        """Decode the actions before the first observation that the model invented; without an action, the final answer."""
+        return _LineDecoder(well_formed(reply.text)).decode()
 
 
 class _LineDecoder:
-    """A reply, decoded mark by mark."""
+    """A decoder of one reply, mark by mark.
+
+    `_action` is the name of an action that still lacks its input.
+    """
 
     def __init__(self, raw: str) -> None:
         self._raw = raw
         self._at = 0
         self._thoughts: list[str] = []
-        self._named: str | None = None
+        self._action: str | None = None
         self._calls: list[ToolCall] = []
         self._answer: str | None = None
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decided(self) -> DecodedReply:
-        """Return the decision."""
+    def decode(self) -> DecodedReply:
         mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
             self._thoughts.append(before)
         while mark is not None and not self._problem and self._answer is None:
-            if mark["word"] == "Observation" and (self._calls or self._named):
+            if mark["word"] == "Observation" and (self._calls or self._action):
                 self._discarded.append(self._raw[mark.start() :])
                 break
             self._take(mark)
             mark = self._next(self._at)
-            self._pass_over(self._at, mark.start() if mark else len(self._raw))
-        return self._outcome()
+            self._discard(self._at, mark.start() if mark else len(self._raw))
+        return self._decision()
 
     def _next(self, at: int) -> re.Match[str] | None:
-        """Return the next mark; `Input` is one only after an action without input."""
+        """Return the next mark; the word `Input` is a mark only after an action without input."""
         mark = _MARK.search(self._raw, at)
-        while mark is not None and mark["word"] == "Input" and self._named is None:
+        while mark is not None and mark["word"] == "Input" and self._action is None:
             mark = _MARK.search(self._raw, mark.end())
         return mark
 
-    def _pass_over(self, start: int, end: int) -> None:
-        """Discard what stands behind the input of an action."""
+    def _discard(self, start: int, end: int) -> None:
+        """Discard the text after the input of an action."""
         gap = _GAP.match(self._raw, start, end)
         if gap is not None and gap.end() < end and self._answer is None:
             self._discarded.append(self._raw[start:end])
@@ -140,8 +142,8 @@ class _LineDecoder:
                 self._thoughts.append(_LATER_ESCAPED.sub(r"\1\2", self._text(mark)).strip())
             case "Action":
                 self._check_complete()
-                self._named = ""
-                self._named = self._text(mark).strip().strip("`'\"")
+                self._action = ""  # from here on, the word `Input` is a mark
+                self._action = self._text(mark).strip().strip("`'\"")
             case "Action Input" | "Input":
                 self._text(mark)
                 self._take_input(mark.end())
@@ -158,8 +160,8 @@ class _LineDecoder:
         return self._raw[mark.end() : self._at]
 
     def _take_input(self, at: int) -> None:
-        if self._named is None:
-            self._problem = "An Action Input stands without an Action before it."
+        if self._action is None:
+            self._problem = "An Action Input needs an Action before it."
             return
         before = _BEFORE_INPUT.match(self._raw, at)
         start = before.end() if before else at
@@ -167,37 +169,38 @@ class _LineDecoder:
         if not _NO_INPUT.match(self._raw, start):
             scanned = parse_object_at(self._raw, start)
             if isinstance(scanned, BrokenJson):
-                self._problem = f"The Action Input is no whole JSON object: {scanned.problem}."
+                self._problem = (
+                    f"The Action Input is not a complete JSON object: {scanned.problem}."
+                )
                 return
             arguments, self._at = scanned
-        self._calls.append(ToolCall(name=self._named, arguments=well_formed_object(arguments)))
-        self._named = None
+        self._calls.append(ToolCall(name=self._action, arguments=well_formed_object(arguments)))
+        self._action = None
 
     def _check_complete(self) -> None:
-        if self._named is not None and not self._problem:
-            self._problem = f"The Action {self._named!r} has no Action Input."
+        if self._action is not None and not self._problem:
+            self._problem = f"The Action {self._action!r} has no Action Input."
 
-    def _outcome(self) -> DecodedReply:
+    def _decision(self) -> DecodedReply:
         if self._answer is None or self._calls:
             self._check_complete()
-        notes = "\n".join(part for part in self._thoughts if part)
+        notes = join_texts(self._thoughts)
         if self._problem:
             return Malformed(self._raw, f"{self._problem} {_FORMS}")
         if self._calls:
-            discarded = "\n".join(filter(None, [*self._discarded, self._answer]))
+            discarded = join_texts([*self._discarded, self._answer])
             return Calls(notes, tuple(self._calls), discarded=discarded)
         if self._answer:
-            named = f"Action: {self._named}" if self._named else ""
-            discarded = "\n".join(filter(None, [*self._discarded, named]))
-            return Answer(notes, self._answer, discarded=discarded)
+            action = f"Action: {self._action}" if self._action else ""
+            return Answer(notes, self._answer, discarded=join_texts([*self._discarded, action]))
         return Malformed(self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}")
 
 
-class ThoughtSplitter:
+class ThoughtSplitter(Splitter):
     """Separates the final answer from the thoughts before it, line by line.
 
-    Marks, lines of actions, and what the model invents after an action are left out. A line is held back as long as it
-    may become a mark.
+    Marks, lines of actions, and invented observations after an action are left out. A line is held back while it may
+    become a mark; after that, `_line` is None until the line ends.
     """
 
     def __init__(self) -> None:
@@ -206,11 +209,10 @@ class ThoughtSplitter:
         self._mark = ""
         self._has_action = False
         self._run: list[str] = []
-        self._texts = {"notes": ChannelText("\n"), "answer": ChannelText()}
-        self._pieces: list[Piece] = []
+        self._pieces = ChannelPieces({"notes": "\n", "answer": ""})
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to each channel."""
+        """Take the next piece of the reply; return the texts that it adds to channels."""
         at = 0
         while at < len(text):
             if self._line is None:
@@ -220,30 +222,33 @@ class ThoughtSplitter:
             else:
                 self._take(text[at])
                 at += 1
-        return self._take_pieces()
+        self._flush()
+        return self._pieces.take()
 
     def close(self) -> list[Piece]:
-        """Return what is left when the reply ends."""
-        self._decide()
-        return self._take_pieces()
+        """Return the texts that were held back when the reply ends."""
+        self._read_mark()
+        self._flush()
+        return self._pieces.take()
 
     def _take(self, character: str) -> None:
         self._line = (self._line or "") + character
         if len(self._line) > _LONGEST_MARK or not _MAYBE.fullmatch(self._line):
-            self._decide()
+            self._read_mark()
 
-    def _decide(self) -> None:
-        """Decide whether the line begins with a mark; what is behind it is text."""
-        line, self._line = self._line or "", None
+    def _read_mark(self) -> None:
+        """Read the mark at the start of the line, if it has one; the remaining line is text."""
+        line = self._line or ""
+        self._line = None
         mark = _MARK.match(line)
-        if mark is not None and self._begins(mark["word"]):
+        if mark is not None and self._begin(mark["word"]):
             line = line[mark.end() :]
         else:
             line = _ESCAPED.sub(r"\1\2", line)
         self._add(line)
 
-    def _begins(self, mark: str) -> bool:
-        """Return whether a mark begins something here, and switch to that."""
+    def _begin(self, mark: str) -> bool:
+        """Switch to the channel of a mark; return False if the word is not a mark here."""
         if mark == "Input" and self._mark != "Action":
             return False
         self._flush()
@@ -253,29 +258,24 @@ class ThoughtSplitter:
             self._mark = mark
             self._channel = _channel_after(mark, acted=self._has_action)
         if self._channel:
-            self._texts[self._channel].begin()
+            self._pieces.begin(self._channel)
         return True
 
     def _add(self, text: str) -> None:
-        """Take what a line says, to its end if that has come."""
+        """Add text of a line; after its line break, the next line may have a mark."""
         if self._channel:
             self._run.append(text)
         if text.endswith("\n") and self._mark != "Final Answer":
             self._line = ""
 
     def _flush(self) -> None:
-        if self._channel and (ready := self._texts[self._channel].add("".join(self._run))):
-            self._pieces.append((self._channel, ready))
+        if self._channel:
+            self._pieces.add(self._channel, "".join(self._run))
         self._run.clear()
-
-    def _take_pieces(self) -> list[Piece]:
-        self._flush()
-        pieces, self._pieces = self._pieces, []
-        return pieces
 
 
 def _channel_after(mark: str, *, acted: bool) -> Channel | None:
-    """Return the channel of the text after a mark; an answer after an action has none."""
+    """Return the channel of the text after a mark; None for an answer after an action, and for other marks."""
     match mark:
         case "Thought":
             return "notes"
