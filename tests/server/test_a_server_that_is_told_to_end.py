@@ -192,7 +192,7 @@ def test_a_stream_whose_turn_is_handed_over_says_so_and_ends(
             server.tell_to_end()
             text = response.read().decode()
         server.errors()
-    assert ": the server ends: the next one goes on behind the last id\n" in text
+    assert ": the server is shutting down: reconnect with the last id\n" in text
     assert failure in text
     assert "event: react.exit" not in text
 

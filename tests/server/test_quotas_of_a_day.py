@@ -130,7 +130,7 @@ def test_a_turn_that_runs_reserves_until_it_ends() -> None:
         assert sent.status_code == 202
         refused = shop.say("ann", "other")
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
-        assert "1 turns that run reserve 2,000 tokens" in refused.json()["detail"]
+        assert "1 running turns reserve 2,000 tokens" in refused.json()["detail"]
         with ann.stream("GET", f"{HERE}/slow/events") as events:
             for line in events.iter_lines():
                 if line == "event: react.tool.call":

@@ -1,102 +1,33 @@
-"""Requests to a server: what is repeated when a connection is lost, and what its refusals are here."""
+"""The connection to a server: requests, which are repeated when a connection is lost, and the errors for refusals."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+import httpx2
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
-from loopline.client.http_session import HttpSession
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
 
+CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
-"""A server sends a comment into a quiet stream every fifteen seconds: after so many the connection is lost."""
-
-
-class ServerExchange(Protocol):
-    """The answer to a request, whose body is still to be read."""
-
-    @property
-    def status(self) -> int:
-        """The status."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers; names are found in any case."""
-        ...
-
-    async def body(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            ConnectionError: the connection was lost.
-        """
-        ...
-
-    def lines(self) -> AsyncGenerator[str, None]:
-        """Yield the lines of the body, without their ends.
-
-        Raises:
-            ConnectionError: the connection was lost, or was silent for too long.
-        """
-        ...
-
-
-class ServerSession(Protocol):
-    """Requests to one server, with one key."""
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Sequence[tuple[str, str]] = (),
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> AbstractAsyncContextManager[ServerExchange]:
-        """Send a request, and yield its answer once its headers are there.
-
-        Raises:
-            ConnectionRefusedError: there is no connection; nothing was sent.
-            ConnectionError: the connection was lost, or was silent for too long.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close every connection."""
-        ...
-
-
-def server_session(url: str, key: str) -> ServerSession:
-    """Return a session with a server; nothing is sent yet.
-
-    Raises:
-        LooplineError: the URL is no address of a server, or a key could be read by others on its way.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise LooplineError(f"{url!r} is no address of a server: it begins with https://")
-    if key and parts.scheme != "https" and not is_loopback(parts.hostname):
-        raise LooplineError(
-            f"{url} would get the key unencrypted: use https://, or a tunnel to this machine"
-        )
-    return HttpSession(url.rstrip("/"), key, idle_seconds=IDLE_SECONDS)
-
-
+"""How long a stream may be silent before its connection counts as lost. A server sends a comment every 15 seconds."""
+LINE_BYTES = 64 * 2**20
+"""The longest line of a stream that is buffered."""
 RETRY_SECONDS = 60.0
 """How long a request is repeated while the server cannot be reached."""
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 5.0
 REFUSED = 400
-"""The lowest status that is a refusal."""
+"""The lowest status of a refusal."""
 _RETRIED = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -106,6 +37,27 @@ _RETRIED = frozenset(
 )
 
 Document = TypeVar("Document")
+
+
+def http_client(url: str, key: str) -> httpx2.AsyncClient:
+    """Return a client that sends the key to the server at `url`; nothing is sent yet.
+
+    Raises:
+        LooplineError: `url` is not an address of a server, or would carry the key unencrypted to another machine.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise LooplineError(f"{url!r} is not an address of a server: it must begin with https://")
+    if key and parts.scheme != "https" and not is_loopback(parts.hostname):
+        raise LooplineError(
+            f"{url} would get the key unencrypted: use https://, or a tunnel to this machine"
+        )
+    return httpx2.AsyncClient(
+        base_url=url.rstrip("/"),
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        timeout=httpx2.Timeout(IDLE_SECONDS, connect=CONNECT_SECONDS),
+        limits=httpx2.Limits(max_connections=None),
+    )
 
 
 class ServerProblem(LooplineError):
@@ -118,7 +70,7 @@ class ServerProblem(LooplineError):
 
 
 class ServerUnreachable(LooplineError):
-    """A server could not be reached for too long, or a request that must not be repeated was lost."""
+    """A server could not be reached for too long, or the connection of a request that cannot be repeated was lost."""
 
 
 class _ProblemDocument(Struct):
@@ -126,20 +78,28 @@ class _ProblemDocument(Struct):
     action_by: str = "client"
 
 
+FormFile = tuple[str, tuple[str | None, bytes, str]]
+"""A part of a form: its field, and the file name, bytes and media type."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRequest:
-    """A request; one that is not `repeatable` is sent again only if it was not sent at all."""
+    """A request with a body of bytes or with the parts of a form.
+
+    If it is not `repeatable`, it is sent again only if the connection was refused, so nothing was sent.
+    """
 
     method: str
     path: str
     query: Sequence[tuple[str, str]] = ()
     body: bytes | None = None
+    form: Sequence[FormFile] = ()
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     repeatable: bool = True
 
 
 class Reconnection:
-    """Waits between attempts, each time longer, until the server could not be reached for too long."""
+    """The waits between attempts, each twice as long as the one before, up to `limit_seconds` in all."""
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
         self._clock = clock
@@ -148,17 +108,19 @@ class Reconnection:
         self._seconds = FIRST_WAIT
 
     def succeed(self) -> None:
-        """Begin anew: something came."""
-        self._since, self._seconds = None, FIRST_WAIT
+        """Start over with the shortest wait, because the server answered."""
+        self._since = None
+        self._seconds = FIRST_WAIT
 
     async def wait(self, error: Exception, at_least: float = 0.0) -> None:
-        """Wait before the next attempt.
+        """Wait before the next attempt, at least `at_least` seconds and at most `LONGEST_WAIT`.
 
         Raises:
-            ServerUnreachable: there were attempts for long enough.
+            ServerUnreachable: the attempts have failed for `limit_seconds`; `error` is the last failure.
         """
         now = self._clock.elapsed()
-        self._since = now if self._since is None else self._since
+        if self._since is None:
+            self._since = now
         if now - self._since >= self._limit_seconds:
             raise ServerUnreachable(
                 f"the server could not be reached for {self._limit_seconds:g} s: {error}"
@@ -167,46 +129,91 @@ class Reconnection:
         self._seconds = min(self._seconds * 2, LONGEST_WAIT)
 
 
+@contextmanager
+def _connection_errors() -> Generator[None]:
+    """Raise failures of the transport as `ConnectionRefusedError` if nothing was sent, else as `ConnectionError`."""
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        raise ConnectionRefusedError(f"{type(error).__name__} {error}".rstrip()) from error
+    except (httpx2.TransportError, httpx2.StreamError) as error:
+        raise ConnectionError(f"{type(error).__name__} {error}".rstrip()) from error
+
+
+async def read_body(response: httpx2.Response) -> bytes:
+    """Read the whole body.
+
+    Raises:
+        ConnectionError: the connection was lost.
+    """
+    with _connection_errors():
+        return await response.aread()
+
+
+async def read_lines(response: httpx2.Response) -> AsyncGenerator[str, None]:
+    """Yield the lines of the body without their line feeds. Text after the last line feed is dropped.
+
+    Raises:
+        ConnectionError: the connection was lost or silent for `IDLE_SECONDS`, or a line is longer than `LINE_BYTES`.
+    """
+    partial = b""
+    with _connection_errors():
+        async for chunk in response.aiter_bytes():
+            *lines, partial = (partial + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace")
+            if len(partial) > LINE_BYTES:
+                raise ConnectionError(f"a line of the stream has more than {LINE_BYTES:,} bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConnection:
-    """The session with one server, which repeats what was lost on the way."""
+    """A client of one server, which repeats requests whose connection was lost."""
 
-    session: ServerSession
+    client: httpx2.AsyncClient
     clock: Clock
     retry_seconds: float = RETRY_SECONDS
 
     def reconnection(self) -> Reconnection:
-        """Return the waits of one request."""
+        """Return the waits for a new request."""
         return Reconnection(self.clock, self.retry_seconds)
 
     @asynccontextmanager
-    async def exchange(self, request: ServerRequest) -> AsyncGenerator[ServerExchange]:
-        """Send a request once, and yield its answer.
+    async def exchange(self, request: ServerRequest) -> AsyncGenerator[httpx2.Response]:
+        """Send a request once, and yield the response with its headers; the body is still to be read.
 
         Raises:
-            ConnectionError: the connection was lost.
+            ConnectionRefusedError: there is no connection, and nothing was sent.
+            ConnectionError: the connection was lost, or was silent for `IDLE_SECONDS`.
         """
-        async with self.session.exchange(
+        message = self.client.build_request(
             request.method,
             request.path,
-            query=request.query,
-            body=request.body,
+            params=list(request.query),
+            content=request.body,
+            files=list(request.form) or None,
             headers=request.headers,
-        ) as exchange:
-            yield exchange
+        )
+        with _connection_errors():
+            response = await self.client.send(message, stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     async def send(self, request: ServerRequest) -> bytes:
-        """Return the body of the answer.
+        """Send a request until it is answered, and return the body of the answer.
 
         Raises:
-            ServerProblem: the server refuses.
-            ServerUnreachable: it could not be reached for too long.
+            LooplineError: the server refuses, as in `problem_of`.
+            ServerUnreachable: the server could not be reached for `retry_seconds`, or the connection of a request that is
+                not repeatable was lost.
         """
         attempts = self.reconnection()
         while True:
             try:
-                async with self.exchange(request) as exchange:
-                    body = await exchange.body()
+                async with self.exchange(request) as response:
+                    body = await read_body(response)
             except ConnectionError as error:
                 if not request.repeatable and not isinstance(error, ConnectionRefusedError):
                     raise ServerUnreachable(
@@ -214,61 +221,66 @@ class ServerConnection:
                     ) from error
                 await attempts.wait(error)
                 continue
-            if exchange.status < REFUSED:
+            if response.status_code < REFUSED:
                 return body
-            await wait_or_raise(attempts, exchange, body)
+            await wait_or_raise(attempts, response, body)
 
     async def read(
-        self, request: ServerRequest, kind: type[Document], whole: Sequence[str] = ()
+        self, request: ServerRequest, kind: type[Document], required: Sequence[str] = ()
     ) -> Document:
-        """Return the answer as a value of this kind; the fields of `whole` must be there although the value has defaults.
+        """Send a request and decode the answer as `kind`.
+
+        Fields in `required` must be in the answer even if `kind` has a default for them.
 
         Raises:
-            ServerProblem: the server refuses, or what answers is no such server.
-            ServerUnreachable: it could not be reached for too long.
+            LooplineError: the server refuses, as in `problem_of`, or the answer is not a document of that kind.
+            ServerUnreachable: as in `send`.
         """
         body = await self.send(request)
         try:
             value = decode(body, type=kind)
-            fields = decode(body, type=dict[str, Raw]) if whole else {}
-            if missing := [name for name in whole if name not in fields]:
-                raise ServerProblem(
-                    f"{request.path}: the answer has no {missing[0]!r}: the server has another version",
-                    status=HTTPStatus.BAD_GATEWAY,
-                    action_by="operator",
-                )
+            fields = decode(body, type=dict[str, Raw]) if required else {}
         except (DecodeError, RecursionError) as error:
             raise ServerProblem(
-                f"{request.path}: this is no answer of such a server: {error}",
+                f"{request.path}: the answer is not that of a Loopline server: {error}",
                 status=HTTPStatus.BAD_GATEWAY,
                 action_by="operator",
             ) from error
+        for name in required:
+            if name not in fields:
+                raise ServerProblem(
+                    f"{request.path}: the answer has no {name!r}: the server has another version",
+                    status=HTTPStatus.BAD_GATEWAY,
+                    action_by="operator",
+                )
         return value
 
 
-async def wait_or_raise(attempts: Reconnection, exchange: ServerExchange, body: bytes) -> None:
-    """Wait if the server may take the request later.
+async def wait_or_raise(attempts: Reconnection, response: httpx2.Response, body: bytes) -> None:
+    """Wait if the server says that it may accept the request later.
 
     Raises:
-        LooplineError: it refuses for good.
+        LooplineError: the server refuses the request for good, as in `problem_of`.
+        ServerUnreachable: the attempts have failed for too long.
     """
-    problem = problem_of(exchange.status, body)
-    if exchange.status not in _RETRIED:
+    problem = problem_of(response.status_code, body)
+    if response.status_code not in _RETRIED:
         raise problem
-    retry = exchange.headers.get("retry-after", "")
+    retry = response.headers.get("retry-after", "")
     await attempts.wait(problem, float(retry) if retry.isascii() and retry.isdigit() else 0.0)
 
 
 def problem_of(status: int, body: bytes) -> LooplineError:
-    """Return what a refusal is here."""
+    """Return the error for a refusal.
+
+    It is a `ConflictError` for 409, an `AttachmentError` for 422 if the user must act, and otherwise a `ServerProblem`.
+    """
     try:
         document = decode(body, type=_ProblemDocument)
     except (DecodeError, RecursionError):
         document = _ProblemDocument(action_by="operator")
-    text = (
-        document.detail
-        or f"the server answered {status}: {one_line(body[:200].decode(errors='replace'))}"
-    )
+    shown = one_line(body[:200].decode(errors="replace"))
+    text = document.detail or f"the server answered {status}: {shown}"
     if status == HTTPStatus.CONFLICT:
         return ConflictError(text)
     if status == HTTPStatus.UNPROCESSABLE_ENTITY and document.action_by == "user":
@@ -277,7 +289,7 @@ def problem_of(status: int, body: bytes) -> LooplineError:
 
 
 class PrincipalDocument(Struct):
-    """Whom the key names."""
+    """The owner of the key, and the ids of the served bundles."""
 
     tenant: str
     project: str
@@ -286,15 +298,15 @@ class PrincipalDocument(Struct):
     bundles: tuple[str, ...]
 
 
-class PlaceDocument(Struct):
-    """Where a message is stored."""
+class PositionDocument(Struct):
+    """The position of a stored message."""
 
     turn_id: str
     seq: int
 
 
 class DoneDocument(Struct):
-    """Whether there was something to do, and it was done."""
+    """`done` is False if there was nothing to do."""
 
     done: bool
 
@@ -305,34 +317,33 @@ class _ApprovalDocument(Struct):
 
 
 class ApprovalsDocument(Struct):
-    """The calls that await approval, each with its signed approval."""
+    """The calls that await approval, with their signed approvals."""
 
     approvals: tuple[_ApprovalDocument, ...]
 
 
 class ForkDocument(Struct):
-    """The conversation that a fork began."""
+    """The name of a new fork."""
 
     conversation_id: str
 
 
 class StatusMeta(Struct):
-    """How far a conversation is."""
+    """The newest seq of a conversation, its turns that can be resumed, and those that no bundle resumes, with reasons."""
 
     last_seq: int
-    pending_calls: tuple[str, ...]
     resumable_turns: tuple[str, ...]
     left_turns: dict[str, str]
 
 
 class StatusDocument(Struct):
-    """Whether a conversation runs."""
+    """The status of a conversation."""
 
     meta: StatusMeta
 
 
 class BlocksDocument(Struct):
-    """Some blocks, and the seq after which there are more."""
+    """A page of blocks. `next_after` is the seq after which the next page begins, None for the last page."""
 
     blocks: tuple[JsonObject, ...]
     next_after: int | None

@@ -1,4 +1,4 @@
-"""A conversation on a server: say, add, stop, resume, read and give feedback, as with a harness."""
+"""A server and its conversations, with the methods that a harness and its conversations have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 from urllib.parse import quote
@@ -23,15 +22,16 @@ from loopline.client.connection import (
     BlocksDocument,
     DoneDocument,
     ForkDocument,
+    FormFile,
     ListDocument,
     ListedDocument,
-    PlaceDocument,
+    PositionDocument,
     PrincipalDocument,
     ServerConnection,
     ServerProblem,
     ServerRequest,
     StatusDocument,
-    server_session,
+    http_client,
 )
 from loopline.client.turn_stream import EVENT_STREAM, EventStream, TurnStream
 from loopline.clock import Clock, SystemClock
@@ -51,26 +51,6 @@ from loopline.timeline import (
     turn_number,
 )
 
-_ESCAPES = {ord('"'): "%22", ord("\r"): "%0D", ord("\n"): "%0A"}
-
-
-def encode_form(message: JsonObject, files: Sequence[Attachment]) -> tuple[bytes, str]:
-    """Return the body of the form, and its type."""
-    boundary = f"loopline-{token_hex(16)}"
-    parts = [_part(boundary, 'name="message"', "application/json"), dumps(message).encode()]
-    for file in files:
-        name = file.name.translate(_ESCAPES)
-        mime = file.mime.translate(_ESCAPES) or "application/octet-stream"
-        parts += [_part(boundary, f'name="files"; filename="{name}"', mime), bytes(file.data)]
-    body = b"".join([*parts, f"\r\n--{boundary}--\r\n".encode()])
-    return body, f"multipart/form-data; boundary={boundary}"
-
-
-def _part(boundary: str, disposition: str, mime: str) -> bytes:
-    lines = f"\r\n--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\nContent-Type: {mime}\r\n\r\n"
-    return lines.encode("utf-8", "replace")
-
-
 Out = TypeVar("Out")
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 NOT_FOUND = 404
@@ -78,11 +58,11 @@ PAGE_BLOCKS = 1_000
 
 
 class RemoteConversation:
-    """One conversation of the user whom the key names.
+    """One conversation of the key's user on a server, with the methods of `Conversation`.
 
-    It has the methods of `Conversation`. A request is repeated when its connection is lost, and a stream goes on behind
-    the last block that came, also with a server that was killed and started again: a message is stored once, and every
-    block comes once, in order. Where bundle code fails, the result says so; no `BundleError` is raised here.
+    A request is repeated when its connection is lost, and a stream continues after the last block, even if the server was
+    killed and restarted. A message is stored once, and every block is received once, in order. If bundle code fails, the
+    result has the exit reason "error"; `BundleError` is not raised here.
     """
 
     def __init__(
@@ -92,7 +72,7 @@ class RemoteConversation:
         self._connection = connection
         self._bundle = bundle
         self._open_questions: set[str] = set()
-        names = conversation.tenant, conversation.project, conversation.name
+        names = (conversation.tenant, conversation.project, conversation.name)
         self._path = "/conversations/" + "/".join(quote(name, safe="") for name in names)
 
     @overload
@@ -129,14 +109,15 @@ class RemoteConversation:
     ) -> TurnResult[Any]:
         """Send a message, and return the result of its turn.
 
-        With a `key` that was used in the conversation before, the result is that of the first message. The bundle chooses
-        the type of its answer; `output_type` is the one that its answer is read as, else it is the JSON value.
+        With a `key` that was used in the conversation before, nothing is sent and the result is that of the first message.
+        The bundle chooses the type of its answer. `output_type` decodes the answer here; without one, `output` is the
+        JSON value.
 
         Raises:
-            AttachmentError: a file cannot be attached; nothing was recorded.
+            AttachmentError: a file cannot be attached; nothing was stored.
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
-            ServerProblem: the server refuses.
-            ServerUnreachable: it could not be reached for too long.
+            ServerProblem: the server refuses the message.
+            ServerUnreachable: the server could not be reached for too long.
         """
         output = output_type_of(output_type)
         stream = await self._message(text, attachments, when_busy, key, limits)
@@ -153,14 +134,14 @@ class RemoteConversation:
     ) -> AsyncIterator[Event]:
         """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
 
-        If you leave the iteration, the turn keeps running.
+        Errors are those of `say`. If you leave the iteration, the turn keeps running.
         """
         stream = await self._message(text, attachments, when_busy, key, limits)
         async for event in self._events(stream):
             yield event
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
-        """Yield the events of every turn from now on, or every block behind the seq `after` and then the live ones."""
+        """Yield the events of all turns from now on; with `after`, first every stored block after that seq."""
         start = (await self._status()).meta.last_seq if after is None else after
         async for event in self._events(EventStream(self._connection, self._path, start)):
             yield event
@@ -188,10 +169,13 @@ class RemoteConversation:
         output_type: object = None,
         **limits: Unpack[Limits],
     ) -> TurnResult[Any]:
-        """Continue the turn that was cut off or is paused; `values` answer its calls, for an approval True or False.
+        """Continue the turn that was cut off or is paused. `values` answer its calls by id, an approval with True or False.
+
+        `output_type` decodes the answer, as for `say`.
 
         Raises:
-            ServerProblem: there is nothing to resume, or no call waits for such a value.
+            LooplineError: no turn can be resumed.
+            ServerProblem: no call waits for one of the values.
         """
         output = output_type_of(output_type)
         return await self._result(await self._continuation(values, limits), output)
@@ -204,15 +188,15 @@ class RemoteConversation:
             yield event
 
     async def approve(self, call_id: str, *, approved: bool = True) -> TurnResult[Any]:
-        """Approve or refuse the call that waits for it, and return the result of its turn."""
+        """Approve or deny a paused call, and return the result of its turn."""
         return await self.resume({call_id: approved})
 
     def asks(self, call_id: str) -> bool:
-        """Return whether a call of a turn that is streamed here asked a question and stays open for the answer."""
+        """Return whether an open call of a turn that is streamed here asked a question that was not answered here."""
         return call_id in self._open_questions
 
     async def answer(self, call_id: str, value: Json) -> bool:
-        """Answer a question that a call of the running turn asks; None declines. Return whether it gets this answer."""
+        """Answer the question of an open call; None declines. Return False if the call got another answer or has ended."""
         self._open_questions.discard(call_id)
         try:
             approvals = await self._approvals([call_id])
@@ -227,36 +211,37 @@ class RemoteConversation:
             raise
 
     async def followup(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
-        """Add a message to the running turn, or to the next one if none is running."""
+        """Add a message to the running turn, or to the next turn if no turn runs."""
         return await self._interrupt("followup", text, attachments, key)
 
     async def steer(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
-        """Redirect the running turn: its current model reply or tool calls are cut off for this message."""
+        """Redirect the running turn: its model reply or tool calls are cancelled for this message."""
         return await self._interrupt("steer", text, attachments, key)
 
     async def recall(self, receipt: Receipt) -> bool:
-        """Take a message back, unless a round has taken it; return whether it was taken back."""
+        """Take a message back. Return False if a round has used it already."""
         position: JsonObject = {"seq": receipt.seq, "turn_id": receipt.turn_id}
         return await self._done("recall", position)
 
     async def stop(self) -> bool:
-        """Stop the turn that runs or waits; return whether there was one."""
+        """Stop the turn that runs or is paused. Return False if there was no such turn."""
         return await self._done("stop", {})
 
     async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> None:
-        """Rate a turn; the newest reaction counts, and None removes it."""
+        """Rate a turn. A new reaction replaces the one before, and None removes it."""
         body: JsonObject = {"reaction": reaction, "text": text}
-        await self._post(f"turns/{quote(turn, safe='')}/feedback", body)
+        action = f"turns/{quote(turn, safe='')}/feedback"
+        await self._connection.send(self._request(action, body))
 
     async def satisfaction(self) -> Satisfaction:
-        """Return the counts of the user's reactions in force, and their rate."""
+        """Return the counts of the user's current reactions, and the share of "ok" in them."""
         return await self._connection.read(self._get("satisfaction"), Satisfaction)
 
     async def fork(self, *, seq: int, name: str = "") -> RemoteConversation:
-        """Begin another conversation with the blocks up to `seq`.
+        """Create a conversation with the blocks up to `seq`. Without a name it is named after this conversation.
 
         Raises:
-            ConflictError: there is no such place, or a conversation of that name exists.
+            ConflictError: there is no block with that seq, or a conversation of that name exists.
         """
         request = self._request("fork", {"seq": seq, "name": name})
         fork = await self._connection.read(replace(request, repeatable=bool(name)), ForkDocument)
@@ -264,9 +249,9 @@ class RemoteConversation:
         return RemoteConversation(self._connection, key, self._bundle)
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
-        """Read one ref or several; a ref that does not exist does not stop the others."""
-        refs_read: list[Json] = [refs] if isinstance(refs, str) else [*refs]
-        request = self._request("read", {"refs": refs_read})
+        """Read one ref or several. A ref that does not exist is in `missing`; the others are read."""
+        ref_list: list[Json] = [refs] if isinstance(refs, str) else [*refs]
+        request = self._request("read", {"refs": ref_list})
         return await self._connection.read(request, Reading)
 
     async def blocks(
@@ -277,19 +262,20 @@ class RemoteConversation:
         types: str | Sequence[str] = (),
         turn: str | None = None,
     ) -> Sequence[Block]:
-        """Return the blocks whose seq is greater than `after`, at most `limit` of them; none if there is no conversation.
+        """Return the blocks after the seq `after`, at most `limit`; none if the conversation does not exist.
 
-        `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of the types below them; `turn`,
-        such as `turn_2`, selects those of one turn.
+        `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of their subtypes. `turn`, such
+        as `turn_2`, selects blocks of one turn.
         """
-        chosen = [("types", kind) for kind in ([types] if isinstance(types, str) else types)]
-        chosen += [] if turn is None else [("turn", turn)]
+        filters = [("types", kind) for kind in ([types] if isinstance(types, str) else types)]
+        if turn is not None:
+            filters.append(("turn", turn))
         blocks: list[Block] = []
         page_after: int | None = after
         while page_after is not None and (limit is None or len(blocks) < limit):
             count = PAGE_BLOCKS if limit is None else min(limit - len(blocks), PAGE_BLOCKS)
             request = self._get(
-                "blocks", ("after", f"{page_after}"), ("limit", f"{count}"), *chosen
+                "blocks", ("after", f"{page_after}"), ("limit", f"{count}"), *filters
             )
             try:
                 page = await self._connection.read(request, BlocksDocument)
@@ -302,7 +288,7 @@ class RemoteConversation:
         return blocks
 
     async def export(self) -> JsonObject:
-        """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
+        """Return the whole conversation as a document of the format `artifact:conv.timeline.v1`."""
         return decode(await self._connection.send(self._get("export")), type=JsonObject)
 
     async def forget(self) -> None:
@@ -318,12 +304,13 @@ class RemoteConversation:
             "limits": _limits(limits),
             "bundle_id": self._bundle,
         }
-        key, files = key or self._connection.clock.new_id(), await _files(attachments)
-        request = self._streamed("messages", body, key)
+        files = await _read_files(attachments)
+        request = self._request("messages", body, key or self._connection.clock.new_id())
         if files:
-            form, mime = encode_form(body, files)
-            path, headers = f"{request.path}/multipart", {**request.headers, "Content-Type": mime}
-            request = replace(request, path=path, body=form, headers=headers)
+            form: list[FormFile] = [("message", (None, dumps(body).encode(), "application/json"))]
+            form += [("files", _form_file(file)) for file in files]
+            request = replace(request, path=f"{request.path}/multipart", body=None, form=form)
+        request = _stream_request(request)
         joins = when_busy in ("followup", "steer")
         return TurnStream(self._connection, self._path, request, joins=joins)
 
@@ -331,43 +318,44 @@ class RemoteConversation:
         meta = (await self._status()).meta
         if not meta.resumable_turns:
             raise LooplineError("there is nothing to resume: say something")
-        position = Receipt(meta.last_seq, turn_number(meta.resumable_turns[0]))
+        receipt = Receipt(meta.last_seq, turn_number(meta.resumable_turns[0]))
         body: JsonObject = {
             "values": dict(values or {}),
             "approvals": await self._approvals(values or {}),
             "limits": _limits(limits),
         }
-        request = self._streamed("answers", body, self._connection.clock.new_id())
-        return TurnStream(self._connection, self._path, request, receipt=position)
+        request = self._request("answers", body, self._connection.clock.new_id())
+        return TurnStream(self._connection, self._path, _stream_request(request), receipt=receipt)
 
     async def _approvals(self, call_ids: Collection[str]) -> JsonObject:
-        """Return the signed approvals of those calls that await approval."""
+        """Request signed approvals, and return those of the given calls by call id."""
         if not call_ids:
             return {}
-        shown = await self._connection.read(self._get("approvals"), ApprovalsDocument)
-        return {row.call_id: row.approval for row in shown.approvals if row.call_id in call_ids}
+        document = await self._connection.read(self._get("approvals"), ApprovalsDocument)
+        return {row.call_id: row.approval for row in document.approvals if row.call_id in call_ids}
 
     async def _interrupt(self, kind: str, text: str, attachments: Attachments, key: str) -> Receipt:
         files: list[Json] = [
             {"name": file.name, "data": b64encode(file.data).decode(), "mime": file.mime}
-            for file in await _files(attachments)
+            for file in await _read_files(attachments)
         ]
         body: JsonObject = {"text": text, "kind": kind, "attachments": files}
         request = self._request("interrupts", body, key or self._connection.clock.new_id())
-        position = await self._connection.read(request, PlaceDocument)
+        position = await self._connection.read(request, PositionDocument)
         return Receipt(position.seq, turn_number(position.turn_id))
 
     async def _result(self, stream: TurnStream, output: OutputType[Any] | None) -> TurnResult[Any]:
         async for _ in self._events(stream):
             pass
         result = await stream.result()
-        if result.exit_reason == "interrupted":  # it was taken back before its turn began
+        if result.exit_reason == "interrupted":  # the message was recalled before its turn began
             return replace(result, exit_reason="stopped")
         if output is not None and result.ok:
             return replace(result, output=output.read(result.answer))
         return result
 
     async def _events(self, stream: EventStream) -> AsyncGenerator[Event, None]:
+        """Yield the events, and note the calls that ask a question and stay open for the answer."""
         events = stream.events()
         async with aclosing(events):
             async for event in events:
@@ -381,29 +369,36 @@ class RemoteConversation:
     async def _done(self, action: str, body: JsonObject) -> bool:
         return (await self._connection.read(self._request(action, body), DoneDocument)).done
 
-    async def _post(self, action: str, body: JsonObject) -> None:
-        await self._connection.send(self._request(action, body))
-
     def _get(self, action: str, *query: tuple[str, str]) -> ServerRequest:
         return ServerRequest(method="GET", path=f"{self._path}/{action}", query=query)
 
     def _request(self, action: str, body: JsonObject, key: str = "") -> ServerRequest:
+        path = f"{self._path}/{action}"
         headers = {"Content-Type": "application/json"}
         if key:
             headers["Idempotency-Key"] = key
-        path = f"{self._path}/{action}"
         return ServerRequest(method="POST", path=path, body=dumps(body).encode(), headers=headers)
 
-    def _streamed(self, action: str, body: JsonObject, key: str) -> ServerRequest:
-        request = self._request(action, body, key)
-        return replace(request, headers={**request.headers, "Accept": EVENT_STREAM})
+
+def _stream_request(request: ServerRequest) -> ServerRequest:
+    """Return the request with an `Accept` header for an event stream; the parts of a form have their own types."""
+    headers = {**request.headers, "Accept": EVENT_STREAM}
+    if request.form:
+        del headers["Content-Type"]
+    return replace(request, headers=headers)
+
+
+def _form_file(file: Attachment) -> tuple[str, bytes, str]:
+    """Return the file as a part of a form. Characters of its name that UTF-8 cannot encode become question marks."""
+    name = file.name.encode("utf-8", "replace").decode()
+    return name, bytes(file.data), file.mime or "application/octet-stream"
 
 
 def _block(row: JsonObject) -> Block:
-    """Return a block of an answer.
+    """Decode a block of an answer.
 
     Raises:
-        LooplineError: it is none.
+        LooplineError: the row has no seq.
     """
     match row:
         case {"seq": int(seq)}:
@@ -416,16 +411,16 @@ def _limits(limits: Limits) -> JsonObject:
     return {name: value for name, value in limits.items() if isinstance(value, int | float | str)}
 
 
-async def _files(attachments: Attachments) -> list[Attachment]:
+async def _read_files(attachments: Attachments) -> list[Attachment]:
     inputs = [attachments] if isinstance(attachments, AttachmentInput) else attachments
-    return [await asyncio.to_thread(_file, source) for source in inputs]
+    return [await asyncio.to_thread(_read_file, source) for source in inputs]
 
 
-def _file(source: AttachmentInput) -> Attachment:
-    """Return a file with its bytes.
+def _read_file(source: AttachmentInput) -> Attachment:
+    """Return an attachment as it is, or read the file at a path.
 
     Raises:
-        AttachmentError: it cannot be read.
+        AttachmentError: the file cannot be read.
     """
     if isinstance(source, Attachment):
         return source
@@ -433,32 +428,32 @@ def _file(source: AttachmentInput) -> Attachment:
     try:
         return Attachment(path.name, path.read_bytes())
     except OSError as error:
-        raise AttachmentError(f"{path}: it cannot be read: {error.strerror}") from error
+        raise AttachmentError(f"{path}: the file cannot be read: {error.strerror}") from error
 
 
 def connect(
     url: str, key: str = "", *, retry_seconds: float = RETRY_SECONDS, clock: Clock | None = None
 ) -> RemoteServer:
-    """Return a server, to be opened with `async with`; it has the `conversation` of a harness.
+    """Return a server, to be opened with `async with`. Its method `conversation` is that of a harness.
 
     A request is repeated for `retry_seconds` while the server cannot be reached.
 
     Raises:
-        LooplineError: the URL is no address of a server, or a key could be read by others on its way.
+        LooplineError: the URL is not an address of a server, or would carry the key unencrypted to another machine.
     """
-    session = server_session(url, key)
-    return RemoteServer(ServerConnection(session, clock or SystemClock(), retry_seconds))
+    client = http_client(url, key)
+    return RemoteServer(ServerConnection(client, clock or SystemClock(), retry_seconds))
 
 
 class RemoteServer:
-    """A server, and the user whom the key names there."""
+    """A server, as the user of the key sees it."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._principal: PrincipalDocument | None = None
 
     async def __aenter__(self) -> Self:
-        """Ask the server whom the key names.
+        """Request the user of the key and the served bundles.
 
         Raises:
             LooplineError: the key is wrong, or the server could not be reached for too long.
@@ -467,7 +462,7 @@ class RemoteServer:
         try:
             self._principal = await self._connection.read(request, PrincipalDocument)
         except BaseException:
-            await self._connection.session.close()
+            await self._connection.client.aclose()
             raise
         return self
 
@@ -478,16 +473,16 @@ class RemoteServer:
         traceback: TracebackType | None,
     ) -> None:
         """Close every connection."""
-        await self._connection.session.close()
+        await self._connection.client.aclose()
 
     @property
     def bundles(self) -> tuple[str, ...]:
-        """The ids of the bundles that are served; the first begins a conversation that names none."""
+        """The ids of the served bundles. The first one runs a new conversation for which no bundle is named."""
         return self._open.bundles
 
     @property
     def user(self) -> str:
-        """The user whom the key names."""
+        """The user of the key."""
         return self._open.user
 
     @property
@@ -505,25 +500,25 @@ class RemoteServer:
         tenant: str | None = None,
         bundle: str = "",
     ) -> RemoteConversation:
-        """Return a conversation of the user whom the key names; `bundle` is the one that begins it.
+        """Return a conversation of the key's user. `bundle` runs it if it is new; else its own bundle does.
 
         Raises:
-            LooplineError: the key is of another user, project or tenant, or there can be no such name.
+            LooplineError: the key is of another user, project or tenant, or the name is not valid.
         """
         check_name("conversation", name)
         own = self._open
-        for kind, wished, key_name in (
+        for kind, expected, actual in (
             ("user", user, own.user),
             ("project", project, own.project),
             ("tenant", tenant, own.tenant),
         ):
-            if wished not in (None, key_name):
-                raise LooplineError(f"the key is of the {kind} {key_name!r}, not of {wished!r}")
+            if expected not in (None, actual):
+                raise LooplineError(f"the key is of the {kind} {actual!r}, not of {expected!r}")
         key = ConversationKey(name=name, user=own.user, project=own.project, tenant=own.tenant)
         return RemoteConversation(self._connection, key, bundle)
 
     async def conversations(self, *, limit: int = 100) -> tuple[ListedDocument, ...]:
-        """Return the user's conversations, the last active one first."""
+        """Return the newest `limit` conversations of the user by last activity, newest first."""
         own = self._open
         request = ServerRequest(
             method="GET",

@@ -1,4 +1,4 @@
-"""The events of a conversation or of one of its turns, over connections that may be lost: by position, each block once."""
+"""The events of a conversation or of one of its turns, over connections that may be lost: each block once, in order."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from loopline.client.connection import (
     ServerConnection,
     ServerRequest,
     StatusDocument,
+    read_body,
+    read_lines,
     wait_or_raise,
 )
 from loopline.conversations import Receipt
@@ -32,7 +34,7 @@ DeltaType = Literal["delta", "reset", "progress", "compaction", "pending", "cust
 
 
 class StreamRecord(Struct, frozen=True):
-    """A record as it came: its id, its name and its data; a comment has neither."""
+    """A server-sent event with its id, name and data. For a comment all three are empty."""
 
     record_id: str = ""
     name: str = ""
@@ -55,8 +57,8 @@ class _PausedDocument(Struct):
     turn_id: str
 
 
-async def records(lines: AsyncGenerator[str, None]) -> AsyncIterator[StreamRecord]:
-    """Yield the records of a stream; a comment is one without a name. The rest after the last blank line is cut off."""
+async def parse_records(lines: AsyncGenerator[str, None]) -> AsyncIterator[StreamRecord]:
+    """Parse the lines of an event stream. An incomplete record at the end is dropped."""
     fields = dict(_FIELDS)
     async with aclosing(lines):
         async for line in lines:
@@ -72,10 +74,10 @@ async def records(lines: AsyncGenerator[str, None]) -> AsyncIterator[StreamRecor
 
 
 def event_of(record: StreamRecord) -> Block | Delta:
-    """Return the event that a record stands for.
+    """Decode a record: a block if it has an id, else a delta.
 
     Raises:
-        LooplineError: it stands for none.
+        LooplineError: the record is neither.
     """
     try:
         if record.record_id:
@@ -96,12 +98,12 @@ def event_of(record: StreamRecord) -> Block | Delta:
         )
     except (DecodeError, ValueError, RecursionError) as error:
         raise LooplineError(
-            f"the server sent a {record.name!r} that is no event: {error}"
+            f"the server sent a record {record.name!r} that is not an event: {error}"
         ) from error
 
 
 def paused_turn(record: StreamRecord) -> str:
-    """Return the turn that a record says is paused; empty if it says nothing of the kind for certain."""
+    """Return the id of the turn that a record reports as paused; empty for every other record."""
     if record.name != PAUSED or not record.record_id:
         return ""
     try:
@@ -115,18 +117,18 @@ def _delta_type(name: str) -> DeltaType:
         case "delta" | "reset" | "progress" | "compaction" | "pending" | "custom" | "missed":
             return name
         case _:
-            raise ValueError("it has no such name")
+            raise ValueError("the name of the record is unknown")
 
 
 _ENDS = BodyUnion[Exit | UserRecalled](Exit | UserRecalled)
-_RESULT = [field.name for field in fields(TurnResult)]
+_RESULT_FIELDS = [field.name for field in fields(TurnResult)]
 EVENT_STREAM = "text/event-stream"
 
 
 class EventStream:
-    """Yields what comes behind a position, and goes on behind the last block when a connection was lost.
+    """The events of a conversation after a seq. A lost connection is opened again after the last block.
 
-    Deltas of a reply that was cut off by that are not continued: the block that completes it stands for them.
+    Deltas of a reply that was streaming when the connection was lost are skipped: the block of the whole reply follows.
     """
 
     def __init__(self, connection: ServerConnection, path: str, after: int) -> None:
@@ -143,35 +145,41 @@ class EventStream:
         """
         attempts = self._connection.reconnection()
         while True:
-            connected = self._connected(self._request(), attempts)
-            async with aclosing(connected):
+            records = self._connect(self._request(), attempts)
+            async with aclosing(records):
                 try:
-                    async for record in connected:
-                        event = self._event(record)
+                    async for record in records:
+                        event = self._accept(record)
                         if event is not None:
                             yield event
-                        if await self._is_end(record, event):
+                        if await self._is_last(record, event):
                             return
                 except ConnectionError as error:
                     await attempts.wait(error)
-                    await self._take_loss(error)
+                    await self._check_receipt(error)
                 else:
-                    if await self._is_over():
+                    if await self._is_complete():
                         return
                     await attempts.wait(ConnectionError("the stream has ended"))
             self._skips_deltas = True
 
-    async def _connected(
+    async def _connect(
         self, request: ServerRequest, attempts: Reconnection
     ) -> AsyncGenerator[StreamRecord, None]:
-        async with self._connection.exchange(request) as exchange:
-            if exchange.status >= REFUSED:
-                await wait_or_raise(attempts, exchange, await exchange.body())
-                raise ConnectionError("the server may take the request later")
-            self._take_headers(
-                exchange.headers.get("loopline-turn", ""), exchange.headers.get("loopline-seq", "")
+        """Send the request once, and yield the records of its answer.
+
+        Raises:
+            ConnectionError: the connection was lost, or the server may accept the request later.
+            LooplineError: the server refuses the request for good.
+        """
+        async with self._connection.exchange(request) as response:
+            if response.status_code >= REFUSED:
+                await wait_or_raise(attempts, response, await read_body(response))
+                raise ConnectionError("the server may accept the request later")
+            self._read_receipt(
+                response.headers.get("loopline-turn", ""), response.headers.get("loopline-seq", "")
             )
-            async for record in records(exchange.lines()):
+            async for record in parse_records(read_lines(response)):
                 attempts.succeed()
                 yield record
 
@@ -179,8 +187,8 @@ class EventStream:
         query = [("after", f"{self._seq}")]
         return ServerRequest(method="GET", path=f"{self._path}/events", query=query)
 
-    def _event(self, record: StreamRecord) -> Event | None:
-        """Return the event of a record, None for one that is a comment, was received before or says nothing here."""
+    def _accept(self, record: StreamRecord) -> Event | None:
+        """Return the event of a record, or None for a comment, a block that was received before, or a skipped delta."""
         if not record.name or record.name == PAUSED:
             return None
         event = event_of(record)
@@ -188,34 +196,36 @@ class EventStream:
             case Block(seq=seq) if seq <= self._seq:
                 return None
             case Block(seq=seq):
-                self._seq, self._skips_deltas = seq, False
+                self._seq = seq
+                self._skips_deltas = False
             case Delta():
                 if self._skips_deltas:
                     return None
         return event
 
-    def _take_headers(self, turn: str, seq: str) -> None:
-        """Take note of what the answer says of the message that was sent."""
+    def _read_receipt(self, turn: str, seq: str) -> None:
+        """Read the receipt of a sent message in the response headers. Here no message is sent."""
         del turn, seq
 
-    async def _take_loss(self, error: ConnectionError) -> None:
-        """Take note of a connection that was lost."""
+    async def _check_receipt(self, error: ConnectionError) -> None:
+        """Check after a lost connection if the request was carried out. Here no message is sent."""
         del error
 
-    async def _is_end(self, record: StreamRecord, event: Event | None) -> bool:
-        """Return whether nothing is expected behind this record."""
+    async def _is_last(self, record: StreamRecord, event: Event | None) -> bool:
+        """Return whether the stream ends with this record. Here it does not end."""
         del record, event
         return False
 
-    async def _is_over(self) -> bool:
-        """Return whether nothing is expected although no record said so."""
+    async def _is_complete(self) -> bool:
+        """Return whether the stream is complete although its response ended. Here it is not."""
         return False
 
 
 class TurnStream(EventStream):
-    """Sends a message, once however often the connection is lost, and yields the events of its turn.
+    """Sends a message, and yields the events of its turn. The message is stored once, even if a connection is lost.
 
-    `joins` says that the message may be added to a turn that runs, whose events then come too.
+    If `joins`, the message may be added to a running turn, and the events of that turn are yielded. A `receipt` is that of
+    a stored turn which the request continues.
     """
 
     def __init__(
@@ -237,29 +247,30 @@ class TurnStream(EventStream):
     def _request(self) -> ServerRequest:
         return super()._request() if self._is_sent else self._first
 
-    def _take_headers(self, turn: str, seq: str) -> None:
-        """Take the receipt of the message: from now on it is not sent again."""
+    def _read_receipt(self, turn: str, seq: str) -> None:
+        """Read the receipt of the message. From now on the message is not sent again."""
         self._is_sent = True
         if self.receipt is None and turn_number(turn) and seq.isdecimal():
             self.receipt = Receipt(int(seq), turn_number(turn))
             self._seq = self.receipt.seq - 1
             self._running = self.receipt.turn if self._joins else 0
 
-    def _event(self, record: StreamRecord) -> Event | None:
-        """Return the event if it is one of the turn: other turns may run before it."""
-        event = super()._event(record)
+    def _accept(self, record: StreamRecord) -> Event | None:
+        """Return the event of a record if it is one of the turn. Other turns may run before it."""
+        event = super()._accept(record)
         turn = self.receipt.turn if self.receipt else 0
         match event:
             case Block():
-                self._running = event.turn if event.term else self._running
+                if event.term:
+                    self._running = event.turn
                 return event if event.turn == turn else None
             case Delta():
                 return event if turn in (self._running, 0) or event.channel == "queue" else None
             case None:
                 return None
 
-    async def _take_loss(self, error: ConnectionError) -> None:
-        """Look whether an answer to a call was stored, which has no key by which the server knows it again."""
+    async def _check_receipt(self, error: ConnectionError) -> None:
+        """Check if answers to calls were stored, because the server cannot recognize repeated answers by a key."""
         if self.receipt is None or self._is_sent or isinstance(error, ConnectionRefusedError):
             return
         query = [("after", f"{self.receipt.seq}"), ("limit", "1")]
@@ -267,7 +278,11 @@ class TurnStream(EventStream):
         page = await self._connection.read(request, BlocksDocument)
         self._is_sent = bool(page.blocks)
 
-    async def _is_end(self, record: StreamRecord, event: Event | None) -> bool:
+    async def _is_last(self, record: StreamRecord, event: Event | None) -> bool:
+        """Return whether the record ends the turn, recalls the message, or reports that the turn is paused.
+
+        At a comment, which the server sends while a stream is silent, the status of the turn is requested.
+        """
         if self.receipt is None:
             return False
         if isinstance(event, Block) and _ENDS.has(event.body):
@@ -279,13 +294,13 @@ class TurnStream(EventStream):
         if record.name:
             return paused_turn(record) == self.receipt.turn_id
         await self._check_runner(self.receipt)
-        return await self._is_paused()
+        return await self._is_complete()
 
     async def _check_runner(self, receipt: Receipt) -> None:
-        """Check that somebody runs the turn, or will.
+        """Check that a bundle of the server runs the turn or will run it.
 
         Raises:
-            LooplineError: it was cut off, and is not resumed unasked.
+            LooplineError: the turn was cut off, and only `resume` continues it.
         """
         request = ServerRequest(method="GET", path=f"{self._path}/status")
         left_turns = (await self._connection.read(request, StatusDocument)).meta.left_turns
@@ -293,21 +308,19 @@ class TurnStream(EventStream):
             reason = left_turns[receipt.turn_id]
             raise LooplineError(f"{receipt.turn_id} was cut off, resume() continues it: {reason}")
 
-    async def _is_over(self) -> bool:
-        return self.receipt is not None and await self._is_paused()
-
-    async def _is_paused(self) -> bool:
+    async def _is_complete(self) -> bool:
+        """Return whether the turn is paused with calls that wait for the user."""
         if self.receipt is None:
             return False
-        reached = await self.result()
-        return reached.exit_reason == "paused" and bool(reached.pending)
+        result = await self.result()
+        return result.exit_reason == "paused" and bool(result.pending)
 
     async def result(self) -> TurnResult[Any]:
-        """Return what the turn has come to.
+        """Request the result of the turn; before the turn has ended its exit reason is "interrupted".
 
         Raises:
             LooplineError: the server refuses, or could not be reached for too long.
         """
         turn = self.receipt.turn_id if self.receipt else ""
         request = ServerRequest(method="GET", path=f"{self._path}/turns/{turn}")
-        return await self._connection.read(request, TurnResult[Any], _RESULT)
+        return await self._connection.read(request, TurnResult[Any], _RESULT_FIELDS)

@@ -1,4 +1,4 @@
-"""Broadcasts: the events of a conversation, read once and encoded once in each dialect for all who listen."""
+"""Broadcasts: the events of a conversation, read once and encoded once in each dialect for all its listeners."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from loopline.events import (
 from loopline.timeline import Block, BodyUnion, ConversationKey, Exit, TimelineLog, TurnHeader
 
 RECENT_BYTES = 64 * 1024
-"""The frames that a channel keeps for those who come back."""
+"""The bytes of frames that a channel keeps for listeners that reconnect."""
 BEHIND_BYTES = 1024 * 1024
-"""How far a listener may be behind the newest frame before its stream ends; the frames are kept once for all."""
+"""How far a listener may be behind the newest frame before its stream ends. All listeners share the stored frames."""
 PIECE_BYTES = 64 * 1024
-"""The largest piece that is passed to a connection, which takes the next one when its client has read."""
+"""The largest piece that is passed to a connection. The next piece follows when the client has read this one."""
 CATCH_UP_PAGE = 50
-"""So many blocks are encoded at a time for a listener that catches up: others get their events in between."""
+"""How many blocks are encoded at once for a listener that catches up. Other listeners get their events in between."""
 LAST_RECORD = 10**17
 """More records than a block has in any dialect."""
-SERVER_ENDS = sse.comment("the server ends: the next one goes on behind the last id")
+SERVER_ENDS = sse.comment("the server is shutting down: reconnect with the last id")
 _BOUNDS = BodyUnion[TurnHeader | Exit](TurnHeader | Exit)
 _BOUND_TYPES = ["turn.header", "react.exit"]
 Position = tuple[int, int]
@@ -45,14 +45,14 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 @dataclass(slots=True, eq=False)
 class ListenerCursor:
-    """Where a listener is in a channel: the index of its next frame."""
+    """The position of a listener in a channel: the index of its next frame."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An encoded record with its position, which is None for what is never replayed."""
+    """An encoded record with its position. The position is None for a record that is never replayed."""
 
     position: Position | None
     data: bytes
@@ -60,10 +60,10 @@ class Frame:
 
 @dataclass(slots=True, eq=False)
 class DialectChannel:
-    """The frames of a dialect, encoded once, and the listeners that read them, each from its own place.
+    """The frames of a dialect, encoded once, and the cursors of the listeners that read them.
 
-    `since` is the position behind which it has every record. A channel is `settled` while a dialect that had taken the blocks alone
-    would encode the next event the same: until text is streamed, and again when the turn has ended.
+    The channel has every record after the position `since`. It is settled if a new encoder that read only the blocks would
+    encode the next event in the same way: from the end of a turn until the next turn streams text.
     """
 
     encoder: SharedDialect
@@ -78,22 +78,22 @@ class DialectChannel:
 
     @property
     def end(self) -> int:
-        """Return the index of the next frame to come."""
+        """The index of the next frame."""
         return self.first + len(self.frames)
 
     def take(self, event: Event) -> int:
-        """Encode an event for all listeners, and return how many bytes it is."""
+        """Encode an event for all listeners, and return the number of bytes."""
         if isinstance(event, Delta):
             self.is_settled = self.encoder.is_stateless
         elif isinstance(event.body, Exit):
             self.is_settled = True
-        added = list(encoded(self.encoder.take(event)))
+        added = list(encode_frames(self.encoder.take(event)))
         for frame in added:
             self.add(frame)
         return sum(len(frame.data) for frame in added)
 
     def add(self, frame: Frame) -> None:
-        """Add a frame, forget frames that nobody needs, and wake the listeners."""
+        """Add a frame, drop frames that no listener needs, and wake the listeners."""
         self.frames.append(frame)
         self.size += len(frame.data)
         if self.size > RECENT_BYTES:
@@ -101,8 +101,8 @@ class DialectChannel:
         self.wake()
 
     def close(self) -> None:
-        """Add what ends the stream, and let every listener end behind it."""
-        for frame in encoded(self.encoder.close()):
+        """Add the frames that end the stream; every listener ends after them."""
+        for frame in encode_frames(self.encoder.close()):
             self.add(frame)
         self.is_closed = True
         self.wake()
@@ -118,53 +118,57 @@ class DialectChannel:
             self.since = frame.position or self.since
 
     def wake(self) -> None:
-        """Wake the listeners that wait."""
+        """Wake the listeners that wait for a frame."""
         self.changed.set()
         self.changed.clear()
 
     def piece(self, cursor: ListenerCursor, after: Position) -> bytes:
-        """Return frames from the cursor on, which moves behind them; without records up to `after`."""
-        taken, size = list[bytes](), 0
+        """Return frames from the cursor on, and move the cursor after them. Records up to the position `after` are left out.
+
+        A frame larger than `PIECE_BYTES` is returned alone.
+        """
+        taken = list[bytes]()
+        size = 0
         for frame in islice(self.frames, cursor.index - self.first, None):
             if taken and size + len(frame.data) > PIECE_BYTES:
-                break  # a large frame goes alone: it is not copied for each listener
+                break  # a large frame is returned alone, so it is not copied for each listener
             cursor.index += 1
             if frame.position is None or frame.position > after:
                 taken.append(frame.data)
                 size += len(frame.data)
         return b"".join(taken)
 
-    def index_behind(self, after: Position) -> int:
-        """Return the index of the first frame with a position behind `after`; pieces of text before it are left out."""
+    def index_after(self, after: Position) -> int:
+        """Return the index of the first frame with a position after `after`, or the end. Deltas before that frame are skipped."""
         for index, frame in enumerate(self.frames, self.first):
             if frame.position is not None and frame.position > after:
                 return index
         return self.end
 
 
-def encoded(records: Iterable[Record]) -> Iterator[Frame]:
-    """Yield records as frames."""
+def encode_frames(records: Iterable[Record]) -> Iterator[Frame]:
+    """Encode records as frames."""
     for record in records:
         yield Frame(sse.position(record.id) if record.id else None, sse.encode(record))
 
 
 class ConversationBroadcast:
-    """The one reader of a conversation for all its listeners, from behind the block `head` on."""
+    """The one reader of a conversation for all its listeners. It reads the blocks after the seq `head`."""
 
     def __init__(
-        self, talk: Conversation[Any], clock: Clock, keep_alive_seconds: float, *, head: int
+        self, conversation: Conversation[Any], clock: Clock, keep_alive_seconds: float, *, head: int
     ) -> None:
         self.listeners = 0
         self.is_closed: bool = False
-        self._talk = talk
+        self._conversation = conversation
         self._clock = clock
         self._keep_alive_seconds = keep_alive_seconds
         self._shared: dict[DialectName, DialectChannel] = {}
         self._channels: list[DialectChannel] = []
         self._mailbox = Mailbox(limit=HELD_SIZE)
         self._subscription = ExitStack()
-        self._subscription.enter_context(talk.subscribed(self._receive))
-        self._order = talk.event_order(head)
+        self._subscription.enter_context(conversation.subscribed(self._receive))
+        self._order = conversation.event_order(head)
         self._reader = asyncio.create_task(self._read())
         self._latest = clock.elapsed()
         self._added = 0
@@ -172,27 +176,32 @@ class ConversationBroadcast:
         self._alarm: Alarm = clock.alarm(keep_alive_seconds, self._keep_alive)
 
     async def frames(self, name: DialectName, after: Position) -> AsyncGenerator[bytes, None]:
-        """Yield the records of a dialect behind a position in pieces, until the broadcast ends or the client is too slow.
+        """Yield the records of a dialect after a position in pieces, until the broadcast ends or the client is too slow.
 
-        A client is too slow when more than `BEHIND_BYTES` wait for it; it comes back with the last id that it got.
+        A client is too slow when more than `BEHIND_BYTES` wait for it. It can reconnect with the last id that it received.
         """
         await self._update()
         channel = self._shared.get(name)
         if channel is not None and channel.encoder.is_stateless and after >= channel.since:
-            cursor = ListenerCursor(channel.index_behind(after))
+            cursor = ListenerCursor(channel.index_after(after))
         else:
-            encoder, limit = dialect(name, self._talk.conversation), FIRST_PAGE
-            seq = await self._turns_begin(after[0] - 1) if encoder.is_stateless else 0
+            encoder = dialect(name, self._conversation.conversation)
+            limit = FIRST_PAGE
+            seq = await self._find_turns_begin(after[0] - 1) if encoder.is_stateless else 0
             while seq < self._order.newest:
                 skipped = min(after[0] - seq, CATCH_UP_PAGE)
-                page = await self._talk.blocks(after=seq, limit=skipped if skipped > 0 else limit)
+                page = await self._conversation.blocks(
+                    after=seq, limit=skipped if skipped > 0 else limit
+                )
                 if not page:
-                    return  # it was forgotten
+                    return  # the conversation was deleted
                 seq = page[-1].seq
                 self._take_stored(page)
                 records = [record for block in page for record in encoder.take(block)]
-                pieces = list(_pieces(encoded(records), after))
-                page, records = [], []  # while the client reads, only the bytes are kept
+                pieces = list(_pieces(encode_frames(records), after))
+                # While a slow client reads, only the encoded bytes stay in memory.
+                page = []
+                records = []
                 limit = limit * 2 if sum(map(len, pieces)) < PIECE_BYTES else max(limit // 2, 1)
                 limit = min(limit, CATCH_UP_PAGE)
                 for piece in pieces:
@@ -206,22 +215,23 @@ class ConversationBroadcast:
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes its channels keep."""
+        """The number of bytes that the channels keep."""
         return sum(channel.size for channel in self._channels)
 
     async def _update(self) -> None:
-        """Take the blocks that the log has, and that no turn here told."""
+        """Read the blocks that only the log has, such as those of other processes."""
         while True:
-            page = await self._talk.blocks(after=self._order.newest, limit=PAGE)
+            page = await self._conversation.blocks(after=self._order.newest, limit=PAGE)
             self._take_stored(page)
             if len(page) < PAGE:
                 return
 
-    async def _turns_begin(self, seq: int) -> int:
-        """Return a seq before the turns that were open at another one, and before the last one that had ended there."""
-        seq, begun = min(seq, self._order.newest), dict[int, int]()
+    async def _find_turns_begin(self, seq: int) -> int:
+        """Return the seq before all turns that are open at `seq`, and before the last turn that has ended there."""
+        seq = min(seq, self._order.newest)
+        begun = dict[int, int]()
         last = seq + 1
-        for block, body in _BOUNDS.among(await self._talk.blocks(types=_BOUND_TYPES)):
+        for block, body in _BOUNDS.among(await self._conversation.blocks(types=_BOUND_TYPES)):
             if block.seq > seq:
                 break
             match body:
@@ -232,9 +242,10 @@ class ConversationBroadcast:
         return max(min([last, *begun.values()]) - 1, 0)
 
     def _channel(self, name: DialectName, encoder: SharedDialect) -> DialectChannel:
-        """Return the channel of an encoder that has taken every block up to the newest, and no delta.
+        """Return a channel for a listener whose encoder has encoded all blocks, but no delta.
 
-        While text is streamed, of which a listener has no beginning, it gets a channel of its own.
+        While a reply streams, the shared channel has encoded a beginning of the text that the listener's encoder has not. Then
+        the listener gets a channel of its own.
         """
         shared = self._shared.get(name)
         if shared is not None and shared.is_settled:
@@ -275,7 +286,11 @@ class ConversationBroadcast:
             self._channels.remove(channel)
 
     def _receive(self, event: Event) -> None:
-        """Take an event of a turn at once, unless others wait before it, the log is to be read, or it would be too much."""
+        """Encode an event of a turn at once if possible, else queue it for the reader task.
+
+        An event is queued if other events wait, if blocks must be read from the log first, or if more than `PIECE_BYTES` were
+        added since the listeners could last read.
+        """
         is_next = not self._is_reading and not len(self._mailbox)
         if not is_next or self._added > PIECE_BYTES or self._order.missing(event):
             self._mailbox.put(event)
@@ -283,25 +298,25 @@ class ConversationBroadcast:
         try:
             if self._order.take(event):
                 self._take(event)
-        except Exception:  # nothing of a listener ends a turn
-            logger.exception("listeners of %r lost it", self._talk.conversation.name)
+        except Exception:  # an error of a listener must not end the turn
+            logger.exception("the broadcast of %r broke off", self._conversation.conversation.name)
             self.close()
 
     async def _read(self) -> None:
-        """Pass on what waits, with what only the log has, until the end."""
+        """Encode the queued events and the blocks that only the log has, until the broadcast ends."""
         try:
             async for event in self._mailbox:
                 self._is_reading = True
-                async for block in missing_blocks(self._order, event, self._talk.blocks):
+                async for block in missing_blocks(self._order, event, self._conversation.blocks):
                     self._take(block)
                 if self._order.take(event):
                     self._take(event)
                 if self._added > PIECE_BYTES:
                     self._added = 0
-                    await asyncio.sleep(0)  # who is fast enough reads before it is too much
+                    await asyncio.sleep(0)  # lets fast listeners read before more is added
                 self._is_reading = False
-        except Exception:  # those who listen come back, and nobody waits for this task
-            logger.exception("listeners of %r lost it", self._talk.conversation.name)
+        except Exception:  # no caller awaits this task, and the listeners reconnect
+            logger.exception("the broadcast of %r broke off", self._conversation.conversation.name)
         finally:
             self.close()
 
@@ -315,7 +330,7 @@ class ConversationBroadcast:
             self._added += channel.take(event)
 
     def _keep_alive(self) -> None:
-        """Send a comment on all channels if nothing else was sent for long enough."""
+        """Send a comment on all channels if they were silent for `keep_alive_seconds`, and schedule the next check."""
         now = self._clock.elapsed()
         if now - self._latest >= self._keep_alive_seconds:
             self._latest = now
@@ -325,7 +340,7 @@ class ConversationBroadcast:
         self._alarm = self._clock.alarm(rest, self._keep_alive)
 
     def close(self) -> None:
-        """End every stream behind what it has, also of those who still catch up."""
+        """End every stream after the frames that it has, also streams of listeners that still catch up."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -337,7 +352,7 @@ class ConversationBroadcast:
 
 
 class Broadcasts:
-    """The broadcasts of a server: one for each conversation that anybody listens to."""
+    """The broadcasts of a server: one for each conversation with a listener."""
 
     def __init__(self, clock: Clock, keep_alive_seconds: float, draining: asyncio.Event) -> None:
         self._clock = clock
@@ -348,28 +363,28 @@ class Broadcasts:
 
     @property
     def open_count(self) -> int:
-        """Return how many conversations anybody listens to."""
+        """The number of conversations with a listener."""
         return len(self._open)
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes are kept for listeners that have not read them."""
+        """The number of bytes that are kept for listeners."""
         return sum(broadcast.held_bytes for broadcast in self._open.values())
 
     async def frames(
         self,
         log: TimelineLog,
         bundle: str,
-        talk: Conversation[Any],
+        conversation: Conversation[Any],
         name: DialectName,
         after: Position,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the records of a conversation behind a position, until the server ends or the client is too slow."""
+        """Yield the records of a conversation after a position, until the server shuts down or the client is too slow."""
         yield sse.retry(sse.RETRY_MS)
         if self._draining.is_set():
             yield SERVER_ENDS
             return
-        broadcast = await self._broadcast(log, bundle, talk)
+        broadcast = await self._broadcast(log, bundle, conversation)
         broadcast.listeners += 1
         frames = broadcast.frames(name, after)
         try:
@@ -382,30 +397,30 @@ class Broadcasts:
             broadcast.listeners -= 1
             if not broadcast.listeners:
                 broadcast.close()
-                if self._open.get((bundle, talk.conversation)) is broadcast:
-                    del self._open[bundle, talk.conversation]
+                if self._open.get((bundle, conversation.conversation)) is broadcast:
+                    del self._open[bundle, conversation.conversation]
 
     async def _broadcast(
-        self, log: TimelineLog, bundle: str, talk: Conversation[Any]
+        self, log: TimelineLog, bundle: str, conversation: Conversation[Any]
     ) -> ConversationBroadcast:
-        summary = await log.find(talk.conversation)
-        broadcast = self._open.get((bundle, talk.conversation))
+        summary = await log.find(conversation.conversation)
+        broadcast = self._open.get((bundle, conversation.conversation))
         if broadcast is None or broadcast.is_closed:
             head = summary.head if summary else 0
             broadcast = ConversationBroadcast(
-                talk, self._clock, self._keep_alive_seconds, head=head
+                conversation, self._clock, self._keep_alive_seconds, head=head
             )
-            self._open[bundle, talk.conversation] = broadcast
+            self._open[bundle, conversation.conversation] = broadcast
         if self._draining.is_set():
             broadcast.close()
         if self._ending is None:
             self._ending = asyncio.create_task(self._end_all())
         return broadcast
 
-    def end(self, conversation: ConversationKey) -> None:
-        """End the streams of a conversation that is gone."""
+    def end(self, ended: ConversationKey) -> None:
+        """End the streams of a deleted conversation."""
         for (_, key), broadcast in self._open.items():
-            if key == conversation:
+            if key == ended:
                 broadcast.close()
 
     async def _end_all(self) -> None:
@@ -415,14 +430,16 @@ class Broadcasts:
 
 
 def _pieces(frames: Iterable[Frame], after: Position) -> Iterator[bytes]:
-    """Yield the frames behind a position, in pieces."""
-    taken, size = list[bytes](), 0
+    """Join the frames after a position to pieces of at most `PIECE_BYTES`."""
+    taken = list[bytes]()
+    size = 0
     for frame in frames:
         if frame.position is None or frame.position <= after:
             continue
         if taken and size + len(frame.data) > PIECE_BYTES:
             yield b"".join(taken)
-            taken, size = [], 0
+            taken = []
+            size = 0
         taken.append(frame.data)
         size += len(frame.data)
     if taken:

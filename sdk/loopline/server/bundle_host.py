@@ -1,4 +1,4 @@
-"""The bundles that a server has open, which of them runs a conversation, and the turns that run."""
+"""The open bundles of a server: their conversations, running turns, quotas, recovery and shutdown."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of
 from loopline.server.quotas import QuotaGate
 from loopline.server.request_access import (
+    RETRY,
     Listeners,
     RequestRates,
     SharedLimit,
@@ -61,7 +62,7 @@ PATH = "/files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlSigner:
-    """Signs the URLs of files, which are valid for `seconds`. They begin with `base`, the URL or path of the app."""
+    """Signs the URLs of files, which expire after `seconds`. They begin with `base`, the public URL of the app, or are paths."""
 
     key: bytes = field(repr=False)
     clock: Clock
@@ -69,21 +70,21 @@ class UrlSigner:
     base: str = ""
 
     def begin(self, path: str) -> str:
-        """Return the URL of a path of the app where the public URL is known, else the path as it was requested."""
+        """Return the public URL of a path of the app; without a public URL the path itself."""
         return f"{self.base.rstrip('/')}{path}"
 
     def of_turn(self, key: ConversationKey, turn_id: str) -> str:
-        """Return the public URL of a turn, empty if the app does not know its own."""
+        """Return the public URL of a turn, or an empty text if the app has no public URL."""
         names = "/".join(quote(name, safe="") for name in (key.tenant, key.project, key.name))
         return self.base and self.begin(f"/conversations/{names}/turns/{turn_id}")
 
     def host_file(self, name: HostedRef, file: FileAdded) -> str:
-        """Return the URL of a file, which is served as long as its conversation has it."""
+        """Return the signed URL of a file."""
         del file
         return f"{self.begin(PATH)}?{self.query(name)}"
 
     def of_conversation(self, conversation: ConversationKey) -> Callable[[str, FileAdded], str]:
-        """Return what makes the URL of a file of a turn in that conversation."""
+        """Return a function that makes the signed URL of a file, from the id of its turn and its body."""
 
         def url(turn_id: str, file: FileAdded) -> str:
             return self.host_file(hosted_name(conversation, turn_id, file), file)
@@ -91,14 +92,14 @@ class UrlSigner:
         return url
 
     def query(self, name: HostedRef) -> str:
-        """Return the query of the URL of a file, with its expiry and its signature."""
+        """Return the query of the URL of a file, with its expiry time and its signature."""
         expires = int(self.clock.now().timestamp()) + self.seconds
         rn = str(name)
         fields = {"rn": rn, "expires": f"{expires}", "signature": self._signature(rn, expires)}
         return urlencode(fields)
 
     def is_valid(self, rn: str, expires: int, signature: str) -> bool:
-        """Return whether a URL was signed here, and has not expired."""
+        """Return whether this server signed the URL, and it has not expired."""
         expected = self._signature(rn, expires)
         is_signed = hmac.compare_digest(signature, expected)
         return is_signed and expires > self.clock.now().timestamp()
@@ -110,13 +111,13 @@ class UrlSigner:
 
 BundleSource = str | Path | Bundle[Any]
 UNBEGUN = timedelta(days=1)
-"""How far back a server looks for messages whose turn was never begun."""
+"""How old messages without a turn may be that a server looks for when it starts."""
 WHOLE_BODIES = 4
-"""So many bodies of the largest size may be in memory at once."""
+"""How many bodies of the largest size may be in memory at once."""
 CANCEL_SECONDS = 5.0
 """How long a deletion waits for the turns that it has cancelled."""
 WAITING_SHARE = 0.75
-"""The part of `drain_seconds` that a server waits for its turns; the rest is for closing."""
+"""The share of `drain_seconds` in which a server waits for its turns. The rest is for closing."""
 _LeftTurns = dict[ConversationKey, dict[str, str]]
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
@@ -125,7 +126,7 @@ _audit = logging.getLogger("loopline.audit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedBundles:
-    """What a server opens: bundles over one store, their model and properties, and its clock."""
+    """The bundles that a server opens over one store, with their model, properties and clock."""
 
     sources: Sequence[BundleSource]
     store: str | TimelineLog | None = None
@@ -187,25 +188,32 @@ class BundleHost:
         )
 
     async def admit(self, token: str) -> Principal:
-        """Return the sender of a request that has this token.
+        """Authenticate the sender of a request by its token, and count the request against its rate.
 
         Raises:
             Unauthenticated: the token is missing, wrong or expired.
-            RequestProblem: the sender makes too many requests.
+            RequestProblem: the sender makes too many requests, 429.
         """
         principal = await self.auth.authenticate(token)
         self.rates.check(principal)
         return principal
 
     async def open(self) -> None:
-        """Open every bundle, unless they are open, and resume the turns that a killed process left."""
+        """Open every bundle, and start to resume the turns of killed processes. If they are open already, do nothing.
+
+        Raises:
+            LooplineError: a bundle cannot be opened, two have the same id, or one runs programs without isolation and
+                `isolated_only` is set.
+        """
         async with self._opening:
             if self._harnesses:
                 return
             async with AsyncExitStack() as stack:
                 harnesses: dict[str, Harness[Any]] = {}
                 store = self._hosted.store
-                if store == "memory:":  # the bundles share it, each behind a redactor of its own
+                if (
+                    store == "memory:"
+                ):  # one log for all bundles, each of which adds its own redactor
                     store = MemoryLog(self.clock)
                 for source in self._hosted.sources:
                     harness = await stack.enter_async_context(self._harness(source, store))
@@ -233,20 +241,20 @@ class BundleHost:
         )
 
     def _check_isolation(self, harness: Harness[Any]) -> None:
-        """Refuse a bundle whose programs would have the rights of this process, if only isolated ones are served.
+        """Check that programs of the bundle are isolated, if only such bundles are served.
 
         Raises:
-            LooplineError: the bundle runs programs without isolation.
+            LooplineError: programs would run with the rights of this process.
         """
-        is_open = harness.properties.at("execution.allow_local") is True
-        if self.settings.isolated_only and is_open:
+        allows_local = harness.properties.at("execution.allow_local") is True
+        if self.settings.isolated_only and allows_local:
             raise LooplineError(
                 f"{harness.bundle.id}: execution.allow_local is true, so programs of the model would have the "
                 "rights of this server: remove it, and choose a mode that isolates them"
             )
 
     async def drain(self) -> None:
-        """Take no new turns, end the streams, wait a limited time for the turns that run, and hand over those that still do."""
+        """Refuse new turns, end the streams, wait a limited time for the running turns, and hand over the others."""
         self.draining.set()
         if self._watches:
             seconds = self.settings.drain_seconds * WAITING_SHARE
@@ -254,7 +262,7 @@ class BundleHost:
         await self.hand_over()
 
     async def hand_over(self) -> None:
-        """Leave every running turn unfinished: the next process that serves the store resumes it."""
+        """Leave every running turn unfinished. The next process that serves the store resumes it."""
         self.draining.set()
         await asyncio.gather(*(harness.hand_over() for harness in self.harnesses))
 
@@ -277,9 +285,9 @@ class BundleHost:
                 expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
                 await self.finish_forgetting()
             except LooplineError as error:
-                logger.warning("conversations that nobody uses were not forgotten: %s", error)
-            except Exception:  # what is wrong may pass, and nobody waits for this task
-                logger.exception("conversations that nobody uses were not forgotten")
+                logger.warning("inactive conversations were not forgotten: %s", error)
+            except Exception:  # no caller awaits this task, and the next attempt may succeed
+                logger.exception("inactive conversations were not forgotten")
             else:
                 for key in expired:
                     self.audit("expire", key)
@@ -294,7 +302,7 @@ class BundleHost:
             alarm.cancel()
 
     async def finish_forgetting(self) -> None:
-        """Remove forgotten conversations from the indexes of past turns, and what else is left of them."""
+        """Remove forgotten conversations from the indexes of past turns, and then their remains from the store."""
         forgotten = await self.log.forgetting()
         if forgotten:
             for harness in self.harnesses:
@@ -305,28 +313,30 @@ class BundleHost:
         await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
-        """Resume the turns whose process is gone, when the server begins and every `recovery_seconds`."""
+        """Resume the turns of a bundle whose process is gone: at the start, and then every `recovery_seconds`."""
         since = self.clock.now() - UNBEGUN
         while True:
-            looked, left = self.clock.now(), _LeftTurns()
+            looked_at = self.clock.now()
+            left = _LeftTurns()
             try:
-                # Whoever waits for one of these turns must not wait for others first.
+                # Resume many turns at once, so that a user does not wait for the turns of other users.
                 await harness.carry_on(
                     at_once=self.settings.turns,
                     on_outcome=partial(self._take_recovery, harness.bundle.id, left),
                     unbegun_since=since if len(self._harnesses) == 1 else None,
                 )
                 self._left_turns[harness.bundle.id] = left
-                since = looked - timedelta(seconds=self.settings.recovery_seconds)
+                since = looked_at - timedelta(seconds=self.settings.recovery_seconds)
             except LooplineError as error:
                 logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
-            except Exception:  # what is wrong may pass, and nobody waits for this task
+            except Exception:  # no caller awaits this task, and the next attempt may succeed
                 logger.exception("cut turns of %s were not resumed", harness.bundle.id)
             await self._pause(self.settings.recovery_seconds)
 
     def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
-        """Keep why a turn was left that no bundle here runs, and log what is new."""
-        key, turn = recovery.conversation, recovery.turn_id
+        """Note the reason if a turn was not resumed, and log it unless it is known already."""
+        key = recovery.conversation
+        turn = recovery.turn_id
         if recovery.status in ("skipped", "failed"):
             if recovery.bundle != bundle_id and recovery.bundle in self._harnesses:
                 return
@@ -341,12 +351,12 @@ class BundleHost:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the bundles are open."""
+        """Whether the bundles are open."""
         return bool(self._harnesses)
 
     @property
     def harnesses(self) -> Sequence[Harness[Any]]:
-        """The open bundles, in their order."""
+        """The open bundles in their order."""
         return list(self._harnesses.values())
 
     @property
@@ -362,7 +372,7 @@ class BundleHost:
         """Return the open bundle of that id.
 
         Raises:
-            RequestProblem: it is not served here.
+            RequestProblem: no bundle of that id is served, 404.
         """
         harness = self._harnesses.get(bundle_id)
         if harness is None:
@@ -378,32 +388,32 @@ class BundleHost:
         return next((header.bundle for _, header in _HEADERS.among(blocks)), "")
 
     async def conversation(self, key: ConversationKey, bundle_id: str = "") -> Conversation[Any]:
-        """Return the conversation with the bundle that runs it: its own, else the named one, else the first.
+        """Return the conversation with the bundle of `harness_of`.
 
         Raises:
-            RequestProblem: the conversation belongs to another bundle, or that bundle is not served here.
+            RequestProblem: as for `harness_of`.
         """
         harness = await self.harness_of(key, bundle_id)
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
 
     async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
-        """Return the bundle that runs the conversation: its own, else the named one, else the first.
+        """Return the bundle of the conversation. A new conversation is run by the named bundle, or else by the first one.
 
         Raises:
-            RequestProblem: the conversation belongs to another bundle, or that bundle is not served here.
+            RequestProblem: another bundle than the named one runs the conversation, 409; or its bundle is not served here, 404.
         """
         own = await self.bundle_of(key) if len(self._harnesses) > 1 else ""
         if own and bundle_id and own != bundle_id:
             raise RequestProblem(
                 HTTPStatus.CONFLICT,
-                f"conversation {key.name!r} belongs to the bundle {own!r}: begin another one",
+                f"conversation {key.name!r} belongs to the bundle {own!r}: begin another conversation",
             )
         wanted = own or bundle_id
         return self.harness(wanted) if wanted else self._first
 
     async def check_approvals(
         self,
-        talk: Conversation[Any],
+        conversation: Conversation[Any],
         values: Mapping[str, Json],
         approvals: Mapping[str, str],
     ) -> None:
@@ -413,11 +423,11 @@ class BundleHost:
             RequestProblem: the signature of an answer is missing, wrong or expired, 403.
         """
         if values:
-            waiting = await waiting_questions(self.log, talk.conversation)
-            self.approvals.check(talk.conversation, waiting, values, approvals)
+            waiting = await waiting_questions(self.log, conversation.conversation)
+            self.approvals.check(conversation.conversation, waiting, values, approvals)
 
     def watch(self, key: ConversationKey, submission: Submission, webhook: str = "") -> None:
-        """Keep a submission until its turn has ended, count how it ended, and tell the webhook."""
+        """Count a submitted turn as running until it ends, count how it ended, and then call the webhook."""
         self._running[key] += 1
         watch = asyncio.create_task(self._await_end(key, submission, webhook))
         self._watches.add(watch)
@@ -428,12 +438,10 @@ class BundleHost:
             result: TurnResult[Any] = await submission.result()
             self.metrics.turns[result.exit_reason] += 1
         except HandedOver:
-            return  # it has not ended, and the next process does not know the webhook
+            return  # the turn has not ended, and the next process does not know the webhook
         except asyncio.CancelledError:
             self.metrics.turns["stopped"] += 1
-        except (
-            Exception
-        ) as error:  # the turn's task has recorded it; who waits for the result gets it too
+        except Exception as error:  # also raised to the route that awaits the result
             self.metrics.turns["error"] += 1
             if _is_of_client(error):
                 logger.info("a turn was refused: %s", error)
@@ -444,48 +452,48 @@ class BundleHost:
             if not self._running[key]:
                 del self._running[key]
         if webhook:
-            await self._tell(webhook, key, submission.receipt.turn)
+            await self._send_webhook(webhook, key, submission.receipt.turn)
 
-    async def _tell(self, webhook: str, key: ConversationKey, turn: int) -> None:
+    async def _send_webhook(self, webhook: str, key: ConversationKey, turn: int) -> None:
         timeline = await reaching(self.log, key, await open_timeline(self.log, key), turn)
         answer = turn_of(key.name, timeline, turn)
-        place = self.urls.of_turn(key, answer.turn_id)
-        self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), place)
+        turn_url = self.urls.of_turn(key, answer.turn_id)
+        self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), turn_url)
 
     def left_turns(self, key: ConversationKey) -> Mapping[str, str]:
-        """Return the turns of a conversation that no bundle here runs, with the reasons."""
+        """Return the turns of a conversation that no bundle here resumes, with the reasons."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
     async def end_conversation(self, key: ConversationKey) -> None:
-        """End the streams of a deleted conversation, and its turns that run or wait here, up to `CANCEL_SECONDS`."""
-        talks = [
+        """End the streams of a deleted conversation, and stop its turns here. Wait for them up to `CANCEL_SECONDS`."""
+        conversations = [
             harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
             for harness in self.harnesses
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
-                await asyncio.gather(*(talk.stop() for talk in talks))
+                await asyncio.gather(*(conversation.stop() for conversation in conversations))
         self.broadcasts.end(key)
 
     @property
     def running_turns(self) -> int:
-        """Return how many turns were sent here and have not ended."""
+        """The number of turns that were sent here and have not ended."""
         return self._running.total()
 
     @asynccontextmanager
     async def turn_slot(self, key: ConversationKey, message_key: str = "") -> AsyncGenerator[None]:
-        """Hold a place for a turn that is being sent, and what it reserves of its quotas, until it is watched.
+        """Reserve a slot and a share of the quotas for a turn, until the context ends; inside it, `watch` the turn.
 
         A message whose key was used before is not sent again, and reserves nothing.
 
         Raises:
-            RequestProblem: the server is full, or is about to end; or too little of a quota is left.
-            StoreError: the store can store no message now.
+            RequestProblem: the server is full or shuts down, 503; or too little of a quota is left, 429.
+            StoreError: the store cannot store messages now.
         """
         async with self._admission:
             if self._quotas.limits and not await self._is_known(key, message_key):
                 await self._quotas.check(key, self._running + self._sending)
-            self._check_room()
+            self._check_capacity()
             await self.log.check()
             self._sending[key] += 1
         try:
@@ -498,30 +506,29 @@ class BundleHost:
     async def _is_known(self, key: ConversationKey, message_key: str) -> bool:
         return bool(message_key) and await self.log.appended(key, message_key) is not None
 
-    def _check_room(self) -> None:
-        retry = {"Retry-After": "2"}
+    def _check_capacity(self) -> None:
         if self.draining.is_set():
             raise RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "the server is about to end", headers=retry
+                HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", headers=RETRY
             )
         if self.running_turns + self._sending.total() >= self.settings.turns:
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self.settings.turns} turns run already: try again",
-                headers=retry,
+                headers=RETRY,
             )
 
     def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:
-        """Write the line of a change: what was done, by whom and to which conversation, and never its text."""
-        facts = "".join(f" {name}={value!r}" for name, value in details.items())
+        """Write a line to the audit log: the action, the user, the conversation and the details, but no text of the user."""
+        suffix = "".join(f" {name}={value!r}" for name, value in details.items())
         _audit.info(
             "%s tenant=%r project=%r user=%r conversation=%r%s",
-            *(action, key.tenant, key.project, key.user, key.name, facts),
+            *(action, key.tenant, key.project, key.user, key.name, suffix),
         )
 
 
 def _is_of_client(error: Exception) -> bool:
-    """Return whether the sender of a message must act, and not the server's operator or the bundle's author."""
+    """Return whether the sender of a message must act on an error, not the server's operator or the bundle's author."""
     if isinstance(error, BundleError) or not isinstance(error, LooplineError):
         return False
     return problem_of(error).status < HTTPStatus.INTERNAL_SERVER_ERROR

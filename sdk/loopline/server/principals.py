@@ -1,4 +1,4 @@
-"""Principals: who sends a request, as the token says, and how tokens are checked."""
+"""Principals: the senders of requests, and the API keys that authenticate them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from loopline.timeline import (
 )
 
 PRIVILEGED = "privileged"
-"""The role that may read the conversations of other users of its tenant and project."""
+"""The role that may read the conversations of all users of its tenant and project."""
 KEY_PREFIX = "llk"
 _KEY = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
 _FIELDS = ("id", "sha256", "tenant", "project", "user", "roles", "expires")
@@ -43,7 +43,7 @@ class Unauthenticated(LooplineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The sender of a request. All of it comes from the token, never from a path or a body."""
+    """The sender of a request. Every field comes from the token, never from a path or a body."""
 
     tenant: str = DEFAULT_TENANT
     project: str = DEFAULT_PROJECT
@@ -52,7 +52,7 @@ class Principal:
 
     @property
     def is_privileged(self) -> bool:
-        """Return whether other users' conversations may be read."""
+        """Whether the sender may read conversations of other users."""
         return PRIVILEGED in self.roles
 
     def conversation(self, name: str) -> ConversationKey:
@@ -61,32 +61,32 @@ class Principal:
 
 
 class Authenticator(Protocol):
-    """Checks the bearer token of a request."""
+    """Authenticates the bearer token of a request."""
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the principal of the token, which is empty if the request has none.
+        """Return the principal of the token. The token is empty if the request has none.
 
         Raises:
-            Unauthenticated: the token is missing, wrong or expired. The message never holds the token.
+            Unauthenticated: the token is missing, wrong or expired. The message never contains the token.
         """
         ...
 
 
 class LocalUser:
-    """Takes every request for one of the user of this machine; only for a server that listens on loopback."""
+    """Authenticates every request as the user of this machine; only for a server that listens on loopback."""
 
     def __init__(self, principal: Principal | None = None) -> None:
         self.principal: Principal = principal or Principal()
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the user of this machine."""
+        """Return the user of this machine for any token."""
         del token
         return self.principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
-    """An API key as it is stored: its digest, and whose it is. `expires` is None for never."""
+    """A stored API key: its id, the SHA-256 of the key, and its owner. With `expires` None the key never expires."""
 
     key_id: str
     digest: str = field(repr=False)
@@ -95,9 +95,9 @@ class StoredKey:
 
 
 class ApiKeys:
-    """API keys, of which only the SHA-256 is stored: they are 256 random bits, so nobody can search for one.
+    """API keys. Only their SHA-256 is stored: a key has 256 random bits, so it cannot be found by trying.
 
-    A file of keys is read again when it has changed, so that a new or a revoked key counts at once.
+    A file of keys is read again when it has changed, so a new or revoked key counts at once.
     """
 
     def __init__(self, keys: Sequence[StoredKey], clock: Clock | None = None) -> None:
@@ -108,20 +108,21 @@ class ApiKeys:
 
     @classmethod
     def read(cls, path: Path, clock: Clock | None = None) -> ApiKeys:
-        """Read the keys of a file that `add_key` wrote.
+        """Read the keys of a file that `add_key` wrote; a missing file has no keys.
 
         Raises:
-            LooplineError: it cannot be read, or is no such file.
+            LooplineError: the file cannot be read, or is not a file of API keys.
         """
         stamp = _stamp(path)
         keys = cls(read_keys(path), clock)
-        keys._path, keys._stamp = path, stamp
+        keys._path = path
+        keys._stamp = stamp
         return keys
 
     def _read_changes(self) -> None:
-        """Read the file again if it is another one; one that is gone or damaged has no keys.
+        """Read the file again if it has changed. If it is missing or malformed, no key is valid.
 
-        One that cannot be read has none either until it can: it is read again for each token.
+        A file that cannot be read is tried again for each token.
         """
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return
@@ -129,18 +130,18 @@ class ApiKeys:
             self._keys = {key.key_id: key for key in read_keys(self._path)}
         except LooplineError as error:
             if self._keys:
-                _log.error("nobody is let in: %s", error)
+                _log.error("all API keys are refused: %s", error)
             self._keys = {}
         else:
             self._stamp = stamp
 
     async def authenticate(self, token: str) -> Principal:
-        """Return the principal of a key."""
+        """Return the owner of a key."""
         self._read_changes()
         match = _KEY.fullmatch(token)
         key = self._keys.get(match[1]) if match else None
         digest = sha256(token.encode(errors="surrogatepass")).hexdigest()
-        # A key that is unknown costs the same comparison as one that is known.
+        # An unknown key costs the same comparison as a known one, so its time reveals nothing.
         is_right = hmac.compare_digest(digest, key.digest if key else _NO_DIGEST)
         if key is None or not is_right:
             raise Unauthenticated("the API key is missing or unknown")
@@ -150,7 +151,7 @@ class ApiKeys:
 
 
 class FirstOf:
-    """Asks several authenticators in their order; the first that knows the token decides."""
+    """Tries several authenticators in order. The first that accepts the token decides."""
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = authenticators
@@ -163,30 +164,30 @@ class FirstOf:
                 return await authenticator.authenticate(token)
             except Unauthenticated as error:
                 problems.append(str(error))
-        raise Unauthenticated("; ".join(problems) or "nobody can be authenticated here")
+        raise Unauthenticated("; ".join(problems) or "the server has no authenticator")
 
 
 def read_keys(path: Path) -> list[StoredKey]:
-    """Return the keys of a file; none if there is no file.
+    """Read the keys of a file. A missing file has no keys.
 
     Raises:
-        LooplineError: it cannot be read, or is no file of keys.
+        LooplineError: the file cannot be read, or is not a file of API keys.
     """
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise LooplineError(f"{path}: it cannot be read: {error}") from error
+        raise LooplineError(f"{path}: the file cannot be read: {error}") from error
     try:
         document: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LooplineError(f"{path}: it is no JSON: {error}") from error
+        raise LooplineError(f"{path}: the file is not valid JSON: {error}") from error
     match document:
         case {"version": 1, "keys": [*rows]}:
             return [_stored_key(row, path) for row in rows]
         case _:
-            raise LooplineError(f"{path}: it is no file of API keys, version 1")
+            raise LooplineError(f"{path}: this is not a file of API keys, version 1")
 
 
 def _stored_key(row: Json, path: Path) -> StoredKey:
@@ -213,7 +214,7 @@ def _stored_key(row: Json, path: Path) -> StoredKey:
 
 
 def new_key(principal: Principal, expires: datetime | None = None) -> tuple[str, StoredKey]:
-    """Return a new key, which is shown once, and what is stored of it."""
+    """Create a key. Return its text, which is not stored, and the stored key."""
     key_id = token_hex(8)
     key = f"{KEY_PREFIX}_{key_id}_{token_urlsafe(32)}"
     digest = sha256(key.encode()).hexdigest()
@@ -221,7 +222,7 @@ def new_key(principal: Principal, expires: datetime | None = None) -> tuple[str,
 
 
 def add_key(path: Path, principal: Principal, expires: datetime | None = None) -> str:
-    """Add a new key to a file, which only its owner can read, and return the key.
+    """Create a key, add it to a file that only its owner can read, and return the text of the key.
 
     Raises:
         LooplineError: the file cannot be read or written.
@@ -232,34 +233,36 @@ def add_key(path: Path, principal: Principal, expires: datetime | None = None) -
 
 
 def revoke_key(path: Path, key_id: str) -> bool:
-    """Remove the key of that id, or of that whole key, from a file; return whether it was there.
+    """Remove the key of an id, or of the text of a key, from a file. Return whether the file had it.
 
     Raises:
         LooplineError: the file cannot be read or written.
     """
     match = _KEY.fullmatch(key_id)
-    revoked, removed = match[1] if match else key_id, list[StoredKey]()
+    if match:
+        key_id = match[1]
+    removed = list[StoredKey]()
 
-    def without(keys: Sequence[StoredKey]) -> list[StoredKey]:
-        removed.extend(key for key in keys if key.key_id == revoked)
-        return [key for key in keys if key.key_id != revoked]
+    def remove(keys: Sequence[StoredKey]) -> list[StoredKey]:
+        removed.extend(key for key in keys if key.key_id == key_id)
+        return [key for key in keys if key.key_id != key_id]
 
-    _rewrite(path, without)
+    _rewrite(path, remove)
     return bool(removed)
 
 
 def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
-    """Replace the file by one with other keys, which only its owner can read; processes wait for each other.
+    """Replace the keys of the file by `change(keys)`. Only the owner can read the new file. Processes wait for each other.
 
     Raises:
-        LooplineError: it cannot be read or written.
+        LooplineError: the file cannot be read or written.
     """
     new = path.with_name(f".{path.name}.new")
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rows: list[Json] = [_row(key) for key in change(read_keys(path))]
-            new.unlink(missing_ok=True)  # one that a killed process left may have other permissions
+            new.unlink(missing_ok=True)  # a file of a killed process may have other permissions
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump({"version": 1, "keys": rows}, file, indent=1)
@@ -267,11 +270,11 @@ def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[Stored
                 os.fsync(file.fileno())
             new.replace(path)
     except OSError as error:
-        raise LooplineError(f"{path}: it cannot be written: {error.strerror}") from error
+        raise LooplineError(f"{path}: the file cannot be written: {error.strerror}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes with the file: its inode, its time and its size."""
+    """Return the inode, modification time and size of a file; zeros if it is missing."""
     try:
         status = path.stat()
     except OSError:

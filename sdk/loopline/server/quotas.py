@@ -1,4 +1,4 @@
-"""Quotas of a day: the tokens and dollars of a user and of a tenant, from which turns and requests reserve."""
+"""Quotas of a day: the tokens and dollars of a user and of a tenant, which turns and model requests reserve in advance."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from loopline.timeline import (
 _PRICED = BodyUnion[PricedBody](PricedBody)
 _TYPES = [name for name, kind in body_types().items() if kind in _PRICED.types]
 _REFRESH_SECONDS = 1.0
-"""How old may be what a request knows of other processes."""
+"""How old the usage of other processes may be when a request reserves."""
 _RETRY_SECONDS = 5
-"""When a turn that runs may have ended, and given back what it had reserved."""
+"""When a refused client may try again, because a running turn may have released its reservation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyQuotas:
-    """What a user, and a tenant with all its users, may use in a day of UTC; None is no limit.
+    """The most that a user, and a tenant with all its users, may use in a day of UTC; None is no limit.
 
-    A turn reserves `turn_tokens` and `turn_cost` before it begins: it is refused if less is left. The costs are in
-    US dollars, as far as prices are known.
+    A turn begins only if `turn_tokens` and `turn_cost` remain of each quota. Costs are in US dollars; requests without a
+    known price cost nothing.
     """
 
     user_tokens: int | None = None
@@ -72,34 +72,34 @@ class DailyQuotas:
 
     def __post_init__(self) -> None:
         pairs = [(limit.most, limit.turn, limit.name) for limit in self.limits]
-        small = [name for most, turn, name in pairs if not most >= turn]
-        if small:
-            raise LooplineError(f"{small[0]} is less than a turn reserves: no turn could begin")
+        too_small = [name for most, turn, name in pairs if not most >= turn]
+        if too_small:
+            raise LooplineError(f"{too_small[0]} is less than a turn reserves: no turn could begin")
 
     @classmethod
-    def parse(cls, written: Sequence[str]) -> Self:
-        """Return the quotas that are written as `user_tokens=200000` or `tenant_cost=50`.
+    def parse(cls, texts: Sequence[str]) -> Self:
+        """Parse quotas such as `user_tokens=200000` or `tenant_cost=50`.
 
         Raises:
-            LooplineError: there is no such quota, it is given twice, or is no amount.
+            LooplineError: the name is unknown, given twice, or the number is malformed.
         """
-        parts = [text.partition("=") for text in written]
+        parts = [text.partition("=") for text in texts]
         pairs = [(name, number) for name, _, number in parts]
         names = [field.name for field in fields(cls)]
         for name, number in pairs:
             if name not in names:
                 hint = f"{nearest_hint(name, names)}: the names are {', '.join(names)}"
-                raise LooplineError(f"no quota {name}={number}, {hint}")
+                raise LooplineError(f"{name}={number}: this quota is unknown, {hint}")
             if [each for each, _ in pairs].count(name) > 1:
                 raise LooplineError(f"the quota {name} is given twice")
         try:
             return msgspec.convert(dict(pairs), cls, strict=False)
         except msgspec.ValidationError as error:
-            raise LooplineError(f"{', '.join(written)}: a quota is NAME=NUMBER") from error
+            raise LooplineError(f"{', '.join(texts)}: write a quota as NAME=NUMBER") from error
 
     @property
     def limits(self) -> list[DailyLimit]:
-        """The limits that are set."""
+        """The quotas that are not None."""
         user = [("user_tokens", self.user_tokens), ("user_cost", self.user_cost)]
         tenant = [("tenant_tokens", self.tenant_tokens), ("tenant_cost", self.tenant_cost)]
         return [
@@ -111,7 +111,7 @@ class DailyQuotas:
 
 @dataclass(frozen=True, slots=True)
 class DailyLimit:
-    """A limit by its name, the most of a day, and what of it a turn reserves."""
+    """A quota: its name, the most per day, and the amount that a turn reserves."""
 
     name: str
     most: float
@@ -119,27 +119,27 @@ class DailyLimit:
 
     @property
     def is_of_user(self) -> bool:
-        """Return whether each user has it."""
+        """Whether it applies to each user, not to a tenant."""
         return self.name.startswith("user")
 
     @property
     def is_money(self) -> bool:
-        """Return whether it is in dollars."""
+        """Whether it is in US dollars, not in tokens."""
         return self.name.endswith("cost")
 
     def covers(self, sender: ConversationKey, other: ConversationKey) -> bool:
-        """Return whether what another conversation uses counts for the sender."""
+        """Return whether usage of the conversation `other` counts towards the limit of the sender."""
         is_user = (other.project, other.user) == (sender.project, sender.user)
         return other.tenant == sender.tenant and (is_user or not self.is_of_user)
 
     def text(self, amount: float) -> str:
-        """Return an amount with its unit."""
+        """Return an amount with its unit; an amount below zero is shown as zero."""
         return f"${max(amount, 0):,.4f}" if self.is_money else f"{max(amount, 0):,.0f} tokens"
 
 
 @dataclass(slots=True)
 class _Bill:
-    """What a conversation used on the day, up to the seq `head`."""
+    """The usage of a conversation on the day, from its blocks up to the seq `head`."""
 
     key: ConversationKey
     head: int = 0
@@ -147,7 +147,7 @@ class _Bill:
     cost: float = 0.0
 
     def add(self, blocks: Iterable[Block], since: datetime) -> None:
-        """Add what the blocks of the day say was used; a child run counts with the block that ends it."""
+        """Add the usage in the blocks since the begin of the day. The usage of a child run is in the block that ends it."""
         for block, body in _PRICED.among(blocks):
             if block.ts >= since and (request := request_cost(block)) is not None:
                 self.tokens += _tokens(request.usage)
@@ -158,9 +158,9 @@ class _Bill:
 
 @dataclass(slots=True, eq=False)
 class _MeteredRun:
-    """A run of a conversation here: what its requests have used, and what those reserve that are not answered yet.
+    """A run of a conversation in this process: its usage, and the reservations of requests that are not answered yet.
 
-    Once it is over, and its blocks are added to the bill, it is forgotten.
+    When the run is over, it is kept until its blocks are added to the bill.
     """
 
     key: ConversationKey
@@ -172,11 +172,11 @@ class _MeteredRun:
 
 
 class QuotaGate:
-    """Lets a turn begin, and each of its requests be sent, if enough of each quota is left.
+    """Checks quotas before a turn begins and before each of its model requests.
 
-    What was used is folded from the log, so it is the same after a restart and for each process over the store; what a
-    run that has not ended used is counted as its requests are answered. Of each conversation only blocks that are
-    new are read. One that was deleted still counts in this process.
+    Usage is summed from the log, so a restart does not reset it and all processes over a store share it. The usage of a
+    running turn is added with each answered request. Only new blocks of a conversation are read. Deleted conversations
+    still count in this process.
     """
 
     def __init__(self, quotas: DailyQuotas, clock: Clock, log: Callable[[], TimelineLog]) -> None:
@@ -191,10 +191,10 @@ class QuotaGate:
         self._changed = asyncio.Event()
 
     async def check(self, key: ConversationKey, turns: Mapping[ConversationKey, int]) -> None:
-        """Let a turn begin beside the `turns` that run, by conversation.
+        """Check that a new turn and the running turns fit each quota. `turns` counts the running turns by conversation.
 
         Raises:
-            RequestProblem: too little of a quota is left.
+            RequestProblem: too little of a quota is left, 429.
         """
         await self._update(key.tenant)
         for limit in self.limits:
@@ -204,7 +204,7 @@ class QuotaGate:
     async def metered(
         self, key: ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
-        """Give a run of a conversation models of which each request reserves from its user's and tenant's quotas."""
+        """Wrap the models of a run, so that each request reserves from the quotas of its user and tenant."""
         if not self.limits:
             yield models
             return
@@ -224,7 +224,9 @@ class QuotaGate:
     async def reserve(
         self, run: _MeteredRun, request: RequestReservation, need: RequestEstimate
     ) -> int:
-        """Reserve a request and return its output limit; wait while other requests hold what it needs.
+        """Reserve the quota for a request, and return the most tokens that it may output.
+
+        It waits while other requests reserve the amount that is needed.
 
         Raises:
             OutOfBudget: too little of a quota is left.
@@ -235,7 +237,8 @@ class QuotaGate:
                 (limit, need.affordable(self._remaining(limit, run.key), 1))
                 for limit in self.limits
             ]
-            output, enough = min(most for _, most in outputs), min(MIN_OUTPUT, need.output)
+            output = min(most for _, most in outputs)
+            enough = min(MIN_OUTPUT, need.output)
             if output >= enough:
                 run.reserved[request] = need.amount(output)
                 return output
@@ -248,7 +251,7 @@ class QuotaGate:
             await changed.wait()
 
     def settle(self, run: _MeteredRun, request: RequestReservation, used: Amount) -> None:
-        """Put what a request used in place of what was reserved for it."""
+        """Replace the reservation of a request by its usage, and wake the requests that wait."""
         run.settled += used
         run.reserved.pop(request, None)
         self._changed.set()
@@ -264,17 +267,17 @@ class QuotaGate:
         return Remaining(int(limit.most - self._used(limit, key)) - tokens, None)
 
     def _is_reserved_from(self, limit: DailyLimit, key: ConversationKey) -> bool:
-        """Return whether requests that are not answered yet hold a part of the limit, and may give some of it back."""
+        """Return whether requests without an answer reserve from the limit, and may release a part of it."""
         return any(run.reserved for run in self._runs_of(limit, key))
 
     def _runs_of(self, limit: DailyLimit, key: ConversationKey) -> list[_MeteredRun]:
-        """Return the runs that count for a conversation."""
+        """Return the runs whose usage counts towards the limit for a conversation."""
         return [
             run for other, runs in self._runs.items() if limit.covers(key, other) for run in runs
         ]
 
     def _used(self, limit: DailyLimit, key: ConversationKey) -> float:
-        """Return what was used of a limit, requests that are not answered yet not counted."""
+        """Return the usage that counts towards the limit for a conversation, without reservations."""
         bills = [bill for bill in self._bills.values() if limit.covers(key, bill.key)]
         runs = self._runs_of(limit, key)
         if limit.is_money:
@@ -291,25 +294,26 @@ class QuotaGate:
             return
         midnight = datetime.combine(self._day + timedelta(days=1), time(), UTC)
         seconds = math.ceil((midnight - self._clock.now()).total_seconds())
-        whose = "you" if limit.is_of_user else "your tenant"
+        owner = "you" if limit.is_of_user else "your tenant"
         raise RequestProblem(
             HTTPStatus.TOO_MANY_REQUESTS,
-            f"the quota of today: {limit.text(left)} of {limit.text(limit.most)} are left to {whose}, and {running} turns "
-            f"that run reserve {limit.text(running * limit.turn)}; a turn reserves {limit.text(limit.turn)}. It is "
-            f"renewed at {iso_time(midnight)}",
+            f"the quota of today: {limit.text(left)} of {limit.text(limit.most)} are left to {owner}, and {running} "
+            f"running turns reserve {limit.text(running * limit.turn)}; a turn reserves {limit.text(limit.turn)}. The "
+            f"quota is renewed at {iso_time(midnight)}",
             action_by="user",
             headers={"Retry-After": f"{_RETRY_SECONDS if left >= limit.turn else seconds}"},
         )
 
     async def _refresh(self, tenant: str) -> None:
-        """Take what other processes have used since, from time to time."""
+        """Update the bills of a tenant if they are older than `_REFRESH_SECONDS`."""
         age = self._clock.elapsed() - self._updated.get(tenant, -_REFRESH_SECONDS)
         if age >= _REFRESH_SECONDS:
             await self._update(tenant)
 
     def _begin_day(self, day: date) -> None:
-        """Forget what was used before; a run that goes on keeps what its requests reserve."""
-        self._day, self._bills = day, {}
+        """Drop the usage of earlier days. Reservations of running requests are kept."""
+        self._day = day
+        self._bills = {}
         for key, runs in list(self._runs.items()):
             self._forget(key, {run for run in runs if run.is_over})
             for run in runs:
@@ -317,12 +321,12 @@ class QuotaGate:
 
     def _forget(self, key: ConversationKey, runs: set[_MeteredRun]) -> None:
         """Forget runs of a conversation."""
-        others = self._runs.pop(key) - runs
-        if others:
-            self._runs[key] = others
+        remaining = self._runs.pop(key) - runs
+        if remaining:
+            self._runs[key] = remaining
 
     async def _update(self, tenant: str) -> None:
-        """Bring the bills of a tenant's conversations up to date, but for those of which a run has not ended."""
+        """Add new blocks to the bills of a tenant's conversations, except those with a run that is not over."""
         log = self._log()
         async with self._updating:
             self._updated[tenant] = self._clock.elapsed()
@@ -337,7 +341,7 @@ class QuotaGate:
                 bill = self._bills.setdefault(summary.uid, _Bill(key))
                 runs = self._runs[key] - ended
                 if runs:
-                    continue  # its requests are counted as they are answered
+                    continue  # a run that is not over counts its requests itself
                 if bill.head < summary.head:
                     blocks = await log.read(key, after=bill.head, types=_TYPES)
                     bill.add((block for block in blocks if block.seq <= summary.head), since)
@@ -347,7 +351,7 @@ class QuotaGate:
 
 @dataclass(frozen=True, slots=True)
 class _DayMeteredModel:
-    """A model of which each request reserves from the quotas of the day."""
+    """A model whose requests reserve from the quotas of the day."""
 
     model: Model
     gate: QuotaGate
@@ -355,49 +359,49 @@ class _DayMeteredModel:
 
     @property
     def name(self) -> str:
-        """Return the model string."""
+        """The model string."""
         return self.model.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what the model can do."""
+        """The capabilities of the model."""
         return self.model.capabilities
 
     def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Stream the reply, with the output capped to what is left.
+        """Stream the reply, with the output limited by the remaining quotas.
 
         Raises:
             OutOfBudget: too little of a quota is left.
-            ModelError: the model could not be asked, or broke off.
+            ModelError: the model fails.
         """
         return MeteredModel(self.model, RequestReservation(self.gate, self.run)).stream(prompt)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestReservation:
-    """What one request reserves from the quotas of the day."""
+    """The reservation of one model request from the quotas of the day."""
 
     gate: QuotaGate
     run: _MeteredRun
     is_limited: bool = True
 
     def check_time(self) -> None:
-        """Let it pass: a day has no deadline."""
+        """Do nothing: a quota has no deadline."""
 
     async def reserve(self, need: RequestEstimate) -> int:
-        """Reserve the request and return its output limit; wait while others' requests hold what it needs.
+        """Reserve the request, and return the most tokens that it may output, as `QuotaGate.reserve` does.
 
         Raises:
-            OutOfBudget: too little is left.
+            OutOfBudget: too little of a quota is left.
         """
         return await self.gate.reserve(self.run, self, need)
 
     def settle(self, used: Amount) -> None:
-        """Put what the request used in place of what was reserved for it."""
+        """Replace the reservation by the usage of the request."""
         self.gate.settle(self.run, self, used)
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Let it pass: an estimate is settled like any other usage."""
+        """Do nothing: estimated usage is settled like reported usage."""
 
 
 def _tokens(usage: Usage) -> int:

@@ -1,4 +1,4 @@
-"""Socket.IO as clients of KDCube speak it: messages in, events in KDCube's envelopes out."""
+"""Socket.IO for the pages of KDCube: messages in, and events in KDCube's envelopes out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ATTACHMENT = "event.user.attachment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketMessage:
-    """A message: its text, how it joins a running turn, and its files. `key` is that of the event, if it has an id."""
+    """A message of a client. `when_busy` is how it joins a running turn, and `key` the id of its event, if it has one."""
 
     conversation: str
     bundle_id: str
@@ -60,22 +60,22 @@ class SocketMessage:
 
 
 def text_of(data: Json, name: str) -> str:
-    """Return a text of an object; empty if it has none of that name.
+    """Return a text field of an object, or an empty text if `data` is not an object or has no such field.
 
     Raises:
-        LooplineError: it is too long.
+        LooplineError: the field is not a text, or is too long.
     """
     value = data[name] if isinstance(data, dict) and name in data else ""
     if value is None:
         return ""
-    most = TEXT if name in ("text", "message") else NAME
-    if not isinstance(value, str) or len(value) > most:
-        raise LooplineError(f"{name} must be a text of at most {most:,} characters")
+    limit = TEXT if name in ("text", "message") else NAME
+    if not isinstance(value, str) or len(value) > limit:
+        raise LooplineError(f"{name} must be a text of at most {limit:,} characters")
     return value
 
 
 def approvals_of(data: Json) -> dict[str, str]:
-    """Return the signed approvals of an answer, by call."""
+    """Return the signed approvals of an answer by call id."""
     match data:
         case {"approvals": {**approvals}}:
             return {f"{call}": text for call, text in approvals.items() if isinstance(text, str)}
@@ -84,28 +84,34 @@ def approvals_of(data: Json) -> dict[str, str]:
 
 
 def read_message(data: Json, files: Sequence[bytes]) -> SocketMessage:
-    """Return the message of a submission: events, or in the older form an object with the text.
+    """Parse a submission: `external_events`, or in the older form an object `message` with the text.
+
+    `files` are the bytes of the files that the submission names, in the same order.
 
     Raises:
-        LooplineError: it is neither, or has no text.
+        LooplineError: the submission has neither form, or names another number of files.
     """
     submission = data if isinstance(data, dict) else JsonObject()
     match submission:
         case {"external_events": [*events]}:
-            return _of_events(submission, events, files)
+            return _read_events(submission, events, files)
         case {"message": {"message": str()} | {"text": str()} as message}:
             return SocketMessage(
                 conversation=text_of(message, "conversation_id"),
                 bundle_id=text_of(message, "bundle_id"),
                 text=text_of(message, "message") or text_of(message, "text"),
-                files=_attachments(_names(submission), files),
+                files=_attachments(_file_names(submission), files),
             )
         case _:
-            raise LooplineError("chat_message has external_events, or a message with its text")
+            raise LooplineError("chat_message needs external_events, or a message with its text")
 
 
-def _of_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes]) -> SocketMessage:
-    texts, names, kind, key = list[str](), list[str](), "event.user.prompt", ""
+def _read_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes]) -> SocketMessage:
+    """Join the events of a submission to one message. The last event says how it joins a running turn."""
+    texts = list[str]()
+    names = list[str]()
+    kind = "event.user.prompt"
+    key = ""
     for event in events:
         match event:
             case {"type": str(name), "payload": {"event": {"filename": str(filename)}}} if (
@@ -116,9 +122,12 @@ def _of_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes])
                 name in _POLICIES
             ):
                 texts.append(text)
-                kind, key = name, key or text_of(event, "event_id")
+                kind = name
+                key = key or text_of(event, "event_id")
             case _:
-                raise LooplineError("an event is of the user, with a text or the name of a file")
+                raise LooplineError(
+                    "an event must be one of the user, with a text or the name of a file"
+                )
     return SocketMessage(
         conversation=text_of(data, "conversation_id"),
         bundle_id=text_of(data, "bundle_id"),
@@ -129,7 +138,7 @@ def _of_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes])
     )
 
 
-def _names(submission: JsonObject) -> list[str]:
+def _file_names(submission: JsonObject) -> list[str]:
     match submission:
         case {"attachment_meta": [*items]}:
             return [text_of(item, "filename") or text_of(item, "name") for item in items]
@@ -140,7 +149,7 @@ def _names(submission: JsonObject) -> list[str]:
 def _attachments(names: Sequence[str], files: Sequence[bytes]) -> list[Attachment]:
     if len(names) != len(files) or len(files) > FILES:
         raise LooplineError(
-            f"{len(names)} files are named and {len(files)} came: send each, {FILES} at most"
+            f"{len(names)} files are named and {len(files)} were received; at most {FILES} may be sent"
         )
     return [
         Attachment(name or f"file-{number}", content)
@@ -155,14 +164,14 @@ STATES: dict[WhenBusy, SocketState] = {
     "followup": "followup_accepted",
     "steer": "steer_accepted",
 }
-"""What a client is told of a message that joined a turn, by how it did."""
+"""The status that acknowledges a message, by how the message joins a running turn."""
 
 
 PATH = "/socket.io"
 QUEUED_PACKETS = 100
-"""With so many packets that its client has not read, a socket gets no more until it has read them: the log has the rest."""
+"""How many packets may wait for a client. Then the socket gets no more until the client has read all of them."""
 STRANGERS = 500
-"""So many connections may be open whose sender is not known by a first packet."""
+"""How many connections may be open that have not authenticated."""
 ENTRY = "loopline.socket"
 TRY_AGAIN_LATER = 1013
 _log = logging.getLogger("loopline")
@@ -192,7 +201,7 @@ class _Manager(Protocol):
 
 
 class _SocketServer(Protocol):
-    """What is used of python-socketio's server, which has no types."""
+    """The part of python-socketio's server that is used here. The library has no types."""
 
     @property
     def eio(self) -> _Engine: ...
@@ -206,7 +215,7 @@ class _SocketServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenSocket:
-    """A socket whose sender is known: its connection of Engine.IO, its token, and what ends it with the token."""
+    """A socket that has authenticated: its Engine.IO connection, its token, the check of the token, and its listener slot."""
 
     connection: str
     principal: Principal
@@ -216,10 +225,10 @@ class _OpenSocket:
 
 
 class SocketHost:
-    """The sockets of a server: who connected each, and the conversations whose events it receives.
+    """The sockets of a server: their users, and the conversations whose events each of them receives.
 
-    A connection whose sender is not known by its first packet is ended, and so is a socket whose token does not count
-    any more.
+    A connection that does not authenticate with its first packet is closed, and so is a socket when its token is revoked or
+    expires.
     """
 
     def __init__(self, host: BundleHost) -> None:
@@ -229,7 +238,7 @@ class SocketHost:
             "_SocketServer",
             self._module.AsyncServer(
                 async_mode="asgi",
-                cors_allowed_origins=[],  # the app's own middleware says who may read answers
+                cors_allowed_origins=[],  # the middleware of the app checks origins
                 ping_interval=host.settings.keep_alive_seconds,
                 max_http_buffer_size=host.settings.body_bytes,
                 logger=False,
@@ -242,9 +251,9 @@ class SocketHost:
         self._endings: set[asyncio.Task[None]] = set()
         self._pumps: dict[tuple[str, ConversationKey], asyncio.Task[None]] = {}
         self._ending: asyncio.Task[None] | None = None
-        self._is_asked = False
+        self._is_used = False
         handlers: Mapping[str, _Handler] = {
-            "chat_message": self._send_message,
+            "chat_message": self._submit,
             "chat_answer": self._answer,
             "chat_stop": self._stop,
             "chat_listen": self._listen,
@@ -254,14 +263,14 @@ class SocketHost:
         self._server.on("disconnect", self._disconnect)
         self._server.on("ping", self._pong)
         for event, handler in handlers.items():
-            self._server.on(event, self._acknowledged(handler))
+            self._server.on(event, self._acknowledge_errors(handler))
 
     def asgi(self) -> ASGIApp:
-        """Return the app that is mounted at the path of Socket.IO, wherever the server itself is mounted."""
+        """Return the app to mount at `PATH`. It works below any path at which the server itself is mounted."""
         inner = cast("ASGIApp", self._module.ASGIApp(self._server, socketio_path=PATH))
 
-        async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
-            self._is_asked = True
+        async def serve_socket(scope: Scope, receive: Receive, send: Send) -> None:
+            self._is_used = True
             is_new = not _connection(scope)
             if is_new and len(self._strangers) >= STRANGERS:
                 await _refuse(scope, receive, send)
@@ -272,62 +281,63 @@ class SocketHost:
                     FIRST_PACKET_SECONDS, self._end_strangers, self._strangers
                 )
 
-        return mounted
+        return serve_socket
 
     @property
     def _strangers(self) -> list[str]:
-        """The connections whose sender is not known."""
+        """The connections that have not authenticated."""
         return [sid for sid in self._server.eio.sockets if sid not in self._known]
 
     def _end_strangers(self, connections: Sequence[str]) -> None:
-        """End those of these connections that are open, and whose sender is still not known."""
+        """Close those of the connections that are open and still have not authenticated."""
         strangers = set(self._strangers)
         for connection in connections:
             if connection in strangers:
-                self._end(self._server.eio.disconnect(connection))
+                self._start_end(self._server.eio.disconnect(connection))
 
-    def _end(self, ending: Coroutine[Any, Any, None]) -> None:
+    def _start_end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Close a connection in the background; the task is kept so that it is not collected."""
         task = asyncio.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
     def covers(self, scope: Scope) -> bool:
-        """Return whether a request is one of a socket."""
+        """Return whether a request belongs to a socket, by its path."""
         path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
         return path == PATH or path.startswith(f"{PATH}/")
 
     def sender(self, scope: Scope) -> Principal | None:
-        """Return the sender of the socket that a request names; None if nobody is known yet."""
+        """Return the user of the socket that a request belongs to, or None if the socket has not authenticated."""
         return self._known.get(_connection(scope))
 
     def enter(self, scope: Scope, entry: SocketEntry) -> None:
-        """Have `entry` opened once the sender of this WebSocket is known."""
+        """Call `entry.open` once the socket of this WebSocket has authenticated."""
         connection = _connection(scope)
         if connection in self._known:
             entry.open()
-        elif connection:  # it is upgraded, perhaps before its first packet has come
+        elif connection:  # an upgrade of a connection, perhaps before its first packet
             self._entries[connection] = entry
         else:
             scope[ENTRY] = entry
 
     async def close(self) -> None:
-        """Say that the server ends, and end every socket."""
+        """Send `server_shutdown` to every socket, and close all of them."""
         for sid in self.sids:
             await self._server.emit("server_shutdown", {}, to=sid)
             await self._server.disconnect(sid)
         if self._ending is not None:
             self._ending.cancel()
-        if self._is_asked:  # only then there is something to shut down, and once
-            self._is_asked = False
+        if self._is_used:  # an unused server has no tasks, and cannot be shut down twice
+            self._is_used = False
             await self._server.shutdown()
 
     def queued(self, sid: str) -> int:
-        """Return how many packets the client of a socket has not read."""
+        """Return the number of packets that the client of a socket has not read."""
         queue = self._queue(sid)
         return 0 if queue is None else queue.qsize()
 
-    async def _drained(self, sid: str) -> None:
-        """Wait until the client has read every packet; the end of the socket ends the wait."""
+    async def _wait_until_read(self, sid: str) -> None:
+        """Wait until the client has read every packet, or the socket has ended."""
         queue = self._queue(sid)
         if queue is not None:
             await queue.join()
@@ -339,11 +349,14 @@ class SocketHost:
 
     @property
     def sids(self) -> list[str]:
-        """The sockets that are connected."""
+        """The ids of the connected sockets."""
         return list(self._open)
 
     async def _connect(self, sid: str, environ: Mapping[str, Any], auth: Json = None) -> None:
-        """Take a socket whose token is right, and whose tenant and project, if it names them, are the token's."""
+        """Authenticate a socket, take a listener slot for it and send `session_info`.
+
+        The handshake may name the tenant and the project, but they must be those of the token.
+        """
         try:
             await self._host.open()
             token = _token(environ, auth)
@@ -356,14 +369,15 @@ class SocketHost:
         except LooplineError as error:
             raise self._module.exceptions.ConnectionRefusedError(str(error)) from None
         connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
-        stream = self._host.tokens.add(token, principal, lambda _: self._end(self._refuse(sid)))
+        stream = self._host.tokens.add(
+            token, principal, lambda _: self._start_end(self._end_socket(sid))
+        )
         self._open[sid] = _OpenSocket(
             connection=connection, principal=principal, token=token, stream=stream, slot=slot
         )
         self._known[connection] = principal
         scope: Scope = environ["asgi.scope"]
-        entries = self._entries.pop(connection, None), scope.get(ENTRY)
-        for entry in entries:
+        for entry in (self._entries.pop(connection, None), scope.get(ENTRY)):
             if isinstance(entry, SocketEntry):
                 entry.open()
         self._ending = self._ending or asyncio.create_task(self._end_when_draining())
@@ -385,12 +399,12 @@ class SocketHost:
             opened.slot.release()
             self._host.tokens.discard(opened.token, opened.stream)
             self._known.pop(opened.connection, None)
-        for place, pump in list(self._pumps.items()):
-            if place[0] == sid:
+        for (socket_id, _), pump in list(self._pumps.items()):
+            if socket_id == sid:
                 pump.cancel()
 
-    async def _refuse(self, sid: str) -> None:
-        """End a socket whose token does not count any more, with its connection."""
+    async def _end_socket(self, sid: str) -> None:
+        """Close a socket and its connection, because its token was revoked or has expired."""
         opened = self._open.get(sid)
         if opened is not None:
             await self._server.disconnect(sid)
@@ -405,15 +419,15 @@ class SocketHost:
         del data
         await self._server.emit("pong", {"timestamp": iso_time(self._host.clock.now())}, to=sid)
 
-    def _acknowledged(self, handler: _Handler) -> _Handler:
-        """Return the handler with a problem as its acknowledgement."""
+    def _acknowledge_errors(self, handler: _Handler) -> _Handler:
+        """Wrap a handler: authenticate the socket's token again before each event, and acknowledge an error as a problem."""
 
-        async def acknowledged(sid: str, data: Json = None, *files: bytes) -> Json:
+        async def handle(sid: str, data: Json = None, *files: bytes) -> Json:
             opened = self._open[sid]
             try:
                 principal = await self._host.admit(opened.token)
                 if principal != opened.principal:
-                    raise Unauthenticated("the token names somebody else now: connect again")
+                    raise Unauthenticated("the token belongs to another user now: connect again")
                 return await handler(sid, principal, data, *files)
             except LooplineError as error:
                 problem = problem_of(error)
@@ -424,21 +438,19 @@ class SocketHost:
                     "error": str(problem),
                 }
 
-        return acknowledged
+        return handle
 
-    async def _send_message(
-        self, sid: str, principal: Principal, data: Json, *files: bytes
-    ) -> Json:
+    async def _submit(self, sid: str, principal: Principal, data: Json, *files: bytes) -> Json:
         message = read_message(data, files)
         key = key_of(principal, message.conversation or f"chat-{token_hex(12)}")
         is_new = await self._host.log.find(key) is None
-        talk = await self._host.conversation(key, message.bundle_id)
-        await self._follow(sid, talk, after=None)
+        conversation = await self._host.conversation(key, message.bundle_id)
+        await self._follow(sid, conversation, after=None)
         if message.when_busy == "steer" and not message.text:
             return await self._stop(sid, principal, {"conversation_id": key.name})
         submission = await submit_message(
             self._host,
-            talk,
+            conversation,
             message.text,
             attachments=message.files,
             when_busy=message.when_busy,
@@ -458,34 +470,34 @@ class SocketHost:
         }
 
     async def _answer(self, sid: str, principal: Principal, data: Json) -> Json:
-        talk = await self._talk(principal, data)
+        conversation = await self._existing_conversation(principal, data)
         values = data["values"] if isinstance(data, dict) and "values" in data else None
         if not isinstance(values, dict) or not values:
-            raise LooplineError("values are the answers by call id")
-        await self._follow(sid, talk, after=None)
-        request = await send_answers(self._host, talk, values, approvals_of(data))
+            raise LooplineError("values must be the answers by call id")
+        await self._follow(sid, conversation, after=None)
+        request = await send_answers(self._host, conversation, values, approvals_of(data))
         return {"ok": True, "turn_id": turn_id(request.turn)}
 
     async def _stop(self, sid: str, principal: Principal, data: Json) -> Json:
         del sid
-        talk = await self._talk(principal, data)
-        done = await talk.stop()
-        self._host.audit("stop", talk.conversation)
+        conversation = await self._existing_conversation(principal, data)
+        done = await conversation.stop()
+        self._host.audit("stop", conversation.conversation)
         return {"ok": True, "done": done}
 
     async def _listen(self, sid: str, principal: Principal, data: Json) -> Json:
-        """Send the events of a conversation behind `after`, a seq or the id of an event, and then live."""
-        talk = await self._talk(principal, data)
-        await self._follow(sid, talk, after=start_position(text_of(data, "after") or "0"))
-        return {"ok": True, "conversation_id": talk.conversation.name}
+        """Start to send the events of a conversation after `after`, a seq or the id of an event."""
+        conversation = await self._existing_conversation(principal, data)
+        await self._follow(sid, conversation, after=start_position(text_of(data, "after") or "0"))
+        return {"ok": True, "conversation_id": conversation.conversation.name}
 
     async def _status(self, sid: str, principal: Principal, data: Json) -> Json:
-        talk = await self._talk(principal, data)
-        timeline = await open_timeline(self._host.log, talk.conversation)
-        summary = await self._host.log.find(talk.conversation)
+        conversation = await self._existing_conversation(principal, data)
+        timeline = await open_timeline(self._host.log, conversation.conversation)
+        summary = await self._host.log.find(conversation.conversation)
         newest: datetime = summary.last_activity_at if summary else self._host.clock.now()
         status: JsonObject = {"state": state_of(timeline), "updated_at": iso_time(newest)}
-        name = talk.conversation.name
+        name = conversation.conversation.name
         envelope: JsonObject = {
             "type": "conv.status",
             "timestamp": iso_time(self._host.clock.now()),
@@ -497,11 +509,11 @@ class SocketHost:
         await self._server.emit("conv_status", envelope, to=sid)
         return {"conversation_id": name, **status}
 
-    async def _talk(self, principal: Principal, data: Json) -> Conversation[Any]:
-        """Return the conversation that the data names.
+    async def _existing_conversation(self, principal: Principal, data: Json) -> Conversation[Any]:
+        """Return the existing conversation that the data names.
 
         Raises:
-            LooplineError: it has not begun.
+            LooplineError: the conversation does not exist.
         """
         key = key_of(principal, text_of(data, "conversation_id"))
         if await self._host.log.find(key) is None:
@@ -509,73 +521,75 @@ class SocketHost:
         return await self._host.conversation(key)
 
     async def _follow(
-        self, sid: str, talk: Conversation[Any], *, after: tuple[int, int] | None
+        self, sid: str, conversation: Conversation[Any], *, after: tuple[int, int] | None
     ) -> None:
-        """Send the socket the events of a conversation behind a position, without one those from now on.
+        """Send a socket the events of a conversation after a position; with None, only events from now on.
 
-        A conversation that it follows already goes on as it is, unless a position is asked for.
+        If the socket receives them already, nothing changes with None; with a position they are sent again from there.
         """
-        place = sid, talk.conversation
-        running = self._pumps.get(place)
+        pump_key = (sid, conversation.conversation)
+        running = self._pumps.get(pump_key)
         if running is not None and not running.done():
             if after is None:
                 return
             running.cancel()
-        with EarlyEvents(talk) as early:
+        with EarlyEvents(conversation) as early:
             if after is None:
-                summary = await self._host.log.find(talk.conversation)
+                summary = await self._host.log.find(conversation.conversation)
                 after = start_position(f"{summary.head if summary else 0}")
-            pump = asyncio.create_task(self._pump(sid, talk, early, after))
-        self._pumps[place] = pump
-        pump.add_done_callback(lambda done: self._forget(place, done))
+            pump = asyncio.create_task(self._pump(sid, conversation, early, after))
+        self._pumps[pump_key] = pump
+        pump.add_done_callback(lambda done: self._discard_pump(pump_key, done))
 
-    def _forget(self, place: tuple[str, ConversationKey], pump: asyncio.Task[None]) -> None:
-        if self._pumps.get(place) is pump:
-            del self._pumps[place]
+    def _discard_pump(
+        self, pump_key: tuple[str, ConversationKey], pump: asyncio.Task[None]
+    ) -> None:
+        if self._pumps.get(pump_key) is pump:
+            del self._pumps[pump_key]
         if not pump.cancelled() and (error := pump.exception()) is not None:
             _log.error("the events of a socket broke off", exc_info=error)
 
     async def _pump(
-        self, sid: str, talk: Conversation[Any], early: EarlyEvents, after: tuple[int, int]
+        self, sid: str, conversation: Conversation[Any], early: EarlyEvents, after: tuple[int, int]
     ) -> None:
-        spoken = dialect("kdcube", talk.conversation)
-        events = conversation_events(self._host, talk, early=early)
+        encoder = dialect("kdcube", conversation.conversation)
+        events = conversation_events(self._host, conversation, early=early)
         try:
             async with aclosing(events):
-                with suppress(HandedOver):  # the socket is told by `server_shutdown`
+                with suppress(HandedOver):  # the client receives `server_shutdown`
                     async for event in events:
-                        for record in spoken.take(event):
+                        for record in encoder.take(event):
                             if not record.id or position(record.id) > after:
                                 if self.queued(sid) >= QUEUED_PACKETS:
-                                    await self._drained(sid)
+                                    await self._wait_until_read(sid)
                                 await self._server.emit(record.event, _envelope(record), to=sid)
         finally:
             early.close()
 
 
 def _connection(scope: Scope) -> str:
-    """Return the connection that a request names; empty if it begins one."""
+    """Return the connection id in the query of a request, or an empty text if the request opens a connection."""
     query = str(scope["query_string"], "ascii", "replace")
     return parse_qs(query).get("sid", [""])[0]
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a connection, while too many have not said whose they are."""
+    """Refuse a connection, because too many connections have not authenticated."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
         return
-    text = f"{STRANGERS} sockets have not authenticated yet: try again"
+    text = f"{STRANGERS} sockets have not authenticated yet: try again later"
     problem = RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=RETRY)
     await response_to(problem)(scope, receive, send)
 
 
 def _envelope(record: Record) -> JsonObject:
-    """Return the envelope of an event, which says where the stream goes on behind it."""
+    """Return the data of a record, with its id, from which a client can listen again."""
     return {**record.data, "extra": {"id": record.id}} if record.id else record.data
 
 
 def _token(environ: Mapping[str, Any], auth: Json) -> str:
-    """Return the bearer token of a socket: of its handshake, or of a header. Addresses end in logs: none counts there."""
+    """Return the bearer token of a handshake or of its header. Query parameters are ignored, because URLs end up in logs."""
     header = str(environ["HTTP_AUTHORIZATION"]) if "HTTP_AUTHORIZATION" in environ else ""
     match auth:
         case {"bearer_token": str(token)} | {"token": str(token)} if token:
