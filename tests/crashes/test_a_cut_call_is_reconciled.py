@@ -221,7 +221,7 @@ async def test_looking_that_breaks_leaves_the_call_interrupted_and_is_logged(
     with caplog.at_level(logging.ERROR, "loopline"):
         result = await carried_on(log)
     assert result.status == "interrupted"
-    assert "what became of cut.unreadable cannot be found out" in caplog.text
+    assert "the outcome of cut.unreadable cannot be reconciled" in caplog.text
     assert "cannot read" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""The loop."""
+"""The loop: it asks a model for decisions, runs the tools that they call, and records all of it until there is an answer."""
 
 from loopline.react.answers import make_completion as make_completion
 from loopline.react.context import Context as Context

@@ -1,6 +1,6 @@
-"""The answer of a turn, and all else that the loop records of replies: decisions, notices, marks of a plan.
+"""Requests for decisions and answers: the chain of models, the records of their replies, and the answer of a turn.
 
-An answer is accepted from a decision, written by a request of its own, forced, or a fallback.
+An answer is that of a decision, or is written by a separate request, forced at a limit, or put together as a fallback.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ from loopline.timeline import (
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:
-    """Return what the model has thought, for people to read."""
+    """Return the readable thinking of a reply as bodies; empty without thinking."""
     return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
 
 
 def notice_bodies(code: str, text: str) -> list[Notice]:
-    """Return the notice of a text for the model; none for an empty text."""
+    """Return a notice with this text for the model; an empty list for an empty text."""
     return [Notice(code=code, text=well_formed(text))] if text else []
 
 
 @dataclass(frozen=True, slots=True)
 class LoopEnd:
-    """Why the loop is over, or that it pauses."""
+    """The reason why the loop ends or pauses, and the error if there was one."""
 
     reason: ExitReason
     error: str = ""
 
 
 def recorded_end(turn: Turn, answers: int) -> LoopEnd | None:
-    """Return how the loop ended before the turn was cut off, or None if it had not."""
+    """Return the end of the loop if the turn already has its `answers`-th completion, else None."""
     if len(turn.completions) < answers:
         return None
     answer = turn.completions[answers - 1]
@@ -92,9 +92,9 @@ async def make_completion(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> Completion:
-    """Return the answer with the sources it cites; numbers without a source are listed separately.
+    """Return the body of an answer with the numbers of the sources that it cites, known and unknown ones.
 
-    If the answer is a value of the `output` type, it has the digest of its schema.
+    If the text is a value of the `output` type, the body has the sha256 of its schema.
     """
     pool = timeline.pool
     find_sids = partial(citations.cited_sids, text, newest=pool.newest)
@@ -117,9 +117,9 @@ CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly 
 
 FallbackStyle = Literal["summary", "partial"]
 PARTIAL_CHARACTERS = 30_000
-"""What an answer of collected results holds at most, beside a line for each call."""
+"""The most characters of results in a fallback answer, without the line for each call."""
 LISTED_CALLS = 200
-"""So many calls have a line each, the newest."""
+"""The most calls that a fallback answer lists; earlier calls are only counted."""
 
 _REASON_TEXTS: Mapping[ExitReason, str] = {
     "max_iterations": "the round limit was reached",
@@ -130,7 +130,7 @@ _REASON_TEXTS: Mapping[ExitReason, str] = {
 
 
 def collected_text(turn: Turn, reason: ExitReason, error: str, style: FallbackStyle) -> str:
-    """Return what was collected without an answer: a line for each call, or all results."""
+    """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result."""
     because = (
         f"the model could not be asked ({error})" if error else _REASON_TEXTS.get(reason, reason)
     )
@@ -149,8 +149,8 @@ def collected_text(turn: Turn, reason: ExitReason, error: str, style: FallbackSt
 
 
 def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
-    """Yield the text of each result; where they are too long together, the longest are cut and name their ref."""
-    share = _share([len(result.text) for result in results], PARTIAL_CHARACTERS)
+    """Yield the text of each result; if all are longer than the limit, the longest are truncated and show their ref."""
+    share = _fair_share([len(result.text) for result in results], PARTIAL_CHARACTERS)
     for result in results:
         surplus = len(result.text) - share
         if surplus <= 0:
@@ -160,19 +160,20 @@ def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
             yield f"{result.text[:share]}\n[… {surplus} more characters: {ref}]"
 
 
-def _share(lengths: Sequence[int], room: int) -> int:
-    """Return the length to which texts are cut, the longest first, so that they fit into the room together."""
-    texts_left = len(lengths)
-    for length in sorted(lengths):
-        if length * texts_left > room:
-            return room // texts_left
-        room, texts_left = room - length, texts_left - 1
+def _fair_share(lengths: Sequence[int], limit: int) -> int:
+    """Return the length to which longer texts must be truncated for all texts to have `limit` characters together."""
+    remaining = limit
+    for index, length in enumerate(sorted(lengths)):
+        texts = len(lengths) - index
+        if length * texts > remaining:
+            return remaining // texts
+        remaining -= length
     return max(lengths, default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Records the outcome of each reply, after subscribers have received the same texts."""
+    """Records replies, after subscribers have received the same texts."""
 
     runtime: ToolRuntime
     context: Context
@@ -181,7 +182,7 @@ class Journal:
     async def record(self, *bodies: Body) -> None:
         """Record bodies, a completion last, after subscribers have received their texts.
 
-        A cancellation that arrives meanwhile is raised once they are recorded.
+        If this is cancelled while a long text is processed, the cancellation is raised after the bodies are recorded.
         """
         size = len(bodies[-1].text) if isinstance(bodies[-1], Completion) else 0
         if size >= LONG_TEXT:
@@ -230,7 +231,7 @@ class Journal:
         await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
 
     async def record_cut_off(self, reply: Reply) -> None:
-        """Record the beginning of a reply that was cut off, and tell the model to continue it."""
+        """Record a reply that was cut off, and a notice that tells the model to continue it."""
         decision = self.context.decision(reply, raw=well_formed(reply.text))
         notice = Notice(code="reply_cut_off", text=CONTINUE)
         thinking = thinking_bodies(reply)
@@ -239,13 +240,14 @@ class Journal:
         await self.runtime.recorder.record(decision, *thinking, notice)
 
     async def remind(self, code: str, text: str) -> None:
-        """Record a notice for the model, once between two decisions."""
-        recorder, notices = self.runtime.recorder, notice_bodies(code, text)
+        """Record a notice for the model, unless one with this code was recorded since the last decision."""
+        recorder = self.runtime.recorder
+        notices = notice_bodies(code, text)
         if notices and code not in recorder.turn.notice_codes:
             await recorder.record(*notices)
 
     async def end(self, answer: Completion, *before: Body) -> LoopEnd:
-        """Record the answer that ends the loop."""
+        """Record the bodies in `before` and the answer that ends the loop."""
         await self.record(*before, answer)
         return LoopEnd(answer.reason, answer.error)
 
@@ -264,8 +266,9 @@ class Journal:
     async def completion(
         self, text: str, flag: AnswerFlag, reason: ExitReason, error: str = ""
     ) -> Completion:
-        """Return the answer of this text as it is recorded."""
-        timeline, output = self.runtime.recorder.timeline, self.runtime.output
+        """Return the body of an answer of this turn; it is not recorded yet."""
+        timeline = self.runtime.recorder.timeline
+        output = self.runtime.output
         return await make_completion(
             timeline, text, flag=flag, reason=reason, error=error, output=output
         )
@@ -273,7 +276,7 @@ class Journal:
     async def fallback(
         self, reason: ExitReason, error: str = "", *, style: FallbackStyle = "summary"
     ) -> Completion:
-        """Return the draft as the answer, else what was collected."""
+        """Return the draft as the answer, or without a draft a fallback answer that lists the calls."""
         recorder = self.runtime.recorder
         if recorder.turn.draft is not None:
             return await self.completion(recorder.turn.draft.text, "draft", reason, error)
@@ -283,7 +286,7 @@ class Journal:
         )
 
     async def _acknowledgements(self, notes: str) -> list[Body]:
-        """Find what the marks in notes change of the current plan's steps."""
+        """Return the bodies by which the marks in the notes change the steps of the current plan; empty if none changes."""
         recorder = self.runtime.recorder
         current = recorder.timeline.plans.current
         if current is None or not notes:
@@ -305,11 +308,11 @@ NEW_INPUT = "the user has said more"
 """The reason of a draft that is held because the user has added input."""
 
 MAX_REFUSALS = 3
-"""How often a request that is too long is sent again: with a shorter reply, and at last with less content, once."""
+"""How often a request that is too long is sent again: with a shorter reply, and the last time with less content."""
 
 
 class ModelChain:
-    """Requests decisions and answers from the models of a run, and reads their replies."""
+    """Requests decisions and answers from the models of a run, in their order, and decodes the replies."""
 
     def __init__(
         self,
@@ -327,16 +330,16 @@ class ModelChain:
         check_prices(runtime.options, context.priced(self._models))
 
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
-        """Return the reply of the first model of the chain that gives one.
+        """Return the reply of the first model that answers, after the model that the turn uses now.
+
+        With `traces` the request shows the trace of the turn and no tools.
 
         Raises:
-            RequestSkipped: there is nothing to decide, or too little of the budget is left.
+            RequestSkipped: the prompt of the turn was recalled, or the remaining budget is too small.
             ModelError: no model of the chain can answer.
         """
-        context, position = (
-            self._context,
-            min(self._recorder.turn.model_index, len(self._models) - 1),
-        )
+        context = self._context
+        position = min(self._recorder.turn.model_index, len(self._models) - 1)
         refusals = 0
         while True:
             context.use(self._models[position])
@@ -372,7 +375,7 @@ class ModelChain:
                 await self._hand_over(position, "refusal", reply.text, reply.usage)
 
     async def read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
-        """Return the reply of the last request with its thinking, what it decides, and the plan marks before its answer."""
+        """Decode the reply of the last request: return it with its thinking, the decision, and the plan marks of the answer."""
         reading = self._reading or self._format(traces=traces)
         size = len(reading.before) + len(reply.text)
         if size < LONG_TEXT:
@@ -393,7 +396,7 @@ class ModelChain:
         await self._recorder.record(switched)
 
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
-        """Request the reply and pass its pieces to subscribers as they arrive."""
+        """Request the reply, and send its pieces to subscribers as they arrive."""
         prompt = self._context.prompt(purpose, longer=self._recorder.turn.cut_off)
         self._reading = reading = self._format(traces=traces)
         stream = ReplyStream(self._texts, reading)
@@ -409,8 +412,9 @@ class ModelChain:
         return reply
 
     def _format(self, *, traces: bool) -> ReplyFormat:
-        """Return how the reply is read; an answer from the trace continues no reply that was cut off."""
-        timeline, synthesizes = self._recorder.timeline, self._runtime.options.synthesizes
+        """Return the format in which the reply is decoded; an answer from the trace does not continue an earlier reply."""
+        timeline = self._recorder.timeline
+        synthesizes = self._runtime.options.synthesizes
         current = timeline.plans.current
         return ReplyFormat(
             protocol=protocol(NATIVE) if traces else self._context.protocol,
@@ -424,12 +428,12 @@ class ModelChain:
 
 
 MAX_REPAIRS = 3
-"""How often an answer is requested again where only the rounds limit repairs: its request is none of them."""
+"""How often a malformed answer is requested again if `repairs` is None; such a request does not count as a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerWriter:
-    """Ends a turn with an answer, whatever is left of its rounds, time and budget."""
+    """Ends a turn with an answer, also when its rounds, time or budget are used up."""
 
     runtime: ToolRuntime
     context: Context
@@ -438,8 +442,9 @@ class AnswerWriter:
     interrupter: Interrupter
 
     async def from_tool(self) -> LoopEnd | None:
-        """End the turn with the answer that a tool gave, unless the user has said more since."""
-        recorder, text = self.runtime.recorder, self.runtime.recorder.turn.tool_answer
+        """End the turn with the answer of a tool; None if there is none, or if the user has added input since."""
+        recorder = self.runtime.recorder
+        text = recorder.turn.tool_answer
         if text is None:
             return None
         await recorder.catch_up()
@@ -449,13 +454,16 @@ class AnswerWriter:
         return await self.journal.end(await self.journal.completion(text, "", "complete"))
 
     async def save_partial(self) -> None:
-        """Record what was written of an answer as the answer of a turn that is stopped."""
+        """Record the text of an answer that was being written as the partial answer of a stopped turn."""
         text = well_formed("".join(self.journal.texts.written)).strip()
         if text and not self.runtime.recorder.turn.completion:
             await self.journal.record(await self.journal.completion(text, "partial", "stopped"))
 
     async def accept(self, reply: Reply, notes: str, text: str, flag: AnswerFlag) -> LoopEnd | None:
-        """End the turn with the answer of a decision, or have one written with that as its draft."""
+        """End the turn with the answer of a decision; with `answer_mode` "synthesize" this is the draft of the answer.
+
+        Returns None if a decision must follow because the user has added input.
+        """
         if flag == "unparsed":
             text = cut_off_text(self.runtime.recorder.turn) + text
         if not self.runtime.options.synthesizes:
@@ -465,11 +473,11 @@ class AnswerWriter:
         recorder = self.runtime.recorder
         await recorder.catch_up()
         if recorder.timeline.inputs_for(recorder.number) and not self.runtime.state.exhausted:
-            return None  # a decision can still act on what the user has said since
+            return None
         return await self._synthesize("complete")
 
     async def exhausted(self, reason: ExitReason) -> LoopEnd | None:
-        """End the turn although no round, no time or no budget is left."""
+        """End the turn because its rounds, time or budget are used up, with an answer as `on_exhausted` chooses."""
         may_ask = reason in ("max_iterations", "stagnation") or (
             reason == "budget" and self.context.can_afford_answer
         )
@@ -486,13 +494,13 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, "", purpose=purpose)
 
     async def without_model(self, error: ModelError) -> LoopEnd:
-        """End the turn with what was found, because no model answers."""
+        """End the turn with a fallback answer, because no model answers."""
         text = well_formed(str(error))
         notice = Notice(code="model_error", text=text)
         return await self.journal.end(await self.journal.fallback("error", text), notice)
 
     async def _synthesize(self, reason: ExitReason) -> LoopEnd | None:
-        """Have the answer written by a request of its own; repair one that is no value of its type."""
+        """Have the answer written by a separate request, which is repeated while the answer does not fit its type."""
         repairs = self.runtime.options.repairs
         attempts_left = MAX_REPAIRS if repairs is None else repairs
         outcome = await self._write(reason)
@@ -504,7 +512,7 @@ class AnswerWriter:
         return outcome
 
     async def _write(self, reason: ExitReason) -> LoopEnd | Malformed | None:
-        """Request an answer that sees every result of the turn."""
+        """Request an answer with the trace of the turn; return it if it is malformed, and None if it was interrupted."""
         try:
             reply = await self.interrupter.run(partial(self.chain.request, "answer", traces=True))
         except RequestSkipped:
@@ -535,7 +543,7 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _from_draft(self, reason: ExitReason, *before: Body) -> LoopEnd | None:
-        """End the turn with the draft as its answer; None without a draft."""
+        """End the turn with the draft as its answer; return None if there is no draft."""
         draft = self.runtime.recorder.turn.draft
         if draft is None:
             return None
@@ -543,8 +551,8 @@ class AnswerWriter:
         return await self.journal.end(completion, *before)
 
     async def _force(self, reason: ExitReason) -> LoopEnd | None:
-        """Request an answer without calls; what was found stands in for it."""
-        traces = reason == "budget"  # what the trace costs can be chosen
+        """Request an answer without calls; if the reply has no answer, end the turn with a fallback answer."""
+        traces = reason == "budget"  # the trace can be cut to the remaining budget
         request = partial(self.chain.request, "answer", traces=traces)
         try:
             reply = await self.interrupter.run(request, steerable=reason != "budget")
@@ -552,7 +560,9 @@ class AnswerWriter:
             return await (self._collect("budget") if traces else self.exhausted("budget"))
         except ModelError as error:
             return await self.without_model(error)
-        except Interrupted:  # the next step sees why, and asks again where there is time
+        except (
+            Interrupted
+        ):  # the next step finds the cause in the log, and requests the answer again in time
             self.journal.texts.retract()
             return None
         if reply.stop_reason == "refusal":
@@ -566,7 +576,7 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, marks, purpose="answer")
 
     async def _collect(self, reason: ExitReason) -> LoopEnd:
-        """End the turn with the draft, or with what the calls gave."""
+        """End the turn with the draft, or with a fallback answer that lists the calls."""
         style: FallbackStyle = (
             "partial" if self.runtime.options.on_exhausted == "partial" else "summary"
         )

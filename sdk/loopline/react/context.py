@@ -1,4 +1,4 @@
-"""The context of a turn: what the model is shown, made to fit, and recorded before it is asked."""
+"""The context of a turn: it opens rounds, fits their prompts into the model's window, and records them before the request."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ from loopline.timeline import (
     BodyUnion,
     Decision,
     FileAdded,
+    Projection,
     RoundStart,
     checkpoint,
     checkpoint_seq,
@@ -75,15 +76,15 @@ from loopline.timeline import (
 from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100
-"""Blocks above which rendering them is no work for the event loop."""
+"""The most blocks that are rendered in the event loop; more blocks are rendered in a thread."""
 _VERSIONS = BodyUnion[FileAdded](FileAdded)
 RoundPurpose = Literal["decision", "answer"]
 
 
 class Iteration(Struct, frozen=True, kw_only=True):
-    """Which decision of the turn a round is to make: so many were made, of at most `limit` if not 0.
+    """The position of a round in its turn: `decisions` were made, of at most `limit`; 0 is no limit.
 
-    An answer that `traces` is written from the trace of the turn.
+    With `traces` the round requests an answer from the trace of the turn.
     """
 
     decisions: int
@@ -93,17 +94,17 @@ class Iteration(Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """Return its number, from 1; a request after the last decision has that decision's number."""
+        """The number of the round, from 1; a request after the last decision has the number of that decision."""
         return min(self.decisions + 1, self.limit) if self.limit else self.decisions + 1
 
     @property
     def has_few_left(self) -> bool:
-        """Return whether few enough decisions are left that a kept tail must say so."""
+        """Whether so few decisions remain that a kept tail must state their number."""
         return bool(self.limit) and self.limit - self.number <= FEW_LEFT
 
 
 class _Additions(Struct, frozen=True, kw_only=True):
-    """What a request adds to the messages so far: the tail, and the inputs that the round takes; `tokens` is what both cost."""
+    """The additions of a request to the earlier messages: the tail and the user inputs; `tokens` is the cost of both."""
 
     tail: str
     inputs: InputMessages
@@ -119,9 +120,13 @@ def decision_of(
     raw: str = "",
     purpose: RoundPurpose = "decision",
 ) -> Decision:
-    """Return what is recorded of a reply of that model; the quota has what attempts before it used."""
+    """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
+
+    The estimated usage is taken from the quota, so the body must be recorded.
+    """
     estimated, estimated_cost = quota.take_unrecorded()
-    cost, echo = model.capabilities.cost(reply.usage), reply.echo
+    cost = model.capabilities.cost(reply.usage)
+    echo = reply.echo
     return Decision(
         model=model.name,
         stop_reason=reply.stop_reason,
@@ -138,7 +143,10 @@ def decision_of(
 
 
 class Context:
-    """Opens the rounds of a turn, and makes their requests."""
+    """Opens the rounds of a turn and makes their prompts.
+
+    `model` makes the decisions, `selector` selects tools, `tools` are all tools of the loop, and `system` the instructions.
+    """
 
     def __init__(
         self,
@@ -164,7 +172,7 @@ class Context:
         self._select_model(model)
 
     def use(self, model: Model) -> None:
-        """Make the requests of this model from now on, in the protocol that it keeps."""
+        """Make the prompts for this model from now on, in the best protocol that it supports."""
         if model is not self.model:
             self._select_model(model)
 
@@ -196,7 +204,7 @@ class Context:
         )
 
     def answer(self, *, traces: bool) -> TypedAnswer | None:
-        """Return what the answer of a decision, or of a request that shows the trace, is held to."""
+        """Return the type of the answers of decisions, or with `traces` of requests with the trace; None without a type."""
         if not traces:
             return self._typed_answer
         output = self._runtime.output
@@ -204,16 +212,16 @@ class Context:
 
     @property
     def tools(self) -> ToolSet:
-        """Return the tools of the round; a call of any other is refused."""
+        """The tools that the round offers; calls of other tools are refused."""
         return self._offering.tools
 
     @property
     def all_tools(self) -> ToolSet:
-        """Return all tools of the loop, also those that the model is not offered now."""
+        """All tools of the loop, also those that the round does not offer."""
         return self._all_tools
 
     async def select_tools(self) -> None:
-        """Offer some of many tools, as the limits say."""
+        """If there are many tools, reduce the offered tools as the option `select_tools` says, and record the choice."""
         if self._options.select_tools:
             selector = MeteredModel(self._selector, self._quota)
             await self._offered_tools.select(selector, self._clock, self._runtime.listen)
@@ -221,24 +229,24 @@ class Context:
             await self._offered_tools.defer_mcp_tools()
 
     async def open_quota(self) -> None:
-        """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
+        """Open the budget of the turn, with the usage that its log and the logs of its unfinished child runs record."""
         recorder = self._recorder
         self._quota.open(recorder.turn, self._options, recorder)
         if self._quota.is_limited:
             await recount(self._quota, recorder.turn, recorder.conversation.name, recorder)
 
     def priced(self, models: Sequence[Model]) -> Sequence[Model]:
-        """Return every model that the turn may request, given the chain of its decisions."""
+        """Return `models`, the models of the decisions, with the other models that the turn may request."""
         return [*models, self._selector] if self._options.select_tools else models
 
     @property
     def metered(self) -> MeteredModel:
-        """Return the model, which reserves the request of the open round from the budget."""
+        """The model; its requests of the open round are reserved from the budget."""
         return MeteredModel(self.model, self._quota, tokens=self.tokens)
 
     @property
     def can_afford_answer(self) -> bool:
-        """Return whether the budget has room for an answer written from the trace of the turn."""
+        """Whether the remaining budget is large enough for an answer from the trace of the turn."""
         room = self._quota.room(self.model)
         return room is None or room > self._trace_offering.fixed + estimate(TRACE_TAIL)
 
@@ -258,14 +266,13 @@ class Context:
         raw: str = "",
         purpose: RoundPurpose = "decision",
     ) -> Decision:
-        """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
+        """Return the body that records a reply, with the usage of the reply and of abandoned attempts before it."""
         return decision_of(reply, self.model, self._quota, calls=calls, raw=raw, purpose=purpose)
 
     async def begin(self, iteration: Iteration) -> bool:
-        """Begin a round, and return whether there is still something to answer.
+        """Open a round and record it; return False if the user has recalled the prompt of the turn.
 
-        There is not if the user has recalled the prompt. A round that a cut left open is used again if it would begin
-        the same way now.
+        A round that a crash left open is used again if it would be opened in the same way now.
         """
         recorder = self._recorder
         recorder.round = iteration.decisions + 1
@@ -287,17 +294,17 @@ class Context:
                 is_open = await self._open_trace(iteration)
             else:
                 self._offering = self._offered_tools.current
-                is_open = self._reuses_round(iteration) or await self._open_round(iteration)
+                open_round = recorder.turn.open_round
+                reuses = open_round is not None and self._reuses_round(open_round, iteration)
+                is_open = reuses or await self._open_round(iteration)
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
-    def _reuses_round(self, iteration: Iteration) -> bool:
-        """Use a round that a crash left open, if it would begin the same way now; return whether it is used."""
+    def _reuses_round(self, open_round: RoundStart, iteration: Iteration) -> bool:
+        """Use a round that a crash left open, if it would be opened in the same way now; return whether it is used."""
         recorder = self._recorder
-        open_round = recorder.turn.open_round
         if (
-            open_round is None
-            or open_round.tokens > self._limits.room
+            open_round.tokens > self._limits.room
             or self._has_changed(open_round, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
@@ -306,9 +313,9 @@ class Context:
         return True
 
     async def overflow(self, error: ModelOverflow) -> bool:
-        """Record what the refusal of a too long request teaches, and have the next request fit.
+        """Record a request that was refused as too long, so that the next request is shorter.
 
-        A shorter reply comes first. Return whether content must be dropped.
+        Returns True if content must be dropped, and False if a shorter reply may be enough.
         """
         body = learn_overflow(
             self.model,
@@ -322,17 +329,17 @@ class Context:
 
     @property
     def _limits(self) -> RequestLimits:
-        """Return the limits of a request to the model, as far as they are known."""
+        """The limits of a request to the model, with the lessons of refused requests."""
         lesson = self._recorder.timeline.overflows.by_model.get(self.model.name)
         limits = self._limits_of_models.get(id(self.model)) if lesson is None else None
         if limits is None:
             limits = request_limits(self.model.capabilities, lesson, self._recorder.number)
-            if lesson is None:  # two calls a round are spared, as most models have no lesson
+            if lesson is None:  # most models have none; a cached value saves two calls a round
                 self._limits_of_models[id(self.model)] = limits
         return limits
 
     async def _open_trace(self, iteration: Iteration) -> bool:
-        """Begin the request that writes the answer, which sees the turn in another way; return False if the log holds more."""
+        """Record a round that requests an answer from the trace; return False if other blocks were appended before it."""
         timeline = self._recorder.timeline
         takes = tuple(block.seq for block in timeline.inputs_for(self._recorder.number))
         blocks = traced_blocks(timeline.blocks, self._recorder.number, takes)
@@ -361,10 +368,10 @@ class Context:
         return is_opened
 
     def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
-        """Return the request of the open round; its output limit is doubled `longer` times.
+        """Return the prompt of the open round; its output limit is doubled `longer` times.
 
         Raises:
-            ModelError: it cannot be made to fit.
+            ModelError: the prompt is longer than the model's window allows.
         """
         open_round = self._recorder.turn.open_round
         limits = self._limits
@@ -384,7 +391,7 @@ class Context:
         )
 
     def _model_options(self, *, calls: bool, output_limit: int) -> Options:
-        """Return the options of the request; those of a decision stay for the next one with the same limit."""
+        """Return the options of the request; those of a decision are cached for the next decision with the same limit."""
         if not calls or self._trace is not None:
             return self._new_options(calls=calls, output_limit=output_limit)
         options = self._decision_options
@@ -395,16 +402,16 @@ class Context:
 
     def _new_options(self, *, calls: bool, output_limit: int) -> Options:
         capabilities = self.model.capabilities
-        # A trace is answered in prose, whatever the decisions are written in.
-        spoken = self.protocol.name if self._trace is None else NATIVE
+        # A trace is always answered in prose, so the protocol of the decisions does not apply to it.
+        protocol_name = self.protocol.name if self._trace is None else NATIVE
         typed = self.answer(traces=self._trace is not None)
         by_tool = typed is not None and typed.way == "tool"
         return Options(
             allow_calls=calls,
-            protocol=spoken,
+            protocol=protocol_name,
             force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
             json_form=typed.form if typed else None,
-            json_object=spoken == "json" and capabilities.json_mode,
+            json_object=protocol_name == "json" and capabilities.json_mode,
             output_limit=output_limit,
             reasoning_effort=self._options.reasoning_effort or "",
             stop=self.protocol.stop if self._trace is None else (),
@@ -414,10 +421,10 @@ class Context:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
     def _has_changed(self, open_round: RoundStart, iteration: Iteration) -> bool:
-        """Return whether an open round would begin differently now."""
-        stands = open_round.points and open_round.points[-1].messages == len(self.view.messages)
+        """Return whether the open round would be recorded differently now."""
+        is_current = open_round.points and open_round.points[-1].messages == len(self.view.messages)
         way, schema = answer_record(self._typed_answer)
-        return not stands or open_round != structs.replace(
+        return not is_current or open_round != structs.replace(
             open_round,
             model=self.model.name,
             protocol=self.protocol.name,
@@ -431,14 +438,16 @@ class Context:
         )
 
     async def _open_round(self, iteration: Iteration) -> bool:
-        timeline, number = self._recorder.timeline, self._recorder.number
-        inputs, room = timeline.inputs_for(number), self._limits.room
+        """Fit the prompt into the window and record the round; return False if other blocks were appended before it."""
+        timeline = self._recorder.timeline
+        inputs = timeline.inputs_for(self._recorder.number)
+        room = self._limits.room
         factor = self.view.state.factor_of(self.model.name)
         tail_room = tail_limit(room / factor)
         additions: dict[Rendering, _Additions] = {}
 
-        def added(now: Rendering) -> _Additions:
-            if now not in additions:
+        def add_to(now: Rendering) -> _Additions:
+            if now not in additions:  # the budget asks for the same rendering many times
                 tail = self._tail(iteration, tail_room, now)
                 shown = now.inputs(inputs)
                 additions[now] = _Additions(
@@ -449,31 +458,31 @@ class Context:
         budget = Budget(
             total=room,
             fixed=self._offering.fixed,
-            extra=lambda now: added(now).tokens,
+            extra=lambda now: add_to(now).tokens,
             factor=factor,
         )
-        planner, window = self._planner, self.view.rendering.window
-        causes: list[str] = []
+        planner = self._planner
+        window, causes = self.view.rendering.window, list[str]()
         offered = timeline.last_round, self._offering, self.model.capabilities
         if planner.is_due(is_alike=all(map(is_, offered, self._offered))):
-            is_short = len(timeline.blocks) <= RENDERED_INLINE
-            window, causes = planner.choose() if is_short else await compute(planner.choose)
+            window, causes = await self._choose_window(planner)
         now = self.view.shown(window)
         self.tokens = budget.cost(now)
         if causes == ["prune"] or self.tokens > TRIGGER * room:
-            if await self._recorder.catch_up():  # before a model is asked for a summary
+            if await self._recorder.catch_up():  # so that a summary covers the newest blocks too
                 return False
             window, causes = await planner.make_room(window, causes, budget)
             inputs = [block for block in inputs if block.seq in timeline.pending]  # else recalled
             additions.clear()
         if self._recorder.turn.overflowed:
-            window, causes = structs.replace(window, unbound=self.view.seq), [*causes, "overflow"]
+            window = structs.replace(window, unbound=self.view.seq)
+            causes.append("overflow")
         changed = window is not self.view.window and window != self.view.window
-        if causes or not additions:  # it costs something else now
+        if causes or not additions:  # then the cost has changed
             now = self.view.shown(window)
             self.tokens = budget.cost(now)
-        before, offering, shown = timeline.last_round, self._offering, added(now)
-        tools_known = offering.tools_sha256 in timeline.known_texts
+        before = timeline.last_round
+        shown = add_to(now)
         start = structs.replace(
             self._round_start(iteration, self._typed_answer),
             takes=tuple(map(attrgetter("seq"), inputs)),
@@ -484,16 +493,26 @@ class Context:
             tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
             file_tokens=now.file_tokens + shown.inputs.file_tokens,
-            points=cache_points(now, number, shown.inputs, self._cache_policy(causes, factor)),
+            points=cache_points(
+                now, self._recorder.number, shown.inputs, self._cache_policy(causes, factor)
+            ),
             window=window if changed else None,
-            tools="" if tools_known else offering.tools_text,
+            tools=self._offering.tools_text
+            if self._offering.tools_sha256 not in timeline.known_texts
+            else "",
         )
         checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
         is_opened = await self._recorder.record_at_head(start, *checkpoints)
         if is_opened:
-            self._offered = timeline.last_round, offering, self.model.capabilities
+            self._offered = timeline.last_round, self._offering, self.model.capabilities
         self._extend()
         return is_opened
+
+    async def _choose_window(self, planner: ProjectionPlanner) -> tuple[Projection, list[str]]:
+        """Return the window of the round and the causes that open an epoch; a long conversation is rendered in a thread."""
+        if len(self._recorder.timeline.blocks) <= RENDERED_INLINE:
+            return planner.choose()
+        return await compute(planner.choose)
 
     @property
     def _planner(self) -> ProjectionPlanner:
@@ -507,22 +526,23 @@ class Context:
         )
 
     def _cache_policy(self, causes: Sequence[str], factor: float) -> CachePolicy:
-        """Return the rules for the cache points of a round that opens an epoch for these causes, if there are any."""
-        state, is_rendered_anew = self.view.state, bool(causes) and causes != ["hide"]
+        """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does."""
+        kept_messages = 0
+        if not causes or causes == ["hide"]:
+            kept_messages = self.view.state.unchanged_messages(self._recorder.number)
         return CachePolicy(
             fixed=self._offering.fixed,
             factor=factor,
             opens_epoch=bool(causes),
-            kept_messages=0
-            if is_rendered_anew
-            else state.unchanged_messages(self._recorder.number),
+            kept_messages=kept_messages,
             min_rounds=self._options.cache_point_min_rounds,
             offset_rounds=self._options.cache_point_offset_rounds,
         )
 
     def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> RoundStart:
-        """Return what the start of every round says; what it shows is added to it."""
-        offering, timeline = self._offering, self._recorder.timeline
+        """Return the body of a round with the fields that do not depend on the messages that it shows."""
+        offering = self._offering
+        timeline = self._recorder.timeline
         way, schema = answer_record(answer)
         return RoundStart(
             saw=self.view.seq,
@@ -547,9 +567,10 @@ class Context:
         )
 
     def _checkpoints(self, start: int) -> Sequence[Body]:
-        """Return the checkpoint from which to open the conversation, now that prompts begin at `start`."""
+        """Return a checkpoint that lets the conversation be opened without the blocks before `start`, if one is possible."""
         timeline = self._recorder.timeline
-        covers, before = checkpoint_seq(timeline, start), timeline.checkpoint
+        covers = checkpoint_seq(timeline, start)
+        before = timeline.checkpoint
         facts = RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
@@ -557,12 +578,14 @@ class Context:
         return [body] if body else []
 
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
-        """Return what changes from round to round; nothing if the last kept tail says the same."""
-        recorder, stays = self._recorder, self.model.capabilities.tail == "kept"
-        timeline, seconds = recorder.timeline, int(recorder.elapsed_seconds)
+        """Return the part of the prompt that changes from round to round; empty if it repeats the last kept tail."""
+        recorder = self._recorder
+        timeline = recorder.timeline
+        stays = self.model.capabilities.tail == "kept"
+        seconds = int(recorder.elapsed_seconds)
         running = f", running for {timedelta(seconds=seconds)}" if seconds else ""
         tokens_left = None
-        if self._options.max_iterations is None and not stays:  # nothing else limits the rounds
+        if self._options.max_iterations is None and not stays:  # then tokens limit the rounds
             tokens_left = self._quota.unspent.tokens
         text = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
@@ -581,21 +604,23 @@ class Context:
         return "" if stays and text == now.kept_tail else text
 
     def _workspace_line(self) -> str:
-        """Return the line of the tail that says which files the turn has."""
-        tree, turn = self._recorder.timeline.files, self._recorder.number
+        """Return the line of the tail about the files of the turn: the newest paths, their number and size."""
+        tree = self._recorder.timeline.files
+        turn = self._recorder.number
         blocks = sorted(tree.newest_at(turn, PATHS_SHOWN), key=attrgetter("seq"))
         paths = [f"{file.area}/{file.path}" for _, file in _VERSIONS.among(blocks)]
         count = len(tree.files) + len(tree.outputs_of(turn))
         return workspace_line(paths, count, tree.size_at(turn))
 
     def _local_time(self, *, stays: bool) -> datetime:
-        """Return the time in the user's zone; a kept tail has that of the turn's beginning."""
-        prompt, zone = self._recorder.turn.prompt, self._options.time_zone
+        """Return the time in the user's time zone: now, or for a tail that `stays` the time of the turn's prompt."""
+        prompt = self._recorder.turn.prompt
+        zone = self._options.time_zone
         now = prompt.ts if prompt and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
 
     def _check_fits(self, room: int) -> None:
-        """Refuse a prompt whose estimate exceeds the window less the room for its reply."""
+        """Raise a ModelError if the estimate of the prompt exceeds `room`, the window without the reserved reply."""
         if self.tokens > room:
             raise ModelError(
                 f"the prompt needs about {self.tokens} tokens and {self.model.name} has room for "

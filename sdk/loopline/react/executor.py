@@ -1,6 +1,6 @@
-"""The executor of tool calls: runs the calls of a round by their effects and records each result as it arrives.
+"""The executor of tool calls: it runs the calls of a round by their effects and records each result as it arrives.
 
-No call begins before the guards have judged all of them, and none past the turn's time.
+Calls start after the guards have judged all of them, and never after the deadline of the turn.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from loopline.tools.parameters import copied_arguments
 logger: logging.Logger = logging.getLogger("loopline")
 
 NO_OUTPUT = "(it succeeded, and gave no output)"
-"""What the model reads of a result without a text."""
+"""The text of a result that has no text of its own."""
 OUTCOME_UNKNOWN = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
@@ -91,7 +91,7 @@ EFFECT_UNKNOWN = " Whether it took effect is unknown."
 
 
 class _RunningCall(Struct):
-    """A call that runs; its task may not have been entered yet, and `cause` is why it is cut off, if it is."""
+    """A running call; `entered` is False until its task starts, and `cause` is the reason of its interruption, if any."""
 
     parsed: CheckedCall
     task: asyncio.Task[None]
@@ -116,10 +116,13 @@ class ToolExecutor:
         self._pulled: dict[str, Block] = {}
 
     async def settle(self) -> None:
-        """Give every open call of the turn its one result, except calls that wait for the user.
+        """Record a result for every open call of the turn, except calls that wait for the user.
 
-        A call that is not a read and had started is not started again, unless it only started child runs; these are
-        resumed. Every other call runs.
+        A call that had started is not started again, unless it only reads or only begins child runs, which are resumed.
+        Other calls run now.
+
+        Raises:
+            WrongBundle: a call must start, and another version of the bundle has removed or changed its tool.
         """
         turn = self._recorder.turn
         self._checker.check_offers()
@@ -130,7 +133,7 @@ class ToolExecutor:
             if pending is not None and answer is None:
                 continue
             is_question = pending is not None and pending.kind == "question" and not pending.child
-            if answer is not None and is_question:  # of the tool itself
+            if answer is not None and is_question:  # the answer is the result of the call
                 value = answer.value
                 await self._record_end(
                     call, value if isinstance(value, str) else dumps(value), "ok"
@@ -147,27 +150,27 @@ class ToolExecutor:
             await self.run_calls(run)
 
     async def _settle_proxied(self) -> None:
-        """Give every call of a program that was cut off its result: it is not begun again."""
+        """Record a result for every interrupted call of a program; such calls are not started again."""
         results = self._recorder.turn.ends_of_proxied(OUTCOME_UNKNOWN, "interrupted")
         if results:
             await self._recorder.record(*results)
 
     def _has_children(self, call: ToolCalled) -> bool:
-        """Return whether the call began child runs of this conversation; a fork continues none."""
+        """Return whether the call has begun child runs of this conversation; child runs before a fork are not continued."""
         recorder = self._recorder
         children = recorder.turn.children.values()
         names = [child.conversation for child in children if child.call_id == call.call_id]
-        own = recorder.conversation.name
-        return bool(names) and all(parent_name(name) == own for name in names)
+        parent = recorder.conversation.name
+        return bool(names) and all(parent_name(name) == parent for name in names)
 
     def _starts_again(self, call: ToolCalled) -> bool:
-        """Return whether the call only begins child runs, and so is started again if it has begun none."""
+        """Return whether the call had started and may start again, because its tool only begins child runs."""
         tool = self._checker.parse(call).tool
         started = call.call_id in self._recorder.turn.started
         return started and isinstance(tool, RerunnableTool) and tool.begins_children
 
     async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
-        """Record the result of a call that had started when its runner was cut off."""
+        """Record the result of a call that had started when its runner stopped, by asking the tool for its outcome."""
         parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
@@ -175,8 +178,10 @@ class ToolExecutor:
         arguments = call.arguments if started.ran_with is None else started.ran_with
         try:
             children = Children(call.call_id, self._runtime, spawn=None)
-            beside = await self._files_beside()
-            invocation = self._tool_call(parsed, parsed.tool.effect, children, beside, NoProxy)
+            pulled = await self._read_pulled_files()
+            invocation = self._make_invocation(
+                parsed, parsed.tool.effect, children, pulled, NoProxy
+            )
             check = partial(parsed.tool.reconcile, copied_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
@@ -190,7 +195,7 @@ class ToolExecutor:
             await self._record_failure(parsed, str(error))
             return
         except Exception:
-            logger.exception("what became of %s cannot be found out", call.tool)
+            logger.exception("the outcome of %s cannot be reconciled", call.tool)
             outcome = None
         if outcome is None:
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
@@ -203,7 +208,7 @@ class ToolExecutor:
                 await self._record_failure(parsed, str(error))
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
-        """Run the calls: conflicting ones in order, the rest at once."""
+        """Run the calls and record their results: conflicting calls in order, other calls at once."""
         if self._interrupter.is_late:
             await self.skip(calls, "deadline")
             return
@@ -224,12 +229,14 @@ class ToolExecutor:
             ]
             children = Children(parsed.call.call_id, self._runtime, spawn=self._runtime.spawn)
             work = self._run_in_order(before, parsed, children)
-            # A task without a name is given one, which costs more than the rest of its making.
+            # Without a name asyncio formats one, which costs more than the rest of the task's creation.
             task = loop.create_task(work, name=parsed.call.call_id)
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
             tasks.append(task)
         try:
-            await asyncio.sleep(0)  # a call that waits for nothing is over then
+            await asyncio.sleep(
+                0
+            )  # calls that do not wait end in this tick, so `run_together` returns at once
             await run_together(tasks)
         except BaseException:
             for task in tasks:
@@ -240,47 +247,51 @@ class ToolExecutor:
             self._running.clear()
 
     async def _judge(self, calls: Sequence[CheckedCall]) -> list[CheckedCall]:
-        """Return the calls as the guards decide, one after the other, before any of them runs."""
+        """Return the calls with the verdicts of the guards, which judge them one after the other."""
         return [
             parsed if parsed.guarded is None else await self._checker.check(parsed, parsed.guarded)
             for parsed in calls
         ]
 
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
-        """Record for each call that it was not started."""
+        """Record for each call a result that says that it was not started, and why."""
         for call in calls:
             await self._record_interruption(call, why, is_started=False)
 
     def interrupt(self, why: InterruptCause) -> None:
-        """Cut off what gives way to a steer, or every call; each gets a result that says so."""
+        """Interrupt the running calls: all at the deadline, otherwise those that a steer may interrupt.
+
+        Each interrupted call records a result with the reason.
+        """
         for running in self._running.values():
-            if running.cause is None and (why == "deadline" or self._gives_way(running)):
+            if running.cause is None and (why == "deadline" or self._is_steerable(running)):
                 running.cause = why
-                if running.entered:  # else it is about to see why
+                if running.entered:  # otherwise the task reads the cause when it starts
                     running.task.cancel()
 
-    def _gives_way(self, running: _RunningCall) -> bool:
-        """Return whether a call gives way to a steer: it reads, its children run, or it has not started."""
+    def _is_steerable(self, running: _RunningCall) -> bool:
+        """Return whether a steer may interrupt the call: it reads, its child runs are running, or it has not started."""
         is_started = running.parsed.call.call_id in self._recorder.turn.started
         return running.parsed.reads or running.children.running or not is_started
 
     async def _run_in_order(
         self, before: Sequence[asyncio.Task[None]], parsed: CheckedCall, children: Children
     ) -> None:
-        start, running = self._clock.elapsed(), self._running[parsed.call.call_id]
+        start = self._clock.elapsed()
+        running = self._running[parsed.call.call_id]
         if running.cause is not None:
             await self._record_interruption(parsed.call, running.cause, is_started=False)
             return
         running.entered = True
         try:
-            if isinstance(parsed.verdict, Ask):  # all approvals are requested together
+            if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
                 approval = AskUser(parsed.verdict.question, kind="approval")
                 await self._record_pending(parsed.call, approval)
                 return
             if before:
                 await asyncio.wait(before)
             if not self._recorder.turn.pending or not self._is_blocked(parsed):
-                if len(self._running) == 1:  # nothing else can take its slot
+                if len(self._running) == 1:  # then a slot is free
                     await self._run_to_end(parsed, children, start)
                     return
                 async with self._slots:
@@ -300,7 +311,7 @@ class ToolExecutor:
             await self._record_pending(call, question)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
-                logger.warning("%s", note)  # where in its bundle a tool broke: for its author
+                logger.warning("%s", note)  # the line in the bundle, for its author
             await self._record_failure(parsed, str(error), elapsed_ms(self._clock, start))
         except Exception as error:
             logger.exception("%s broke", call.tool)
@@ -308,7 +319,7 @@ class ToolExecutor:
             await self._record_failure(parsed, text, elapsed_ms(self._clock, start))
 
     def _is_blocked(self, parsed: CheckedCall) -> bool:
-        """Return whether an earlier conflicting call awaits approval, or waits for one that does."""
+        """Return whether an earlier conflicting call waits for approval, or for a call that waits for approval."""
         turn = self._recorder.turn
         questions = {
             call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
@@ -325,8 +336,9 @@ class ToolExecutor:
         return False
 
     async def _record_cancelled(self, parsed: CheckedCall, elapsed_ms: float) -> None:
-        """Record a call that was cut off, or cancelled its own work; raise if the turn is being stopped."""
-        call, task = parsed.call, asyncio.current_task()
+        """Record a call that was interrupted or cancelled its own work; raise CancelledError if the turn is stopped."""
+        call = parsed.call
+        task = asyncio.current_task()
         why = self._running[call.call_id].cause
         is_cancelled = task is None or (task.uncancel() if why else task.cancelling())
         if is_cancelled or self._recorder.turn.stopped:
@@ -339,15 +351,18 @@ class ToolExecutor:
             await self._record_end(call, text, "error", elapsed_ms)
 
     async def _run(self, parsed: CheckedCall, children: Children) -> None:
-        call, tool = parsed.call, parsed.tool
+        call = parsed.call
+        tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
-        is_started, arguments = call.call_id in self._recorder.turn.started, parsed.arguments
+        is_started = call.call_id in self._recorder.turn.started
+        arguments = parsed.arguments
         ran_with = None if arguments is call.arguments else arguments
         if isinstance(parsed.verdict, Deny):
             await self._record_end(call, parsed.verdict.reason, "denied")
             return
-        start, effect = self._clock.elapsed(), tool.effect
+        start = self._clock.elapsed()
+        effect = tool.effect
         if effect != "read":
             await wait_for_threads(
                 self._recorder.uid,
@@ -358,15 +373,14 @@ class ToolExecutor:
             if not is_started:
                 running = self._running[call.call_id]
                 started = ToolStarted(call_id=call.call_id, effect=effect, ran_with=ran_with)
-                # It may have been cut off while others were recorded before it.
+                # The call may be interrupted while the recorder finishes earlier appends.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
-            await self._recorder.check_lease()  # the process may have been stopped since
-            if (
-                self._recorder.turn.stopped
-            ):  # by a stop that was stored before the start of the call
+            await (
+                self._recorder.check_lease()
+            )  # the process may have been suspended since its last append
+            if self._recorder.turn.stopped:  # the stop was appended before the start of the call
                 raise asyncio.CancelledError
-        # A copy: what a tool does to its arguments must not change what the log says of them.
-        beside = await self._files_beside()
+        pulled = await self._read_pulled_files()
         programs: list[ProxiedCalls] = []
 
         def make_proxy() -> ProxiedCalls:
@@ -378,15 +392,16 @@ class ToolExecutor:
             )
             return programs[-1]
 
-        invocation = self._tool_call(parsed, effect, children, beside, make_proxy)
-        step = self._timed(tool, copied_arguments(arguments), invocation)
+        invocation = self._make_invocation(parsed, effect, children, pulled, make_proxy)
+        # The arguments are copied because a tool may change them, and the log must not change.
+        step = self._run_within_timeout(tool, copied_arguments(arguments), invocation)
         outcome = await children.run(_close_after(programs, step))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
 
     async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> Outcome:
-        """Run the tool of a program's call; nothing counts as shown to the program."""
+        """Run the tool of a program's call; its view is empty, since a program has not seen the conversation."""
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
@@ -394,36 +409,42 @@ class ToolExecutor:
             seconds = self._runtime.options.tool_timeout_seconds
             await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
             await self._recorder.check_lease()
-        beside = await self._files_beside()
-        invocation = self._tool_call(parsed, tool.effect, children, beside, NoProxy)
+        pulled = await self._read_pulled_files()
+        invocation = self._make_invocation(parsed, tool.effect, children, pulled, NoProxy)
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
-        return await children.run(self._timed(tool, copied_arguments(parsed.arguments), unseen))
+        arguments = copied_arguments(parsed.arguments)
+        return await children.run(self._run_within_timeout(tool, arguments, unseen))
 
-    def _timed(
+    def _run_within_timeout(
         self, tool: Tool, arguments: JsonObject, call: ToolInvocation
     ) -> Coroutine[Any, Any, Outcome]:
-        """Run the tool within the time that a call has."""
-        seconds, step = self._runtime.options.tool_timeout_seconds, tool.run(arguments, call)
-        return step if seconds is None else self._within(seconds, step, tool.effect)
+        """Return a coroutine that runs the tool, within `tool_timeout_seconds` if that is set."""
+        seconds = self._runtime.options.tool_timeout_seconds
+        step = tool.run(arguments, call)
+        return step if seconds is None else self._limit_time(seconds, step, tool.effect)
 
-    async def _within(
+    async def _limit_time(
         self, seconds: float, step: Coroutine[Any, Any, Outcome], effect: Effect
     ) -> Outcome:
-        """Return the outcome of a tool that has so many seconds."""
-        task = asyncio.current_task()
-        rung = False
+        """Return the outcome of the step.
 
-        def ring() -> None:
-            nonlocal rung
-            rung = True
+        Raises:
+            LooplineError: the step took longer than `seconds` and was cancelled.
+        """
+        task = asyncio.current_task()
+        timed_out = False
+
+        def cancel() -> None:
+            nonlocal timed_out
+            timed_out = True
             if task is not None:
                 task.cancel()
 
-        alarm = self._clock.alarm(seconds, ring)
+        alarm = self._clock.alarm(seconds, cancel)
         try:
             return await step
         except asyncio.CancelledError:
-            if rung and task is not None and not task.uncancel():
+            if timed_out and task is not None and not task.uncancel():
                 unknown = "" if effect == "read" else ": whether it took effect is unknown"
                 raise LooplineError(f"it was cut off after {seconds:g} s{unknown}") from None
             raise
@@ -431,7 +452,7 @@ class ToolExecutor:
             alarm.cancel()
 
     async def _record_pending(self, call: ToolCalled, question: AskUser) -> None:
-        """Record that the call waits for the user, and tell listeners."""
+        """Record that the call waits for the user, and send the question to listeners."""
         pending = ToolPending(
             call_id=call.call_id,
             kind=question.kind,
@@ -441,13 +462,13 @@ class ToolExecutor:
             elapsed_ms=self._recorder.elapsed_ms,
         )
         await self._recorder.record(pending)
-        asks = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
-        self._runtime.listen(asks)
+        event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
+        self._runtime.listen(event)
 
     async def _record_interruption(
         self, call: ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
-        """Record a call that was cut off, or kept from starting."""
+        """Record the result of a call that was interrupted, or was not started."""
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: ResultStatus = "interrupted" if why == "steer" else "stopped"
@@ -456,7 +477,7 @@ class ToolExecutor:
     async def _record_failure(
         self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
     ) -> None:
-        """Record an error as the guards let the model read it."""
+        """Record an error as the result, with the text that the guards make of it."""
         if parsed.guarded is not None:
             text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
         await self._record_end(parsed.call, text, "error", elapsed_ms)
@@ -471,7 +492,9 @@ class ToolExecutor:
             status=status,
             elapsed_ms=elapsed_ms,
         )
-        if call.call_id in self._recorder.turn.open_calls:  # cut off once its result was there
+        if (
+            call.call_id in self._recorder.turn.open_calls
+        ):  # it may be interrupted after its result is recorded
             await self._recorder.record(result)
 
     async def _record_outcome(
@@ -481,7 +504,11 @@ class ToolExecutor:
         elapsed_ms: float,
         ran_with: JsonObject | None = None,
     ) -> None:
-        """Record the result of a call with its numbered sources, its artifacts and the answer it gives."""
+        """Record the result of a call with its sources, artifacts, files, and the answer of the turn if it gives one.
+
+        Raises:
+            ToolError: a file is not allowed, or the answer does not fit the output type of the turn.
+        """
         turn = self._recorder.number
         answer = answer_text(outcome.answer, self._runtime.output)
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
@@ -512,8 +539,8 @@ class ToolExecutor:
 
         await self._recorder.record_from(bodies)
 
-    async def _files_beside(self) -> Sequence[Block]:
-        """Return the blocks of the older files that the turn has pulled beside its own; each pinned ref is read once."""
+    async def _read_pulled_files(self) -> Sequence[Block]:
+        """Return the blocks of the files that the turn has pulled from earlier turns; each ref is read once a run."""
         refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, ()))
         if not refs:
             return ()
@@ -524,15 +551,17 @@ class ToolExecutor:
                     self._pulled[ref] = block
         return [self._pulled[ref] for ref in refs if ref in self._pulled]
 
-    def _tool_call(
+    def _make_invocation(
         self,
         parsed: CheckedCall,
         effect: Effect,
         children: Children,
-        beside: Sequence[Block],
+        pulled: Sequence[Block],
         make_proxy: Callable[[], ToolProxy],
     ) -> ToolInvocation:
-        recorder, runtime, call = self._recorder, self._runtime, parsed.call
+        recorder = self._recorder
+        runtime = self._runtime
+        call = parsed.call
         turn_id = f"turn_{recorder.number}"
 
         def spawn(task: ChildTask) -> Awaitable[TurnResult]:
@@ -550,14 +579,18 @@ class ToolExecutor:
             return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))
 
         def begin_later(work: Work, seconds: float) -> Outcome:
-            key, number = recorder.conversation, recorder.number
             later = BackgroundCall(
-                conversation=key, turn=number, call_id=call.call_id, tool=call.tool, seconds=seconds
+                conversation=recorder.conversation,
+                turn=recorder.number,
+                call_id=call.call_id,
+                tool=call.tool,
+                seconds=seconds,
             )
             return runtime.background.begin(later, work)
 
         def make_context() -> ToolContext[object]:
-            number, limits = recorder.number, runtime.workspace_limits
+            number = recorder.number
+            limits = runtime.workspace_limits
             return ToolContext(
                 call_id=call.call_id,
                 idempotency_key=f"{recorder.uid}:{call.call_id}",
@@ -569,7 +602,7 @@ class ToolExecutor:
                 on_progress=children.outbox.progress,
                 on_spawn=spawn,
                 on_emit=children.outbox.emit,
-                workspace=Workspace(recorder.timeline, number, beside=beside, limits=limits),
+                workspace=Workspace(recorder.timeline, number, beside=pulled, limits=limits),
                 deps=runtime.deps,
             )
 

@@ -1,7 +1,6 @@
 """The loop: prepare, decide, route, act, until there is an answer.
 
-Every step is in the log before the next begins, so a turn that was cut off is carried on by running
-the same loop over what the log holds.
+Every step is recorded before the next begins, so an interrupted turn is resumed by running the same loop over its log.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The model declines."""
+    """The model refuses to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The reply was cut off by its output limit: the model is to write on, with more room."""
+    """The reply was cut off by its output limit; the model must continue it with a higher limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Nothing can be done with the reply, and no repair is left; `error` says so to the user."""
+    """The reply is malformed and may not be written again; `error` is the message for the user."""
 
     raw: str
     problem: str
@@ -80,7 +79,7 @@ class Unusable:
 
 
 class Act(Struct, frozen=True):
-    """The calls are to run."""
+    """The calls must run."""
 
     notes: str
     calls: tuple[ToolCall, ...]
@@ -88,7 +87,7 @@ class Act(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The answer is held and becomes a draft; `reminder` is the text for the model, if there is one."""
+    """The answer is not accepted yet and becomes a draft; `reminder` is the message for the model, if any."""
 
     notes: str
     text: str
@@ -98,7 +97,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The answer is the turn's."""
+    """The answer is accepted as the answer of the turn."""
 
     notes: str
     text: str
@@ -107,7 +106,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A round hook ends the turn with the answer that is on the table."""
+    """A round hook ends the turn with this answer."""
 
     notes: str
     text: str
@@ -118,7 +117,7 @@ Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The input of the routing table beside the reply: the state, pending inputs, the options, the round hooks."""
+    """The input of `route` besides the reply; `waiting` is True if user input is pending."""
 
     state: ReactStateV2
     waiting: bool
@@ -127,7 +126,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
-    """Return what to do with a decoded reply."""
+    """Choose the next step for a decoded reply; the first matching case decides."""
     state = table.state
     if reply.stop_reason == "refusal":
         return Refused()
@@ -152,7 +151,7 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
 
 
 def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
-    """Return the calls to run, unless they are more than one reply may make."""
+    """Run the calls, or have the reply repaired if it makes more than `max_calls_per_reply` calls."""
     limit = table.options.max_calls_per_reply
     if len(calls) <= limit:
         return Act(notes, calls)
@@ -165,8 +164,8 @@ def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route
 
 
 def _unusable(raw: str, problem: str, table: Table) -> Route:
-    """Return what becomes of a reply without repairs: after the last round the turn ends anyway."""
-    if table.state.last:
+    """Return the route for a malformed reply that may not be repaired."""
+    if table.state.last:  # the turn ends after this round in any case, with a fallback
         return Repair(raw, problem)
     replies = table.state.malformed + 1
     error = f"none of {replies} replies in a row could be used; of the last one: {problem}"
@@ -174,12 +173,13 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
 
 
 def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
-    """Accept an answer if and only if nothing holds it; on the last round nothing does."""
+    """Accept an answer, unless pending input, `min_rounds` or a round hook holds it; the last answer is not held."""
     state = table.state
     if table.waiting and not state.last:
         return Held(notes, text, NEW_INPUT)
     if not state.last and state.iteration + 1 < state.min_rounds:
-        return Held(notes, text, f"there are to be {state.min_rounds} rounds", _too_early(state))
+        reason = f"there are to be {state.min_rounds} rounds"
+        return Held(notes, text, reason, _hold_early_answer(state))
     for hook in table.round_hooks:
         match hook(state):
             case Hold() as hold if not state.last:
@@ -191,9 +191,10 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
     return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
 
 
-def _too_early(state: ReactStateV2) -> Hold:
-    """Return what the model is told of an answer before the required rounds are made."""
-    rounds, minimum = state.iteration + 1, state.min_rounds
+def _hold_early_answer(state: ReactStateV2) -> Hold:
+    """Return the message for a model that answers before `min_rounds` rounds."""
+    rounds = state.iteration + 1
+    minimum = state.min_rounds
     return Hold(
         "answer_held",
         f"Your answer is kept as a draft: this was round {rounds} of at least {minimum}. Check it or look "
@@ -213,7 +214,10 @@ def _may_repair(table: Table) -> bool:
 
 
 class React(Generic[T_co]):
-    """A loop that is wired and ready: what `build_react` returns."""
+    """A loop that is ready to run, as `build_react` returns it.
+
+    `successor` returns the loop of the agent that leads the conversation now, or None if this loop still leads.
+    """
 
     def __init__(
         self,
@@ -246,11 +250,13 @@ class React(Generic[T_co]):
 
     @property
     def state(self) -> ReactStateV2:
-        """Return where the turn stands."""
+        """The state of the turn, folded from its blocks."""
         return self._runtime.state
 
     async def run(self, payload: TurnPayload) -> TurnResult[T_co]:
-        """Carry the turn on until it has an answer, or waits for the user.
+        """Run or resume the turn until it has an answer or waits for the user.
+
+        When it is cancelled, the text of an answer that was being written is recorded as a partial answer.
 
         Raises:
             LeaseLost: another runner has taken the conversation over.
@@ -270,7 +276,7 @@ class React(Generic[T_co]):
                 raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
-        recorder = self._recorder  # the log holds what the user said
+        recorder = self._recorder  # the input of the user is in its log, so the payload is not read
         recorder.round = recorder.turn.rounds
         with self._interrupter.shielded():
             await self._context.open_quota()
@@ -278,14 +284,13 @@ class React(Generic[T_co]):
             recorder.answers += 1
             end = await self._pause() or recorded_end(recorder.turn, recorder.answers)
             if end is None and recorder.turn.tool_answer is None:
-                with suppress(
-                    Interrupted
-                ):  # a choice of tools shows nothing that the user says now
+                with suppress(Interrupted):
+                    # A steer does not interrupt it, since its request would not show the steer.
                     await self._interrupter.run(self._context.select_tools, steerable=False)
             while end is None:
                 end = await self._answers.from_tool() or await self._step()
                 successor = None if self._successor is None or end else await self._successor()
-                if successor is not None:  # another agent leads from here on
+                if successor is not None:  # another agent leads from now on
                     recorder.answers -= 1
                     return await successor.run(payload)
         recorder.round = 0
@@ -295,7 +300,7 @@ class React(Generic[T_co]):
         return self._result
 
     async def _step(self) -> LoopEnd | None:
-        """Make one decision and carry it out; None when another one follows."""
+        """Make one decision and carry it out; return None if another decision follows."""
         state = self.state
         if self._interrupter.is_late:
             return await self._answers.exhausted("deadline")
@@ -309,19 +314,22 @@ class React(Generic[T_co]):
         except RequestSkipped as skipped:
             if skipped.reason == "budget":
                 return await self._answers.exhausted("budget")
-            return LoopEnd("stopped", "what the turn was to answer was recalled")
+            return LoopEnd("stopped", "the user has recalled the prompt of the turn")
         except ModelError as error:
             return await self._answers.without_model(error)
-        except Interrupted:  # the next step sees why
+        except Interrupted:  # the next step finds the cause in the log
             self._texts.retract()
             return None
         return await self._route(state, reply)
 
     async def _route(self, state: ReactStateV2, written: Reply) -> LoopEnd | None:
-        """Carry out what the router makes of a reply."""
-        recorder, journal = self._recorder, self._journal
+        """Carry out the route of a reply."""
+        recorder = self._recorder
+        journal = self._journal
         reply, decided, marks = await self._chain.read(written)
-        if not isinstance(decided, Calls):  # before an answer, see what the user has said meanwhile
+        if not isinstance(
+            decided, Calls
+        ):  # an answer is held if the user has added input meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
         table = Table(
@@ -349,11 +357,11 @@ class React(Generic[T_co]):
                 completion = await journal.completion(text, "", stop.reason)
                 notices = notice_bodies(stop.reason, stop.text)
                 return await journal.close(reply, completion, join_notes(notes, marks), *notices)
-        await asyncio.sleep(0)  # no call has let others run in this round
+        await asyncio.sleep(0)  # without calls this round has not yet let other tasks run
         return None
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> LoopEnd | None:
-        """Record the calls under numbers of their own, and run them."""
+        """Record the calls with new call ids, and run them."""
         first = self._recorder.timeline.calls + 1
         numbered = [
             ToolCalled(
@@ -376,7 +384,7 @@ class React(Generic[T_co]):
         return await self._pause()
 
     async def _apply_round_hooks(self, state: ReactStateV2) -> Stop | None:
-        """Give the model the reminders of the round hooks; return the stop that ends the turn, if any."""
+        """Record the reminders of the round hooks for the model; return the stop of a hook that ends the turn, if any."""
         for hook in self._round_hooks:
             match hook(state):
                 case Stop(reason=reason, text=text) as stop:
@@ -389,16 +397,18 @@ class React(Generic[T_co]):
         return None
 
     async def _pause(self) -> LoopEnd | None:
-        """Return the pause of a turn whose calls wait for the user; calls that have been answered meanwhile run first."""
+        """Run the calls that the user has answered meanwhile; return a pause if other calls still wait for the user."""
         turn = self._recorder.turn
         while turn.pending and turn.new_answers:
             await self._executor.settle()
         return LoopEnd("paused") if turn.pending else None
 
     def _skip_cause(self) -> InterruptCause | None:
-        """Return why no call starts: the budget is spent, or the user has just steered elsewhere."""
-        recorder, options = self._recorder, self._options
-        usage, cost = recorder.turn.usage, recorder.turn.cost or 0.0
+        """Return the reason why no call may start: the budget is used up or the user has just steered the turn; else None."""
+        recorder = self._recorder
+        options = self._options
+        usage = recorder.turn.usage
+        cost = recorder.turn.cost or 0.0
         if (
             options.max_tokens is not None
             and usage.input_tokens + usage.output_tokens > options.max_tokens
@@ -411,6 +421,6 @@ class React(Generic[T_co]):
         return "steer" if steered and self._runtime.asks_again else None
 
     def _interrupt_calls(self, cause: InterruptCause) -> None:
-        """Cut off the calls that run; for a steer only where a request can still show it."""
+        """Interrupt the running calls; for a steer only if a later request can show it."""
         if cause == "deadline" or self._runtime.asks_again:
             self._executor.interrupt(cause)
