@@ -283,10 +283,10 @@ NEWER = json.dumps({**json.loads(HEAD), "version": 2}).encode() + b"\n"
         (b"", "line 1"),
         (HEAD[:-9], "line 1"),
         (b"\x00\xff\n", "line 1"),
-        (b'{"http_interactions": []}\n', "line 1: this is not how a cassette begins"),
+        (b'{"http_interactions": []}\n', "line 1: this is not the first line of a cassette"),
         (NEWER, "version 2, and this loopline reads 1"),
         (HEAD + b"junk\n", "line 2"),
-        (HEAD + b'{"type":"response","number":1}\n', "line 2: this is no line of a cassette"),
+        (HEAD + b'{"type":"response","number":1}\n', "line 2: this is not a line of a cassette"),
     ],
     ids=["empty", "cut", "bytes", "another's", "newer", "junk", "a part"],
 )

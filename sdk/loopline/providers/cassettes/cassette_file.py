@@ -1,27 +1,30 @@
-"""The file of a cassette: one JSON object a line, from which every byte can be restored."""
+"""The file of a cassette: one JSON object in each line, from which every byte can be restored."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
+
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import fields as fields_of
 
 from loopline.errors import CassetteError
 from loopline.models import Json, JsonObject, as_object, dumps
 
 VERSION = 1
 COMPLETE, ABANDONED = "whole", "left"
-"""How a response ends: it is complete, or nobody read on. Any other end is the name of an error."""
+"""The ends of a response: it was complete, or its reader stopped early. Any other end is the name of an error."""
+BUILTIN_TYPES = (bytes, datetime)
+"""The types that the JSON has as text: bytes with surrogate escapes, times in the ISO format."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockTimes:
-    """The times a clock told between two requests: on the event loop, and in other threads.
+class ClockTimes(Struct, frozen=True, kw_only=True):
+    """The times that a clock returned between two requests: on the event loop, and in other threads.
 
-    `elapsed` are monotonic seconds since the beginning, on the event loop alone.
+    `elapsed` are monotonic seconds since the recording began, on the event loop only.
     """
 
     loop: tuple[datetime, ...] = ()
@@ -29,29 +32,28 @@ class ClockTimes:
     elapsed: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CassetteHeader:
+class CassetteHeader(Struct, frozen=True, kw_only=True, tag="cassette"):
     """The first line: when the run began, its model strings, and the variables of their base URLs."""
 
-    at: datetime
+    version: int = VERSION
     loopline: str = ""
+    at: datetime
     models: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRequest:
+class RecordedRequest(Struct, frozen=True, kw_only=True, tag="request"):
     """A request as it was sent, without secrets; `times` are those since the request before."""
 
+    number: int = 0
     url: str
     headers: Mapping[str, str]
+    times: ClockTimes = field(default_factory=ClockTimes, name="clock")
     content: bytes
-    number: int = 0
-    times: ClockTimes = field(default_factory=ClockTimes)
 
     @property
     def body(self) -> Json:
-        """The JSON of its content, None if there is none."""
+        """The content as JSON, or None if it is not JSON."""
         try:
             body: Json = json.loads(self.content)
         except ValueError:
@@ -59,11 +61,10 @@ class RecordedRequest:
         return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedResponse:
-    """The response to the request of that number, in the pieces it came in; status 0 if none came.
+class RecordedResponse(Struct, frozen=True, kw_only=True, tag="response"):
+    """The response to the request with the same number, in the pieces that were received.
 
-    `said` is the message of the error that ended it.
+    `status` is 0 if no response was received. `said` is the message of the error that ended it.
     """
 
     number: int
@@ -74,196 +75,95 @@ class RecordedResponse:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CassetteEnd:
+class CassetteEnd(Struct, frozen=True, kw_only=True, tag="close"):
     """The last line, with the times since the last request."""
 
-    times: ClockTimes
+    times: ClockTimes = field(name="clock")
 
 
 Line: TypeAlias = RecordedRequest | RecordedResponse | CassetteEnd
+AnyLine: TypeAlias = CassetteHeader | Line
 
 
-def encode_line(line: CassetteHeader | Line) -> bytes:
-    """Return the line with its line end. Bytes that are no UTF-8 are escaped as lone surrogates."""
-    return f"{dumps(_document(line))}\n".encode("utf-8", "backslashreplace")
+def encode_line(line: AnyLine) -> bytes:
+    """Return the line with its line end. Bytes that are not UTF-8 are escaped as lone surrogates.
+
+    The content of a request is stored as JSON in `body` if that restores its bytes, or else as text in `text`.
+    """
+    document = to_builtins(line, builtin_types=BUILTIN_TYPES)
+    if isinstance(line, RecordedRequest):
+        del document["content"]
+        body = line.body
+        is_exact = dumps(body).encode("utf-8", "surrogatepass") == line.content
+        document |= {"body": body} if is_exact else {"text": line.content}
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_to_text)
+    return f"{text}\n".encode("utf-8", "backslashreplace")
 
 
 def read_cassette(file: Path) -> tuple[CassetteHeader, list[Line]]:
-    """Return the lines of a cassette; a last line that was cut off is left out.
+    """Return the header and the other lines of a cassette, without a last line that was cut off.
 
     Raises:
-        CassetteError: the file cannot be read, is no cassette, or one of a later version.
+        CassetteError: the file cannot be read, is not a cassette, or is a cassette of a later version.
     """
     try:
-        first, *lines = file.read_bytes().split(b"\n")
+        lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise CassetteError(f"{file} cannot be replayed: {error.strerror}") from error
-    header = _parse(file, 1, first, _decode_header)
-    complete = lines[:-1]  # what no line end follows was cut off
-    return header, [
-        _parse(file, number, line, _decode_line) for number, line in enumerate(complete, 2)
-    ]
+    header, *rest = (
+        _parse(file, number, line) for number, line in enumerate(lines[:-1] or lines, 1)
+    )
+    if not isinstance(header, CassetteHeader):
+        raise CassetteError(f"{file}, line 1: this is not the first line of a cassette")
+    return header, [line for line in rest if not isinstance(line, CassetteHeader)]
 
 
-T = TypeVar("T")
-
-
-def _parse(file: Path, number: int, line: bytes, decode: Callable[[Json], T]) -> T:
+def _parse(file: Path, number: int, line: bytes) -> AnyLine:
     try:
-        return decode(json.loads(line))
-    except (ValueError, KeyError, TypeError) as error:
+        document = as_object(json.loads(line))
+        match document:
+            case {"type": "cassette", "version": int(version)} if version != VERSION:
+                raise ValueError(
+                    f"the cassette has version {version}, and this loopline reads {VERSION}"
+                )
+            case _:
+                return _decode(document)
+    except ValidationError as error:
+        position = "the first line" if number == 1 else "a line"
+        raise CassetteError(
+            f"{file}, line {number}: this is not {position} of a cassette: {error}"
+        ) from error
+    except (ValueError, TypeError) as error:
         raise CassetteError(f"{file}, line {number}: {error}") from error
 
 
-def _document(line: CassetteHeader | Line) -> JsonObject:
-    match line:
-        case CassetteHeader():
-            return {
-                "type": "cassette",
-                "version": VERSION,
-                "loopline": line.loopline,
-                "at": line.at.isoformat(),
-                "models": list[Json](line.models),
-                "settings": dict(line.settings),
-            }
-        case RecordedRequest():
-            return {
-                "type": "request",
-                "number": line.number,
-                "url": line.url,
-                "headers": dict(line.headers),
-                "clock": _clock(line.times),
-                **_content(line),
-            }
-        case RecordedResponse():
-            return {
-                "type": "response",
-                "number": line.number,
-                "status": line.status,
-                "headers": dict(line.headers),
-                "pieces": [_text(piece) for piece in line.pieces],
-                "end": line.end,
-                "said": line.said,
-            }
-        case CassetteEnd():
-            return {"type": "close", "clock": _clock(line.times)}
-
-
-def _content(request: RecordedRequest) -> JsonObject:
-    """Return the JSON of a request if that restores its bytes, else its text."""
-    body = request.body
-    is_exact = dumps(body).encode("utf-8", "surrogatepass") == request.content
-    return {"body": body} if is_exact else {"text": _text(request.content)}
-
-
-def _clock(times: ClockTimes) -> JsonObject:
-    return {
-        "loop": [time.isoformat() for time in times.loop],
-        "threads": [time.isoformat() for time in times.threads],
-        "elapsed": list[Json](times.elapsed),
-    }
-
-
-def _decode_header(document: Json) -> CassetteHeader:
+def _decode(document: JsonObject) -> AnyLine:
+    fields: dict[str, object] = {**document}
     match document:
-        case {"type": "cassette", "version": int(version)} if version != VERSION:
-            raise ValueError(f"a cassette of version {version}, and this loopline reads {VERSION}")
-        case {
-            "type": "cassette",
-            "loopline": str(loopline),
-            "at": str(at),
-            "models": list(models),
-            "settings": dict(settings),
-        }:
-            return CassetteHeader(
-                at=datetime.fromisoformat(at),
-                loopline=loopline,
-                models=tuple(map(_string, models)),
-                settings=_strings(settings),
-            )
+        case {"type": "request", "text": str(text)}:
+            fields["content"] = _to_bytes(text)
+        case {"type": "request", "body": body}:
+            fields["content"] = dumps(body).encode("utf-8", "surrogatepass")
+        case {"type": "response", "pieces": [*pieces]}:
+            fields["pieces"] = [_to_bytes(piece) for piece in pieces if isinstance(piece, str)]
         case _:
-            raise ValueError("this is not how a cassette begins")
+            pass
+    line: AnyLine = convert(fields, AnyLine, builtin_types=(bytes,))
+    missing = {each.encode_name for each in fields_of(line)} - fields.keys()
+    if missing:
+        raise ValidationError(f"without {', '.join(sorted(missing))}")
+    return line
 
 
-def _decode_line(document: Json) -> Line:
-    match document:
-        case {
-            "type": "request",
-            "number": int(number),
-            "url": str(url),
-            "headers": dict(headers),
-            "clock": dict(clock),
-        }:
-            return RecordedRequest(
-                number=number,
-                url=url,
-                headers=_strings(headers),
-                content=_decode_content(as_object(document)),
-                times=_decode_times(clock),
-            )
-        case {
-            "type": "response",
-            "number": int(number),
-            "status": int(status),
-            "headers": dict(headers),
-            "pieces": list(pieces),
-            "end": str(end),
-            "said": str(said),
-        }:
-            return RecordedResponse(
-                number=number,
-                status=status,
-                headers=_strings(headers),
-                pieces=tuple(_bytes(_string(piece)) for piece in pieces),
-                end=end,
-                said=said,
-            )
-        case {"type": "close", "clock": dict(clock)}:
-            return CassetteEnd(times=_decode_times(clock))
+def _to_text(value: object) -> str:
+    match value:
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case datetime():
+            return value.isoformat()
         case _:
-            raise ValueError("this is no line of a cassette")
+            raise TypeError(f"{type(value).__name__} cannot be recorded")
 
 
-def _decode_content(request: JsonObject) -> bytes:
-    if "text" in request:
-        return _bytes(_string(request["text"]))
-    return dumps(request["body"]).encode("utf-8", "surrogatepass")
-
-
-def _decode_times(clock: Mapping[str, Json]) -> ClockTimes:
-    def times(value: Json) -> tuple[datetime, ...]:
-        return tuple(datetime.fromisoformat(_string(text)) for text in _list(value))
-
-    elapsed = tuple(_seconds(value) for value in _list(clock["elapsed"]))
-    return ClockTimes(loop=times(clock["loop"]), threads=times(clock["threads"]), elapsed=elapsed)
-
-
-def _strings(values: Mapping[str, Json]) -> dict[str, str]:
-    return {name: _string(value) for name, value in values.items()}
-
-
-def _string(value: Json) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _seconds(value: Json) -> float:
-    if not isinstance(value, float):
-        raise TypeError(f"{value!r} is no number of seconds")
-    return value
-
-
-def _list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
+def _to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")

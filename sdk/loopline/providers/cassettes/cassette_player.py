@@ -7,13 +7,13 @@ import re
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import AnyStr, Final
 
 import httpx2
+from msgspec.structs import replace
 
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Final
 
 import httpx2
+from msgspec.structs import replace
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import CassetteError
