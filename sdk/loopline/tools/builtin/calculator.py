@@ -1,11 +1,11 @@
-"""`calculator`: arithmetic written as text, read by a grammar of its own; nothing is ever run as code."""
+"""`calculator`: arithmetic written as text, parsed by Python's `ast` module and evaluated node by node, never as code."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
@@ -14,28 +14,31 @@ from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import check_names, object_schema, text_argument
 from loopline.tools.tool import RerunnableTool
 
+if TYPE_CHECKING:
+    import ast
+
 MAX_LENGTH = 1_000
-"""Characters of an expression."""
+"""The largest number of characters of an expression."""
 MAX_DEPTH = 40
-"""Parentheses, signs and powers inside one another."""
+"""The largest number of nested parentheses, and of nested signs and powers."""
 MAX_DIGITS = 1_000
-"""Digits of a whole number."""
+"""The largest number of digits of an integer."""
 SIGNIFICANT = 15
-"""Digits of a number that is not whole."""
+"""The number of significant digits with which a float is shown."""
 
 _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 _LARGEST = 10**MAX_DIGITS
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>\*\*|//|[-+*/%(),])|(?P<end>\Z))"
+_WORD = re.compile(
+    r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>[-+*/%(),])|\s"
 )
-_SHOWN = 20
+_EXCERPT = 20
 
 Number = int | float
 
 
 class Calculator(RerunnableTool):
-    """A tool that evaluates an arithmetic expression."""
+    """The tool that evaluates an arithmetic expression."""
 
     spec: ToolSpec = ToolSpec(
         name="calculator",
@@ -51,15 +54,19 @@ class Calculator(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but an expression."""
+        """Check that `expression`, a non-empty string, is the only argument.
+
+        Raises:
+            ToolError: the arguments are different.
+        """
         check_names(self.spec, arguments)
         text_argument(arguments, "expression")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Evaluate the expression.
+        """Return the value of the expression as text.
 
         Raises:
-            ToolError: it has no value; the message says where in the expression the problem is.
+            ToolError: the expression has no value; the message names the problem and its position.
         """
         del call
         return Outcome(text=shown(calculate(text_argument(arguments, "expression"))))
@@ -68,143 +75,109 @@ class Calculator(RerunnableTool):
 def calculate(expression: str) -> Number:
     """Return the value of an expression.
 
-    Whole numbers stay exact. Powers are evaluated from the right and bind more than a sign before them; `//` and `%`
-    round down.
+    Integers stay exact. As in Python, `**` is evaluated from the right and binds tighter than a sign before it; `//`
+    and `%` round down.
 
     Raises:
-        ToolError: it is no expression, or its value is too large; the message says where.
+        ToolError: the text is not an expression or is too long or nested too deeply, or the value is not a real number
+            or is too large; the message names the position.
     """
     if len(expression) > MAX_LENGTH:
         raise ToolError(f"calculator: an expression has at most {MAX_LENGTH} characters")
-    return _Expression(expression).value()
+    return _Expression(expression.strip()).value()
 
 
 def shown(value: Number) -> str:
-    """Return the value as text: whole numbers in full, others with 15 significant digits."""
+    """Return the value as text: an integer in full, a float with 15 significant digits."""
     return str(value) if isinstance(value, int) else f"{value + 0.0:.{SIGNIFICANT}g}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    at: int
-
-
 class _Expression:
-    """An expression that is parsed from left to right and evaluated on the way."""
+    """An expression, whose text is needed to name the position of a problem."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._depth = 0
-        self._next = self._token(0)
 
     def value(self) -> Number:
-        """Return the value of the whole expression."""
-        value = self._sum()
-        if self._next.kind != "end":
-            raise self._wrong("an operator or the end was expected", self._next.at)
-        return value
+        import ast
 
-    def _sum(self) -> Number:
-        value = self._product()
-        while self._next.text in ("+", "-"):
-            sign = self._take()
-            value = self._applied(_BINARY_OPERATORS[sign.text], (value, self._product()), sign.at)
-        return value
+        self._check_words()
+        try:
+            # Python would end the expression at a line break. A space in its place keeps all positions.
+            tree = ast.parse(re.sub(r"\s", " ", self._text), mode="eval")
+        except SyntaxError as error:
+            at = error.offset - 1 if error.offset else len(self._text)
+            raise self._error(re.split("[.;] ", error.msg)[0], at) from error
+        except (MemoryError, RecursionError) as error:  # the parser of some versions of Python
+            raise self._error(_TOO_DEEP, 0) from error
+        return self._evaluate(tree.body, 0)
 
-    def _product(self) -> Number:
-        value = self._signed()
-        while self._next.text in ("*", "/", "//", "%"):
-            sign = self._take()
-            value = self._applied(_BINARY_OPERATORS[sign.text], (value, self._signed()), sign.at)
-        return value
+    def _check_words(self) -> None:
+        """Refuse everything but numbers, known names, operators and parentheses, before Python parses the text."""
+        at = 0
+        depth = 0
+        while at < len(self._text):
+            word = _WORD.match(self._text, at)
+            if word is None:
+                character = self._text[at]
+                hint = ", a power is **" if character == "^" else ""
+                raise self._error(f"{character!r} means nothing here{hint}", at)
+            name = word["name"]
+            if name and name not in _FUNCTIONS and name not in _CONSTANTS:
+                raise self._unknown_name(name, at)
+            depth += (word["sign"] == "(") - (word["sign"] == ")")
+            self._check_depth(depth, at)
+            at = word.end()
 
-    def _signed(self) -> Number:
-        if self._next.text not in ("+", "-"):
-            return self._power()
-        sign = self._take()
-        self._deeper(sign.at)
-        value = self._signed()
-        self._depth -= 1
-        return -value if sign.text == "-" else value
+    def _evaluate(self, node: ast.expr, depth: int) -> Number:
+        """Return the value of a node that is below `depth` signs and powers."""
+        import ast
 
-    def _power(self) -> Number:
-        base = self._atom()
-        if self._next.text != "**":
-            return base
-        sign = self._take()
-        self._deeper(sign.at)
-        exponent = self._signed()
-        self._depth -= 1
-        return self._applied(_power, (base, exponent), sign.at)
-
-    def _atom(self) -> Number:
-        token = self._take()
-        match token.kind, token.text:
-            case "number", text:
-                return self._applied(int if text.isdecimal() else float, (text,), token.at)
-            case "name", name if name in _CONSTANTS and self._next.text != "(":
+        at = node.col_offset
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return self._apply(lambda: value, (), at)
+            case ast.Name(id=name) if name in _CONSTANTS:
                 return _CONSTANTS[name]
-            case "name", name if name in _FUNCTIONS:
-                return self._applied(_FUNCTIONS[name], self._arguments(token), token.at)
-            case "name", name:
-                names = ", ".join((*_FUNCTIONS, *_CONSTANTS))
-                raise self._wrong(f"{name[:_SHOWN]!r} is not known here: only {names}", token.at)
-            case "sign", "(":
-                self._deeper(token.at)
-                value = self._sum()
-                self._expect(")", token)
-                self._depth -= 1
-                return value
+            case ast.Name(id=name):
+                raise self._error(f"{name} is a function: write {name}(…)", at)
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                if name not in _FUNCTIONS:
+                    raise self._unknown_name(name, at)
+                values = [self._evaluate(argument, depth) for argument in arguments]
+                return self._apply(_FUNCTIONS[name], values, at)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+                self._check_depth(depth + 1, at)
+                value = self._evaluate(operand, depth + 1)
+                return -value if isinstance(sign, ast.USub) else value
+            case ast.BinOp():
+                return self._evaluate_operations(node, depth)
             case _:
-                raise self._wrong("a number, a name or ( was expected", token.at)
+                raise self._error("a number, a name or an operation was expected", at)
 
-    def _arguments(self, name: _Token) -> tuple[Number, ...]:
-        opening = self._next
-        self._expect("(", name)
-        self._deeper(opening.at)
-        values: list[Number] = []
-        while self._next.text != ")":
-            values.append(self._sum())
-            if self._next.text != ",":
-                break
-            self._take()
-        self._expect(")", opening)
-        self._depth -= 1
-        return tuple(values)
+    def _evaluate_operations(self, node: ast.BinOp, depth: int) -> Number:
+        """Evaluate operations from left to right, in a loop because a sum may have 500 terms."""
+        import ast
 
-    def _expect(self, sign: str, before: _Token) -> None:
-        if self._next.text != sign:
-            problem = (
-                f"{sign} was expected for the {before.text[:_SHOWN]} at character {before.at + 1}"
-            )
-            raise self._wrong(problem, self._next.at)
-        self._take()
+        operations = [node]
+        while isinstance(operations[-1].left, ast.BinOp):
+            operations.append(operations[-1].left)
+        value = self._evaluate(operations[-1].left, depth)
+        for operation in reversed(operations):
+            sign, function = _OPERATORS[type(operation.op).__name__]
+            at = self._text.index(sign, operation.left.end_col_offset)
+            right_depth = depth + 1 if sign == "**" else depth
+            self._check_depth(right_depth, at)
+            right = self._evaluate(operation.right, right_depth)
+            value = self._apply(function, (value, right), at)
+        return value
 
-    def _deeper(self, at: int) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise self._wrong(f"this is nested more than {MAX_DEPTH} deep", at)
+    def _check_depth(self, depth: int, at: int) -> None:
+        if depth > MAX_DEPTH:
+            raise self._error(_TOO_DEEP, at)
 
-    def _take(self) -> _Token:
-        token = self._next
-        self._next = self._token(token.at + len(token.text))
-        return token
-
-    def _token(self, at: int) -> _Token:
-        match = _TOKEN.match(self._text, at)
-        if match is None or match.lastgroup is None:
-            at += len(self._text[at:]) - len(self._text[at:].lstrip())
-            strange = self._text[at]
-            hint = ", a power is **" if strange == "^" else ""
-            raise self._wrong(f"{strange!r} means nothing here{hint}", at)
-        return _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
-
-    def _applied(
-        self, function: Callable[..., Number], values: tuple[Number | str, ...], at: int
-    ) -> Number:
-        """Return the function's value; an error names its position."""
+    def _apply(self, function: Callable[..., Number], values: Sequence[Number], at: int) -> Number:
+        """Call the function; an error is raised with the position `at`."""
         try:
             return _bounded(function(*values))
         except ZeroDivisionError:
@@ -215,16 +188,21 @@ class _Expression:
             problem = f"this is not for {len(values)} values"
         except ValueError as error:
             problem = str(error)
-        raise self._wrong(problem, at)
+        raise self._error(problem, at)
 
-    def _wrong(self, problem: str, at: int) -> ToolError:
-        excerpt = self._text[at : at + _SHOWN]
-        where = f"at character {at + 1}, {excerpt!r}" if excerpt else "at the end"
-        return ToolError(f"calculator: {problem} ({where})")
+    def _unknown_name(self, name: str, at: int) -> ToolError:
+        names = ", ".join((*_FUNCTIONS, *_CONSTANTS))
+        return self._error(f"{name[:_EXCERPT]!r} is not known here: only {names}", at)
+
+    def _error(self, problem: str, at: int) -> ToolError:
+        excerpt = self._text[at : at + _EXCERPT]
+        place = f"at character {at + 1}, {excerpt!r}" if excerpt else "at the end"
+        return ToolError(f"calculator: {problem} ({place})")
 
 
-_NOT_REAL = "the value is no real number"
-_DIGITS = f"digits are a whole number from {-MAX_DIGITS} to {MAX_DIGITS}"
+_NOT_REAL = "the value is not a real number"
+_DIGITS = f"digits are an integer from {-MAX_DIGITS} to {MAX_DIGITS}"
+_TOO_DEEP = f"this is nested more than {MAX_DEPTH} deep"
 
 
 def _bounded(value: Number) -> Number:
@@ -236,14 +214,15 @@ def _bounded(value: Number) -> Number:
 
 
 def _quotient(dividend: Number, divisor: Number) -> Number:
-    is_whole = isinstance(dividend, int) and isinstance(divisor, int)
-    if is_whole and divisor and dividend % divisor == 0:
+    are_integers = isinstance(dividend, int) and isinstance(divisor, int)
+    if are_integers and divisor and dividend % divisor == 0:
         return dividend // divisor
     return dividend / divisor
 
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
+        # Estimate the size first: computing 9 ** 9 ** 9 would take hours.
         if abs(base) > 1 and (base.bit_length() - 1) * exponent > _MAX_BITS:
             raise OverflowError
         raised: int = base**exponent
@@ -270,38 +249,27 @@ def _real(function: Callable[..., float], *values: Number) -> Number:
         raise ValueError(_NOT_REAL) from error
 
 
-def _rounded(value: Number, digits: Number = 0) -> Number:
+def _round(value: Number, digits: Number = 0) -> Number:
     if not isinstance(digits, int) or abs(digits) > MAX_DIGITS:
         raise ValueError(_DIGITS)
     return round(value) if digits == 0 else round(value, digits)
 
 
-def _minimum(value: Number, *values: Number) -> Number:
-    return min((value, *values))
-
-
-def _maximum(value: Number, *values: Number) -> Number:
-    return max((value, *values))
-
-
-def _absolute(value: Number) -> Number:
-    return abs(value)
-
-
-_BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
-    "+": lambda x, y: x + y,
-    "-": lambda x, y: x - y,
-    "*": lambda x, y: x * y,
-    "/": _quotient,
-    "//": lambda x, y: x // y,
-    "%": lambda x, y: x % y,
+_OPERATORS: Mapping[str, tuple[str, Callable[[Number, Number], Number]]] = {
+    "Add": ("+", lambda x, y: x + y),
+    "Sub": ("-", lambda x, y: x - y),
+    "Mult": ("*", lambda x, y: x * y),
+    "Div": ("/", _quotient),
+    "FloorDiv": ("//", lambda x, y: x // y),
+    "Mod": ("%", lambda x, y: x % y),
+    "Pow": ("**", _power),
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": _absolute,
-    "round": _rounded,
-    "min": _minimum,
-    "max": _maximum,
+    "abs": abs,
+    "round": _round,
+    "min": lambda value, *values: min((value, *values)),
+    "max": lambda value, *values: max((value, *values)),
     "floor": math.floor,
     "ceil": math.ceil,
     "sin": math.sin,
