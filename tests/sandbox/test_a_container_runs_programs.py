@@ -124,7 +124,7 @@ async def test_a_program_does_not_run_where_its_supervisor_cannot_isolate_it(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"image": "no-such-image:1"}, "no-such-image:1 is not here"),
+        ({"image": "no-such-image:1"}, "no-such-image:1 is missing"),
         ({"python": "/no/such/python"}, "no such file"),
         ({"network_mode": "no-such-network"}, "no-such-network"),
     ],

@@ -72,7 +72,7 @@ class HangingDaemon(DockerDaemon):
     "A daemon that makes a container and does not start it."
 
     async def begin(self, config, name):
-        await self._ask(lambda client: client.create_container_from_config(config, name))
+        await self._request(lambda client: client.create_container_from_config(config, name))
         print("made", flush=True)
         await asyncio.sleep(60)
 

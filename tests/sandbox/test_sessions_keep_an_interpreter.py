@@ -98,4 +98,4 @@ async def test_a_link_as_a_file_of_a_session_is_not_taken() -> None:
     [link] = await results(
         [step("import os; os.symlink('/etc/hostname', 'outputs/a.txt')", "a.txt")]
     )
-    assert "Not taken: outputs/a.txt: it is no plain file" in link.text
+    assert "Not taken: outputs/a.txt: it is not a plain file" in link.text

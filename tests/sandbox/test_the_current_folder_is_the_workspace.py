@@ -95,9 +95,9 @@ async def test_what_a_program_changes_in_its_current_folder_is_stored(
     ("program", "line"),
     [
         ("open('files/large.bin', 'wb').write(b'x' * 90_000); open('files/more.bin', 'wb').write(b'x' * 90_000)", "Not taken: files/more.bin: "),
-        ("import os; os.symlink('/etc/hostname', 'files/link')", "Not taken: files/link: it is no plain file"),
+        ("import os; os.symlink('/etc/hostname', 'files/link')", "Not taken: files/link: it is not a plain file"),
         ("import os; os.link('files/log.txt', 'files/second.txt')", "Not taken: files/second.txt: it has a second name"),
-        ("import os; os.mkfifo('outputs/pipe') if OUTPUT_DIR[:5] == '/tmp/' else os.symlink('x', 'outputs/pipe')", "Not taken: outputs/pipe: it is no plain file"),
+        ("import os; os.mkfifo('outputs/pipe') if OUTPUT_DIR[:5] == '/tmp/' else os.symlink('x', 'outputs/pipe')", "Not taken: outputs/pipe: it is not a plain file"),
         ("open('files/LOG.txt', 'w').write('1')", "Not recorded: files/log.txt and files/LOG.txt differ only in their case"),
         ("open('files/a\\u202eb', 'w').write('1')", "Not recorded: 'files/a\\u202eb': "),
         ("open(b'files/a\\xff', 'w').write('1')", "Not recorded: 'files/a\\udcff': "),

@@ -56,19 +56,19 @@ def test_an_archive_is_taken_where_any_type_is() -> None:
 
 
 def test_limits_come_from_the_variables_of_the_seed() -> None:
-    caps = AttachmentCaps.of_environment(
+    caps = AttachmentCaps.with_environment(
         {"MODALITY_MAX_IMAGE_BYTES": "1", "MODALITY_MAX_DOC_BYTES": " 2 ", "MESSAGE_MAX_BYTES": "3"}
     )
     assert (caps.image_bytes, caps.pdf_bytes, caps.message_bytes) == (1, 2, 3)
-    assert AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": ""}) == AttachmentCaps()
+    assert AttachmentCaps.with_environment({"MESSAGE_MAX_BYTES": ""}) == AttachmentCaps()
     decoding = AttachmentCaps(decode_images=True)
-    assert AttachmentCaps.of_environment({"LOOPLINE_DECODE_IMAGES": "1"}) == decoding
+    assert AttachmentCaps.with_environment({"LOOPLINE_DECODE_IMAGES": "1"}) == decoding
 
 
 @pytest.mark.parametrize("junk", ["0", "-1", "5MB", "1e6", "٣", "1" * 13, "x"])
 def test_a_limit_that_is_no_number_is_an_error(junk: str) -> None:
     with pytest.raises(AttachmentError, match="MESSAGE_MAX_BYTES is"):
-        AttachmentCaps.of_environment({"MESSAGE_MAX_BYTES": junk})
+        AttachmentCaps.with_environment({"MESSAGE_MAX_BYTES": junk})
 
 
 def test_an_image_that_is_cut_off_is_taken_where_none_is_decoded_and_refused_where_all_are() -> (

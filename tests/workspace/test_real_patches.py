@@ -104,7 +104,7 @@ def test_numbers_of_a_hunk_may_be_wrong(header: str) -> None:
 @pytest.mark.parametrize(
     ("patch", "problem"),
     [
-        (b"just words", "this is no unified diff"),
+        (b"just words", "this is not a unified diff"),
         (b"@@ -1 +1 @@\n-a\n+b\n", "names no file"),
         (b"--- a/here.py\n+++ b/here.py\n@@ nonsense\n-a\n+b\n", "Git cannot read the patch"),
         (b"--- a/gone.py\n+++ b/gone.py\n@@ -1 +1 @@\n-a\n+b\n", "files/gone.py does not exist"),

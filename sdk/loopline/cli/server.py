@@ -189,7 +189,7 @@ def _settings(*, production: bool, reload: bool) -> ServerSettings:
         isolated_only=production,
         drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
         caps=replace(
-            AttachmentCaps.of_environment(os.environ), known_types=True, decode_images=True
+            AttachmentCaps.with_environment(os.environ), known_types=True, decode_images=True
         ),
         signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
         webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),

@@ -1,4 +1,4 @@
-"""Files: what a user attaches, and the workspace of a turn, checked before anything is recorded."""
+"""Files: attachments of messages and the workspace of a turn. They are checked before they are recorded."""
 
 from loopline.files.attachment import Attachment as Attachment
 from loopline.files.attachment import AttachmentCaps as AttachmentCaps

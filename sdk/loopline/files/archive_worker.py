@@ -1,6 +1,6 @@
-"""The process that inspects a ZIP archive and reads an Office document, with limits for its time and memory.
+"""A script that inspects a ZIP archive and reads an Office document, with limits for its time and memory.
 
-The file comes on standard input; its type and text, or the problem with it, go to standard output as JSON. It imports
+It reads the file from stdin, and prints the type and the text of the file, or the problem with it, as JSON. It imports
 only the standard library. The formats: ZIP (APPNOTE 6.3), Open Packaging Conventions (ECMA-376, part 2), and
 WordprocessingML, PresentationML and SpreadsheetML (part 1).
 """
@@ -14,14 +14,13 @@ import resource
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
 from xml.parsers import expat
 
 ENTRIES = 2_000
 UNPACKED_BYTES = 120 * 1024 * 1024
 RATIO = 200
 SMALL_BYTES = 1024 * 1024
-"""An entry of so many bytes may be packed as tightly as it likes."""
+"""Entries up to this size may exceed `RATIO`."""
 TEXT_CHARACTERS = 400_000
 PIECE_BYTES = 64 * 1024
 CONTENT_TYPES = "[Content_Types].xml"
@@ -41,36 +40,40 @@ _MACROS = ("vbaproject", "macroenabled", "ms-office.activex")
 _ACTIVE_PARTS = re.compile(r"(?i)vba(?:project|data)|/activex/|/embeddings/oleobject|/macrosheets/")
 _LOADED = ("attachedtemplate", "oleobject", "frame", "subdocument", "externallinkpath")
 """The kinds of relationships that are loaded when a document is opened."""
-_STARTS = re.compile(r"(?i)\bDDE(?:AUTO)?\b")
+_PROGRAM_FIELD = re.compile(r"(?i)\bDDE(?:AUTO)?\b")
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c", b"\x1f\x8b\x08")
 _COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ARCHIVE_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    *(ArithmeticError, LookupError, MemoryError, OSError, ValueError),
+)
+"""The exceptions that `zipfile` raises for a damaged archive."""
 
 
 class ArchiveRefused(Exception):
-    """The file may not be attached, for this reason."""
+    """The file may not be attached; the message completes a sentence that begins with its name."""
 
 
 def inspect(data: bytes) -> dict[str, str]:
-    """Return the `mime` and the `text` of an archive, or the `problem` if it may not be attached."""
+    """Return the `mime` and the `text` of an archive, or the `problem` for which it may not be attached."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if not data.startswith(b"PK") or archive.comment:
-                raise ArchiveRefused("is an archive behind or before something else")
-            _check_entries(archive.infolist(), len(data))
-            parts = {entry.filename: _unpacked(archive, entry) for entry in archive.infolist()}
-    except ArchiveRefused as refused:
-        return {"problem": str(refused)}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        return {"problem": f"cannot be read as an archive: {error}"}
-    except (ArithmeticError, LookupError, MemoryError, OSError, ValueError) as error:
-        return {"problem": f"cannot be read as an archive: {error}"}
-    try:
-        return _document(parts)
+        return _read_document(_unpack_all(data))
     except ArchiveRefused as refused:
         return {"problem": str(refused)}
     except expat.ExpatError as error:
         return {"problem": f"cannot be read as an Office document: {error}"}
+
+
+def _unpack_all(data: bytes) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if not data.startswith(b"PK") or archive.comment:
+                raise ArchiveRefused("has data before or after the archive")
+            _check_entries(archive.infolist(), len(data))
+            return {entry.filename: _unpack(archive, entry) for entry in archive.infolist()}
+    except _ARCHIVE_ERRORS as error:
+        raise ArchiveRefused(f"cannot be read as an archive: {error}") from error
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
@@ -82,10 +85,10 @@ def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
             f"has {unpacked:,} bytes unpacked: an archive may have {UNPACKED_BYTES:,}"
         )
     if unpacked > max(size, 1) * RATIO and unpacked > SMALL_BYTES:
-        raise ArchiveRefused(f"is packed more than {RATIO} times")
+        raise ArchiveRefused(f"is compressed more than {RATIO} times")
     names = [entry.filename for entry in entries]
     if len({name.lower() for name in names}) < len(names):
-        raise ArchiveRefused("has two entries of one name")
+        raise ArchiveRefused("has two entries with the same name")
     for entry in entries:
         _check_entry(entry)
 
@@ -95,16 +98,21 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     if entry.flag_bits & 0x1:
         raise ArchiveRefused("is encrypted: save it without a password")
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or ":" in name:
-        raise ArchiveRefused("has an entry that would be unpacked elsewhere")
+        raise ArchiveRefused("has an entry that would be unpacked to another folder")
     if entry.file_size > max(entry.compress_size, 1) * RATIO and entry.file_size > SMALL_BYTES:
-        raise ArchiveRefused(f"has an entry that is packed more than {RATIO} times")
+        raise ArchiveRefused(f"has an entry that is compressed more than {RATIO} times")
     if _ACTIVE_PARTS.search(name):
-        raise ArchiveRefused("has macros or active content: save it without")
+        raise ArchiveRefused("has macros or active content: save it without them")
 
 
-def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of an entry, which may be no more than it says."""
-    pieces, size = list[bytes](), 0
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the bytes of an entry.
+
+    Raises:
+        ArchiveRefused: the entry is larger than its header says, or has an archive or an embedded object.
+    """
+    pieces: list[bytes] = []
+    size = 0
     with archive.open(entry) as file:
         while piece := file.read(PIECE_BYTES):
             size += len(piece)
@@ -115,12 +123,12 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     if data.startswith(_ARCHIVES):
         raise ArchiveRefused("has an archive in it")
     if data.startswith(_COMPOUND):
-        raise ArchiveRefused("has an embedded object in it: save it without")
+        raise ArchiveRefused("has an embedded object in it: save it without the object")
     return data
 
 
-def _document(parts: dict[str, bytes]) -> dict[str, str]:
-    """Return the type and the text of an Office document; of any other archive only the type."""
+def _read_document(parts: dict[str, bytes]) -> dict[str, str]:
+    """Return the type and the text of an Office document; for other archives the text is empty."""
     kinds = [kind for part, kind in _MAIN_PARTS.items() if part in parts]
     if CONTENT_TYPES not in parts or not kinds:
         return {"mime": "application/zip", "text": ""}
@@ -129,20 +137,21 @@ def _document(parts: dict[str, bytes]) -> dict[str, str]:
     for name, data in parts.items():
         if name.endswith((".xml", ".rels")):
             _PartCheck().check(data)
-    texts, size = list[str](), 0
+    texts: list[str] = []
+    size = 0
     for name in sorted(parts, key=_part_order):
         if _TEXT_PARTS.fullmatch(name) and size < TEXT_CHARACTERS:
-            texts.append("".join(_text(parts[name])).strip())
+            texts.append(_read_text(parts[name]))
             size += len(texts[-1])
     return {"mime": kinds[0], "text": "\n\n".join(filter(None, texts))[:TEXT_CHARACTERS]}
 
 
 class _PartCheck:
-    """Looks through the XML of a part for what loads or starts something."""
+    """Searches the XML of a part for macros, fields that start programs, and relationships that load external content."""
 
     def __init__(self) -> None:
         self.parser = expat.ParserCreate()
-        self.parser.StartDoctypeDeclHandler = self._declare
+        self.parser.StartDoctypeDeclHandler = self._refuse_doctype
         self.parser.StartElementHandler = self._begin
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._add
@@ -150,25 +159,25 @@ class _PartCheck:
         self._is_instruction = False
 
     def check(self, data: bytes) -> None:
-        """Read the part.
+        """Search a part.
 
         Raises:
-            ArchiveRefused: it loads or starts something.
+            ArchiveRefused: the part has active content or loads external content.
         """
         self.parser.Parse(data, True)
-        # One instruction may stand in several runs, so that no run has its whole name.
-        if _STARTS.search("".join(self._instructions)):
+        # An instruction may be split into several runs, so its name is searched in all of them together.
+        if _PROGRAM_FIELD.search("".join(self._instructions)):
             raise ArchiveRefused("has a field that starts a program")
 
-    def _declare(self, *declaration: object) -> None:
+    def _refuse_doctype(self, *declaration: object) -> None:
         del declaration
-        raise ArchiveRefused("declares entities, as no Office program does")
+        raise ArchiveRefused("declares entities, which Office programs never do")
 
     def _begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(":")[2].lower()
         values = {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
         if any(macro in value.lower() for value in values.values() for macro in _MACROS):
-            raise ArchiveRefused("has macros: save it without")
+            raise ArchiveRefused("has macros: save it without them")
         if name == "ddelink":
             raise ArchiveRefused("has a field that starts a program")
         if "instr" in values:
@@ -176,7 +185,7 @@ class _PartCheck:
         if name == "relationship" and {"targetmode", "type"} <= values.keys():
             kind = values["type"].rpartition("/")[2].lower()
             if values["targetmode"].strip().lower() == "external" and kind in _LOADED:
-                raise ArchiveRefused("loads something from elsewhere when it is opened")
+                raise ArchiveRefused("loads external content when it is opened")
         self._is_instruction = name == "instrtext"
 
     def _end(self, tag: str) -> None:
@@ -194,9 +203,10 @@ def _part_order(name: str) -> tuple[str, int]:
     return stem.rstrip("0123456789"), int(number[0]) if number else 0
 
 
-def _text(part: bytes) -> Iterator[str]:
-    """Return the text of a part: its paragraphs and rows are lines."""
-    texts, depth = list[str](), 0
+def _read_text(part: bytes) -> str:
+    """Return the text of a part, with a line for each paragraph and row."""
+    texts: list[str] = []
+    depth = 0
 
     def begin(tag: str, _: dict[str, str]) -> None:
         nonlocal depth
@@ -220,11 +230,11 @@ def _text(part: bytes) -> Iterator[str]:
     parser.EndElementHandler = end
     parser.CharacterDataHandler = add
     parser.Parse(part, True)
-    return iter(texts)
+    return "".join(texts).strip()
 
 
 def main() -> None:
-    """Inspect the file on standard input; the arguments are the limits of seconds and bytes."""
+    """Inspect the file on stdin. The command-line arguments are the limits of CPU seconds and bytes of memory."""
     cpu_seconds, memory_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))

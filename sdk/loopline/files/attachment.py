@@ -1,4 +1,4 @@
-"""Attachments of a message: read, identified by their content, and checked against the caps."""
+"""Attachments of a message: they are read, their types are detected from their content, and their sizes are checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file to attach. Its type is detected from its bytes; for a text, `mime` may name the type."""
+    """A file to attach. Its type is detected from its bytes; `mime` is used for texts and for unknown types."""
 
     name: str
     data: bytes
@@ -41,12 +41,12 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentCaps:
-    """The limits of a message, in bytes, in pixels a side and in pages of a PDF.
+    """The limits of a message: in bytes, in pixels of each side of an image, and in pages of a PDF.
 
     `prompt_bytes` limits the text of a message in UTF-8, or the values that `resume` gives to pending calls.
-    `message_bytes` limits the text and all files together, `file_bytes` a file of any other type, which `known_types`
-    refuses. Word, Excel and PowerPoint documents have the limit of PDFs. With `decode_images` an image is decoded by Pillow
-    before it is taken, each frame to its last row.
+    `message_bytes` limits the text and all files together, `file_bytes` a file of an unknown type. With `known_types`
+    such files are refused. The limit of PDFs also applies to Word, Excel and PowerPoint documents. With `decode_images`
+    all frames of an image are decoded by Pillow, and a damaged image is refused.
     """
 
     image_bytes: int = 5 * MB
@@ -61,38 +61,31 @@ class AttachmentCaps:
     decode_images: bool = False
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> AttachmentCaps:
-        """Return the limits with those that variables of the environment set.
+    def with_environment(cls, environment: Mapping[str, str]) -> AttachmentCaps:
+        """Return the default limits, replaced by those that environment variables set.
 
         Raises:
-            AttachmentError: a variable has a value that it cannot have.
+            AttachmentError: the value of a variable is invalid.
         """
-        usual = cls()
-        images = _bytes_of(environment, "MODALITY_MAX_IMAGE_BYTES", usual.image_bytes)
-        documents = _bytes_of(environment, "MODALITY_MAX_DOC_BYTES", usual.pdf_bytes)
-        message = _bytes_of(environment, "MESSAGE_MAX_BYTES", usual.message_bytes)
-        decodes = _stated(environment, "LOOPLINE_DECODE_IMAGES") or "0"
-        if decodes not in ("0", "1"):
-            raise AttachmentError(f"LOOPLINE_DECODE_IMAGES is {decodes!r}: it must be 0 or 1")
+        default = cls()
+        decode_images = environment.get("LOOPLINE_DECODE_IMAGES", "").strip() or "0"
+        if decode_images not in ("0", "1"):
+            raise AttachmentError(f"LOOPLINE_DECODE_IMAGES is {decode_images!r}: it must be 0 or 1")
         return cls(
-            image_bytes=images,
-            pdf_bytes=documents,
-            message_bytes=message,
-            decode_images=decodes == "1",
+            image_bytes=_read_bytes(environment, "MODALITY_MAX_IMAGE_BYTES", default.image_bytes),
+            pdf_bytes=_read_bytes(environment, "MODALITY_MAX_DOC_BYTES", default.pdf_bytes),
+            message_bytes=_read_bytes(environment, "MESSAGE_MAX_BYTES", default.message_bytes),
+            decode_images=decode_images == "1",
         )
 
 
-def _stated(environment: Mapping[str, str], variable: str) -> str:
-    return environment[variable].strip() if variable in environment else ""
-
-
-def _bytes_of(environment: Mapping[str, str], variable: str, default: int) -> int:
-    stated = _stated(environment, variable)
-    if not stated:
+def _read_bytes(environment: Mapping[str, str], variable: str, default: int) -> int:
+    value = environment.get(variable, "").strip()
+    if not value:
         return default
-    if not _BYTES.fullmatch(stated):
-        raise AttachmentError(f"{variable} is {stated!r}: it must be a number of bytes above 0")
-    return int(stated)
+    if not _BYTES.fullmatch(value):
+        raise AttachmentError(f"{variable} is {value!r}: it must be a number of bytes above 0")
+    return int(value)
 
 
 _TEXT_SUFFIXES = {
@@ -107,17 +100,17 @@ _TEXT_SUFFIXES = {
     ".yaml": "application/yaml",
     ".yml": "application/yaml",
 }
-"""The types of texts by the end of their names; any other text is plain."""
+"""The media types of texts by the suffix of the name; other texts are `text/plain`."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
 _TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(?:; *[\w-]{1,30}=[\w.+-]{1,60})?", re.ASCII)
 _BYTES = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
 _BINARY = "application/octet-stream"
 AttachmentInput = str | Path | Attachment
-"""A file to attach: its path, or its name and bytes."""
+"""A file to attach: a path, or a name with bytes."""
 
 
 def check_text(text: str, caps: AttachmentCaps) -> int:
-    """Return the size of a message's text in bytes of UTF-8.
+    """Check that the text of a message fits `prompt_bytes`, and return its size in bytes of UTF-8.
 
     Raises:
         AttachmentError: the text is too large.
@@ -132,7 +125,7 @@ def check_text(text: str, caps: AttachmentCaps) -> int:
 
 
 def check_values(values: Mapping[str, Json], caps: AttachmentCaps) -> None:
-    """Check the size of the values for pending calls: as one message's text, other values as JSON.
+    """Check that the values for pending calls together fit `prompt_bytes`: strings as they are, other values as JSON.
 
     Raises:
         AttachmentError: the values are too large.
@@ -151,14 +144,15 @@ def read_attachments(
     caps: AttachmentCaps,
     text_bytes: int = 0,
 ) -> list[UserAttachment]:
-    """Return the files as they are recorded, in order; blocks while it reads them.
+    """Read, check and describe the files as they are recorded, in order; blocks while it reads them.
 
-    A file whose name occurs before gets a number in its name. `text_bytes` is the size of the message's text.
+    If a name occurs twice, a number is added to the later one. `text_bytes` is the size of the message's text.
 
     Raises:
-        AttachmentError: a file cannot be read or is too large, or the message is too large.
+        AttachmentError: a file cannot be read, is refused or is too large, or the message is too large.
     """
-    files, total = list[UserAttachment](), text_bytes
+    files: list[UserAttachment] = []
+    total = text_bytes
     for item in [inputs] if isinstance(inputs, str | Path | Attachment) else inputs:
         attachment = item if isinstance(item, Attachment) else _read_file(Path(item), caps)
         total += len(attachment.data)
@@ -167,17 +161,20 @@ def read_attachments(
                 f"{attachment.name}: with it the message has {total:,} bytes: it may have "
                 f"{caps.message_bytes:,}, so attach fewer files at once"
             )
-        files.append(structs.replace(_identified(attachment, caps), place=len(files) + 1))
+        files.append(structs.replace(_identify(attachment, caps), place=len(files) + 1))
     return with_unique_names(files, ())
 
 
 def with_unique_names(
     files: Sequence[UserAttachment], used_names: Collection[str]
 ) -> list[UserAttachment]:
-    """Return the files, with a number in each name that is used or occurs before."""
-    names, result = set(used_names), list[UserAttachment]()
+    """Return the files with unique names: `a.txt` becomes `a-2.txt` if the name is used or occurs before."""
+    names = set(used_names)
+    result: list[UserAttachment] = []
     for file in files:
-        path, number, name = PurePath(file.name), 1, file.name
+        path = PurePath(file.name)
+        name = file.name
+        number = 1
         while name in names:
             number += 1
             name = f"{path.stem}-{number}{path.suffix}"
@@ -187,7 +184,7 @@ def with_unique_names(
 
 
 def attachment_of(file: UserAttachment) -> Attachment:
-    """Return a recorded file as an attachment."""
+    """Convert a recorded file to an attachment."""
     return Attachment(file.name, attachments.content(file), file.mime)
 
 
@@ -203,11 +200,11 @@ def _read_file(path: Path, caps: AttachmentCaps) -> Attachment:
         raise AttachmentError(f"{path} cannot be attached: {error.strerror or error}") from error
 
 
-def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
-    """Return the file with the type that its bytes have.
+def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
+    """Detect the type of a file from its bytes, and return the file as it is recorded.
 
     Raises:
-        AttachmentError: it has no name or no bytes, is damaged, or is too large for its type.
+        AttachmentError: the file is unnamed, empty, damaged, or too large for its type.
     """
     data = attachment.data
     name = one_line(attachment.name.rstrip("/").rpartition("/")[2])
@@ -218,11 +215,11 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     file = UserAttachment(
         name=name, mime=_BINARY, size=len(data), sha256=sha256(data).hexdigest(), data=""
     )
-    if has_archive_at_end(data) and (parse_image(data) or data.startswith(PDF_SIGNATURE)):
-        raise AttachmentError(f"{name} has an archive behind it: attach what is meant alone")
     image = parse_image(data)
+    if has_archive_at_end(data) and (image or data.startswith(PDF_SIGNATURE)):
+        raise AttachmentError(f"{name} has an archive at its end: attach each of them as a file")
     if image is not None:
-        return _image_file(file, image, data, caps)
+        return _describe_image(file, image, data, caps)
     if data.startswith(PDF_SIGNATURE):
         _check_size(name, "a PDF", len(data), caps.pdf_bytes)
         pdf = parse_pdf(name, data, caps.pdf_pages)
@@ -238,21 +235,21 @@ def _identified(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         _check_size(name, "a text", len(data), caps.text_bytes)
         return structs.replace(file, mime=text_type(name, attachment.mime), text=text)
     if caps.known_types:
-        what = "an archive" if is_archive(data) else "a file of an unknown type"
+        kind = "an archive" if is_archive(data) else "a file of an unknown type"
         raise AttachmentError(
-            f"{name} is {what}: images, PDFs, Word, Excel and PowerPoint documents and texts can be attached"
+            f"{name} is {kind}: images, PDFs, Word, Excel and PowerPoint documents and texts can be attached"
         )
     _check_size(name, "a file", len(data), caps.file_bytes)
     return structs.replace(file, mime=stated_type(attachment.mime), data=_base64(data))
 
 
-def _image_file(
+def _describe_image(
     file: UserAttachment, image: Image, data: bytes, caps: AttachmentCaps
 ) -> UserAttachment:
-    """Return the file as the image that it is.
+    """Return the file with the type and the size of the image.
 
     Raises:
-        AttachmentError: it has no size, or is too large.
+        AttachmentError: the size cannot be read or is too large, or the image cannot be decoded.
     """
     _check_size(file.name, "an image", len(data), caps.image_bytes)
     if not (image.width and image.height):
@@ -275,7 +272,7 @@ def _image_file(
 
 
 def decoded_text(data: bytes) -> str | None:
-    """Return the bytes as text, or None if they are not UTF-8 or have a null byte."""
+    """Decode bytes as text; return None if they are not UTF-8 or have a null byte."""
     try:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:
@@ -283,14 +280,14 @@ def decoded_text(data: bytes) -> str | None:
 
 
 def text_type(name: str, mime: str) -> str:
-    """Return the type of a text: the given one if it is one, else what the name says."""
+    """Return the media type of a text: `mime` if it is a type of texts, otherwise the type for the suffix of the name."""
     if mime.startswith(_TEXT_TYPES) and _TYPE.fullmatch(mime):
         return mime
     return _TEXT_SUFFIXES.get(PurePath(name).suffix.lower(), "text/plain")
 
 
 def stated_type(mime: str) -> str:
-    """Return the type that somebody states for bytes that are no text, or that of any bytes if it is no type."""
+    """Return `mime` if it is a valid media type, otherwise `application/octet-stream`."""
     return mime if _TYPE.fullmatch(mime) else _BINARY
 
 
@@ -310,13 +307,13 @@ def _base64(data: bytes) -> str:
 class AttachmentScanner(Protocol):
     """Searches files for viruses before they are recorded.
 
-    Promised: a file that was not searched to its end is refused. Not promised: that a harmful file is known.
+    Promised: a file that was not searched to its end is refused. Not promised: every harmful file is recognized.
     """
 
     async def scan(self, name: str, data: bytes) -> None:
         """Search the bytes of a file.
 
         Raises:
-            AttachmentError: something was found, or the scanner cannot be reached or is too slow.
+            AttachmentError: a virus was found, or the scanner cannot be reached or is too slow.
         """
         ...

@@ -1,4 +1,4 @@
-"""ClamAV: files are searched by a `clamd`, over a socket. The protocol is that of `INSTREAM` in its manual."""
+"""The virus scanner ClamAV: files are sent to `clamd` by the command `INSTREAM` of its protocol."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ _REPLY = re.compile(rb"stream: (OK|(.{1,200}) FOUND)\0?", re.DOTALL)
 
 
 class ClamdScanner:
-    """Asks the `clamd` at `unix:PATH` or `HOST:PORT`; what it does not answer in time is refused."""
+    """Sends files to the `clamd` at `unix:PATH` or `HOST:PORT`. A file without an answer in time is refused."""
 
     def __init__(self, address: str, timeout_seconds: float) -> None:
         self._address = address
         self._timeout = timeout_seconds
 
     async def scan(self, name: str, data: bytes) -> None:
-        """Send the file, and refuse it unless the answer is that it is clean."""
+        """Send the file to the scanner.
+
+        Raises:
+            AttachmentError: the scanner does not answer that the file is clean, is too slow, or cannot be reached.
+        """
         try:
             async with asyncio.timeout(self._timeout):
-                reply = await self._ask(data)
+                reply = await self._send(data)
         except (OSError, TimeoutError, ValueError) as error:
             reason = "took too long" if isinstance(error, TimeoutError) else "cannot be reached"
             raise AttachmentError(
@@ -35,7 +39,7 @@ class ClamdScanner:
         if match[2] is not None:
             raise AttachmentError(f"{name} cannot be attached: the virus scanner refuses it")
 
-    async def _ask(self, data: bytes) -> bytes:
+    async def _send(self, data: bytes) -> bytes:
         reader, writer = await self._connect()
         try:
             writer.write(b"zINSTREAM\0")
@@ -45,7 +49,7 @@ class ClamdScanner:
                 await writer.drain()
             writer.write(struct.pack(">I", 0))
             await writer.drain()
-            return await _reply(reader)
+            return await _read_reply(reader)
         finally:
             writer.close()
 
@@ -56,8 +60,12 @@ class ClamdScanner:
         return await asyncio.open_connection(host, int(port))
 
 
-async def _reply(reader: asyncio.StreamReader) -> bytes:
-    """Return the whole reply, which may come in pieces; what came of it if it is cut off."""
+async def _read_reply(reader: asyncio.StreamReader) -> bytes:
+    """Read the reply up to its null byte, or to the end of the connection.
+
+    Raises:
+        ValueError: the reply is longer than the buffer.
+    """
     try:
         return await reader.readuntil(b"\0")
     except asyncio.IncompleteReadError as error:

@@ -1,8 +1,8 @@
-"""A folder on disk that nothing leads out of: every name is opened below its parent's descriptor, never by a string.
+"""A folder on disk whose files are opened safely: links, devices and names that change meanwhile cannot lead out of it.
 
-A link, a device or a name that is swapped while it is used cannot lead elsewhere: each step is refused unless it is a
-folder, or at the end a plain file, and no step follows a link (`openat(2)` with `O_NOFOLLOW`; where the kernel has
-`openat2(2)`, also with `RESOLVE_BENEATH`).
+Each name of a path is opened below the descriptor of its parent, never by a whole path. Each name must be a folder, and
+the last one a plain file; links are not followed (`openat(2)` with `O_NOFOLLOW`, and if the kernel has `openat2(2)`,
+also with `RESOLVE_BENEATH`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loopline.timeline.workspace_paths import check_names
 _OPENAT2 = 437
 """The number of the system call on every architecture."""
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08
-"""Across no mount point, by no magic link, by no symbolic link, and never above the folder."""
+"""Refuse mount points, magic links, symbolic links, and paths that lead above the folder."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,10 +34,10 @@ PROGRAM_MODE = 0o700
 
 
 class Folder:
-    """A folder that is read and written by relative paths, each checked by `check_names`.
+    """A folder that is read and written by relative paths, which are checked by `check_names`.
 
-    `walk_only` opens name by name also where the kernel could resolve a path at once. With `hard_links` a file may have
-    other names, as those of an installed package do.
+    With `walk_only`, `openat2` is not used even if the kernel has it. With `hard_links`, files with several hard links
+    can be read, such as those of an installed package.
     """
 
     def __init__(self, root: Path, *, walk_only: bool = False, hard_links: bool = False) -> None:
@@ -58,10 +58,10 @@ class Folder:
         os.close(self._descriptor)
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """Return the bytes of a file, None if there is none.
+        """Return the bytes of a file; None if it does not exist.
 
         Raises:
-            ToolError: it is a link, a folder, a device or larger than the limit, or it has another hard link.
+            ToolError: the file is a link, a folder, a device or larger than `limit` bytes, or has several hard links.
         """
         names = check_names(path, path).split("/")
         try:
@@ -70,31 +70,31 @@ class Folder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _refused(path, error) from error
+            raise _tool_error(path, error) from error
         try:
-            return _content(path, descriptor, limit, hard_links=self._hard_links)
+            return _read(path, descriptor, limit, hard_links=self._hard_links)
         finally:
             os.close(descriptor)
 
     def is_executable(self, path: str) -> bool:
-        """Return whether its owner may run a file.
+        """Return whether the owner of a file may execute it.
 
         Raises:
-            ToolError: a name on the way is a link or no folder, or there is no such file.
+            ToolError: the file does not exist, or a name before it is a link or not a folder.
         """
         names = check_names(path, path).split("/")
         try:
             with self._parent(names[:-1], make=False) as parent:
                 status = os.stat(names[-1], dir_fd=parent, follow_symlinks=False)
         except OSError as error:
-            raise _refused(path, error) from error
+            raise _tool_error(path, error) from error
         return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXUSR)
 
     def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """Write a file, and the folders that it needs; what stands there is replaced, never written through.
+        """Write a file under a temporary name and rename it, so that an existing file or link is replaced. Makes missing folders.
 
         Raises:
-            ToolError: a name on the way is a link or no folder, or there is no room.
+            ToolError: the file cannot be written, or a name before it is a link or not a folder.
         """
         names = check_names(path, path).split("/")
         unfinished = f".{uuid4().hex}.unfinished"
@@ -111,7 +111,7 @@ class Folder:
                     os.unlink(unfinished, dir_fd=parent)
                     raise
         except OSError as error:
-            raise _refused(path, error) from error
+            raise _tool_error(path, error) from error
 
     def paths(self) -> list[str]:
         """Return the paths of all plain files, sorted; links and devices are left out."""
@@ -119,11 +119,11 @@ class Folder:
 
     def _walk(self, folder: int, prefix: str) -> Iterator[str]:
         with os.scandir(folder) as entries:
-            found = [
+            kinds = [
                 (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
                 for entry in entries
             ]
-        for name, is_folder, is_link in found:
+        for name, is_folder, is_link in kinds:
             if is_link:
                 continue
             if not is_folder:
@@ -137,12 +137,13 @@ class Folder:
 
     @contextmanager
     def _parent(self, names: list[str], *, make: bool) -> Generator[int]:
-        """Open the folder of these names, made if it is missing and `make` says so."""
+        """Open the folder with these names, one below the other; with `make`, missing folders are made."""
         opened = os.dup(self._descriptor)
         try:
             for name in names:
                 if make:
-                    _make_folder(name, opened)
+                    with suppress(FileExistsError):
+                        os.mkdir(name, FOLDER_MODE, dir_fd=opened)
                 inner = self._open(opened, name, _FOLDER_FLAGS)
                 os.close(opened)
                 opened = inner
@@ -156,29 +157,24 @@ class Folder:
         return os.open(name, flags, dir_fd=folder)
 
 
-def _make_folder(name: str, folder: int) -> None:
-    with suppress(FileExistsError):
-        os.mkdir(name, FOLDER_MODE, dir_fd=folder)
-
-
-def _content(path: str, descriptor: int, limit: int, *, hard_links: bool) -> bytes:
+def _read(path: str, descriptor: int, limit: int, *, hard_links: bool) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{path} is no plain file")
+        raise ToolError(f"{path} is not a plain file")
     if status.st_nlink > 1 and not hard_links:
-        raise ToolError(f"{path} has another hard link, so it may be a file of somebody else")
+        raise ToolError(f"{path} has another hard link, so it may belong to another user")
     if status.st_size > limit:
         raise ToolError(f"{path} has {status.st_size:,} bytes, and may have {limit:,}")
     with os.fdopen(os.dup(descriptor), "rb") as file:
         data = file.read(limit + 1)
-    if len(data) > limit:
-        raise ToolError(f"{path} has more than the {limit:,} bytes that it may have")
+    if len(data) > limit:  # it has grown since
+        raise ToolError(f"{path} has more than {limit:,} bytes, and may have {limit:,}")
     return data
 
 
-def _refused(path: str, error: OSError) -> ToolError:
+def _tool_error(path: str, error: OSError) -> ToolError:
     if error.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR):
-        return ToolError(f"{path} leads out by a link, or a name on the way is no folder")
+        return ToolError(f"{path} has a name that is a link or not a folder")
     return ToolError(f"{path} cannot be opened: {error.strerror}")
 
 
@@ -193,14 +189,13 @@ class _How(ctypes.Structure):
 
 
 def _openat2(folder: int, name: str, flags: int) -> int:
-    """Open a name below a folder as the kernel resolves it beneath.
+    """Open a name below an open folder by `openat2(2)`.
 
     Raises:
-        OSError: it cannot be opened, or it would lead out.
+        OSError: the name cannot be opened, or would lead out of the folder.
     """
     how = _How(flags, 0, _RESOLVE)
-    call = _syscall()
-    descriptor = call(
+    descriptor = _syscall()(
         ctypes.c_long(_OPENAT2),
         ctypes.c_int(folder),
         ctypes.c_char_p(os.fsencode(name)),
@@ -222,7 +217,7 @@ def _syscall() -> Callable[..., int]:
 
 @cache
 def has_openat2() -> bool:
-    """Return whether the kernel resolves a name beneath a folder, and lets this process ask for it."""
+    """Return whether the kernel has `openat2(2)` and lets this process use it."""
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(_openat2(folder, ".", _FOLDER_FLAGS))

@@ -1,4 +1,4 @@
-"""File formats: images, told by their first bytes, and PDFs, Office documents and pixels, read by processes of their own.
+"""File formats: the headers of images are parsed here; PDFs, Office documents and pixels are read by worker processes.
 
 The image formats: PNG (W3C), GIF89a (CompuServe), WebP container (RFC 9649), JPEG (ITU T.81, B.2.2).
 """
@@ -18,22 +18,22 @@ from loopline.errors import AttachmentError
 
 _PNG, _GIF, _JPEG = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a"), b"\xff\xd8\xff"
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""The JPEG markers that begin a frame and have its size."""
+"""The JPEG markers of a frame header, which has the size of the image."""
 _BARE = {0x01, *range(0xD0, 0xD9)}
 """The JPEG markers without a segment."""
 ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_END, _ZIP_END_REACH = b"PK\x05\x06", 66_000
-"""An archive ends with this and at most 65,535 bytes of comment."""
+"""The signature at the end of an archive, and how far from the end it may be: a comment has at most 65,535 bytes."""
 PDF_SIGNATURE = b"%PDF-"
 CPU_SECONDS = 20
 MEMORY_BYTES = 768 * 1024 * 1024
 WAIT_SECONDS = 60.0
-"""How long to wait for the process that reads a PDF, on a busy machine too."""
+"""The timeout for a worker process; longer than its CPU seconds because the machine may be busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image; its width and height are 0 if they could not be read."""
+    """The header of an image. Its width and height are 0 if they could not be read."""
 
     mime: str
     width: int = 0
@@ -43,7 +43,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Pdf:
-    """The number of pages of a PDF, and its text as far as it was read."""
+    """The number of pages of a PDF, and its text up to a limit."""
 
     pages: int
     text: str
@@ -51,14 +51,14 @@ class Pdf:
 
 @dataclass(frozen=True, slots=True)
 class OfficeDocument:
-    """The type of a Word, PowerPoint or Excel document, and its text as far as it was read."""
+    """The media type of a Word, PowerPoint or Excel document, and its text up to a limit."""
 
     mime: str
     text: str
 
 
 def parse_image(data: bytes) -> Image | None:
-    """Return the image in these bytes, or None if they are not one of the four supported types."""
+    """Parse the header of a PNG, GIF, WebP or JPEG image; return None for other data."""
     if data.startswith(_PNG):
         size = _big(data, 16, 4), _big(data, 20, 4)
         return Image("image/png", *size, animated=b"acTL" in data[: data.find(b"IDAT")])
@@ -109,17 +109,17 @@ def _little(data: bytes, offset: int, count: int) -> int:
 
 
 def is_archive(data: bytes) -> bool:
-    """Return whether the bytes begin like a ZIP archive."""
+    """Return whether the data begins with the signature of a ZIP archive."""
     return data.startswith(ZIP_SIGNATURES)
 
 
 def is_office(data: bytes) -> bool:
-    """Return whether an archive names the part that every Office document has."""
+    """Return whether the data is an archive with the name `[Content_Types].xml`, a part of every Office document."""
     return is_archive(data) and b"[Content_Types].xml" in data
 
 
 def has_archive_at_end(data: bytes) -> bool:
-    """Return whether programs that read archives from their end find one behind something else."""
+    """Return whether a ZIP archive is appended to other data; many programs would open it as an archive."""
     return not is_archive(data) and _ZIP_END in data[-_ZIP_END_REACH:]
 
 
@@ -130,10 +130,11 @@ def check_image(
     cpu_seconds: int = CPU_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
 ) -> None:
-    """Check that an image can be decoded, each frame to its last row; blocks while a process of its own does.
+    """Check that all frames of an image can be decoded; blocks while a worker process decodes it.
 
     Raises:
-        AttachmentError: it is damaged, has too many frames or pixels, or takes too much; or Pillow is not installed.
+        AttachmentError: the image is damaged, has too many frames or pixels, or exceeds the limits of time and memory;
+            or Pillow is not installed.
     """
     if find_spec("PIL") is None:
         raise AttachmentError("images are decoded by Pillow: pip install 'loopline[images]'")
@@ -144,10 +145,11 @@ def check_image(
 
 
 def parse_office(name: str, data: bytes) -> OfficeDocument:
-    """Return the Office document that the bytes are; blocks while a process of its own reads it.
+    """Read an Office document; blocks while a worker process reads it.
 
     Raises:
-        AttachmentError: it is damaged, has a password, macros or active content, or unpacks to too much.
+        AttachmentError: the document is damaged, has a password, macros or active content, or exceeds the limits of
+            time, memory and unpacked size.
     """
     too_much = AttachmentError(
         f"{name} takes too much time or memory to be read as an Office document: attach its text"
@@ -166,12 +168,13 @@ def parse_pdf(
     cpu_seconds: int = CPU_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
 ) -> Pdf:
-    """Return the PDF that the bytes are; blocks while a process of its own reads it.
+    """Read a PDF; blocks while a worker process reads it.
 
-    A file of 50 KB can take minutes or a gigabyte of memory: that process has limits for both.
+    The worker has limits, because a file of 50 KB can take minutes or a gigabyte of memory.
 
     Raises:
-        AttachmentError: the file is damaged, has a password or too many pages, or takes too much to read.
+        AttachmentError: the file is damaged, has a password, active content or more than `page_limit` pages, or exceeds
+            the limits of time and memory.
     """
     too_much = AttachmentError(
         f"{name} takes too much time or memory to be read as a PDF: attach its text, or print it anew"
@@ -186,13 +189,13 @@ def parse_pdf(
 def _run_worker(
     script: str, data: bytes, limits: Sequence[int], too_much: AttachmentError
 ) -> dict[str, int | str]:
-    """Return what the worker of that name says about the file.
+    """Run a worker script with the file as its input, and return the object that it prints.
 
     Raises:
-        AttachmentError: `too_much`, if it exceeds its limits.
+        AttachmentError: `too_much`, if the worker exceeds its limits or crashes.
     """
-    # Without -P a package in the user's current folder would be imported in place of an installed one;
-    # by its path, and not as a module, for else it would import all of `loopline.files` first.
+    # -P: a package in the user's current folder must not be imported in place of an installed one.
+    # By path and not as a module: the import of `loopline.files` would take longer than the work.
     command = [sys.executable, "-P", str(Path(__file__).with_name(script)), *map(str, limits)]
     try:
         worker = subprocess.run(command, input=data, capture_output=True, timeout=WAIT_SECONDS)

@@ -1,6 +1,6 @@
-"""The process that decodes an image, with limits for its time and memory: every frame, to its last row.
+"""A script that decodes all frames of an image, with limits for its time and memory.
 
-The file comes on standard input; the number of frames, or the problem with it, goes to standard output as JSON.
+It reads the file from stdin, and prints the number of frames, or the problem with the file, as JSON.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import warnings
 
 FRAMES = 500
 PIXELS = 300_000_000
-"""How many pixels all frames may have together, so that decoding takes about two seconds."""
+"""The largest number of pixels of all frames together; decoding so many takes about two seconds."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, SyntaxError),
     *(TypeError, ValueError),
 )
-"""What decoding a damaged file may raise."""
+"""The exceptions that Pillow raises for a damaged file."""
 
 
 def decode(data: bytes) -> dict[str, int | str]:
-    """Return how many `frames` the image has, or the `problem` if it cannot be shown."""
+    """Return the number of `frames` of an image, or the `problem` for which it may not be attached."""
     from PIL import Image, ImageSequence, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
@@ -33,9 +33,10 @@ def decode(data: bytes) -> dict[str, int | str]:
             count = int(getattr(image, "n_frames", 1))
             if count > FRAMES:
                 return {"problem": f"has {count:,} frames: an image may have {FRAMES:,}"}
-            if count * image.width * image.height > PIXELS:
+            pixels = count * image.width * image.height
+            if pixels > PIXELS:
                 return {
-                    "problem": f"has {count * image.width * image.height:,} pixels in all frames: an image may have {PIXELS:,}"
+                    "problem": f"has {pixels:,} pixels in all frames: an image may have {PIXELS:,}"
                 }
             for frame in ImageSequence.Iterator(image):
                 frame.load()
@@ -49,7 +50,7 @@ def decode(data: bytes) -> dict[str, int | str]:
 
 
 def main() -> None:
-    """Decode the file on standard input; the arguments are the limits of seconds and bytes."""
+    """Decode the file on stdin. The command-line arguments are the limits of CPU seconds and bytes of memory."""
     cpu_seconds, memory_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))

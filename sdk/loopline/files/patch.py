@@ -1,4 +1,4 @@
-"""Patches: unified diffs, applied by `git apply` to the files of a workspace, all of a diff or nothing."""
+"""Patches: unified diffs, applied to the files of a workspace by `git apply`, completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SHOWN_LINES = 12
 LINE_CHARACTERS = 160
 MAX_EXPLAINED = 3
 _SAME_LINES = 200
-"""How many places of one line are looked at."""
+"""The number of occurrences of the same line that are considered in the search for the nearest place."""
 
 
 @dataclass(slots=True)
 class Hunk:
-    """A hunk: its header, where in the patch and in the file it stands, and the lines that it expects there."""
+    """A hunk: its header, its line number in the patch, its first line in the file, and the lines that it expects there."""
 
     header: str
     patch_line: int
@@ -36,20 +36,20 @@ class Hunk:
 
 @dataclass(slots=True)
 class FilePatch:
-    """The hunks for one file, by the name it had before."""
+    """The hunks for one file; `name` is the old name, or the new one of a file that is created."""
 
     name: str
     hunks: list[Hunk] = field(default_factory=list[Hunk])
 
 
 def parse_patch(diff: bytes, strip: int) -> list[FilePatch]:
-    """Return the files of a diff with their hunks, read leniently."""
+    """Parse a diff, for error messages; lines that do not fit are skipped. `strip` names are removed from each path."""
     files: list[FilePatch] = []
     lines = diff.decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
         following = lines[number] if number < len(lines) else ""
         if line.startswith("--- ") and following.startswith("+++ "):
-            files.append(FilePatch(_name(line, following, strip)))
+            files.append(FilePatch(_parse_name(line, following, strip)))
         elif files and (match := _HUNK.match(line)):
             files[-1].hunks.append(Hunk(line, number, int(match[1] or 1)))
         elif files and files[-1].hunks and _is_expected(line, following):
@@ -62,15 +62,19 @@ def _is_expected(line: str, following: str) -> bool:
     return not is_header and (line.startswith((" ", "-")) or (not line and bool(following)))
 
 
-def _name(old: str, new: str, strip: int) -> str:
-    named = [line[4:].partition("\t")[0].strip() for line in (old, new)]
-    name = named[1] if named[0] == "/dev/null" else named[0]
+def _parse_name(old: str, new: str, strip: int) -> str:
+    old_name, new_name = [line[4:].partition("\t")[0].strip() for line in (old, new)]
+    name = new_name if old_name == "/dev/null" else old_name
     return "/".join(name.split("/")[strip:])
 
 
 def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message: str) -> str:
-    """Return why the patch was refused, for the model that wrote it; `message` is what Git said."""
-    reasons = [reason for file in parse_patch(diff, strip) for reason in _reasons(file, files)]
+    """Return an error message for the model whose patch does not apply, with the lines that differ.
+
+    `files` are the bytes of the files by path, None for a file that does not exist. `message` is the error of Git; it is
+    used if no difference is found.
+    """
+    reasons = [reason for file in parse_patch(diff, strip) for reason in _mismatches(file, files)]
     if not reasons:
         return f"the patch does not apply: {message}; nothing was changed"
     remainder = f"\n({len(reasons) - MAX_EXPLAINED} more)" if len(reasons) > MAX_EXPLAINED else ""
@@ -78,7 +82,7 @@ def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message:
     return f"the patch does not apply, and nothing was changed.\n{shown}{remainder}"
 
 
-def _reasons(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str]:
+def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str]:
     try:
         path = str(parse_path(file.name))
     except ToolError:
@@ -93,50 +97,52 @@ def _reasons(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[str
             yield f"{path} does not exist{hint}: react.checkout brings files of older turns"
         return
     if not changes_lines:
-        yield f"{path} exists already, and the patch would make it new: write a diff of what stands there"
+        yield f"{path} exists already, and the patch would create it: write a diff of its lines"
         return
     lines = data.decode("utf-8", "replace").split("\n")
     for number, hunk in enumerate(file.hunks, 1):
-        if not _stands(hunk.expected, lines):
-            yield "\n".join(_mismatch(path, number, len(file.hunks), hunk, lines))
+        if not _occurs(hunk.expected, lines):
+            yield "\n".join(_describe_mismatch(path, number, len(file.hunks), hunk, lines))
 
 
-def _stands(expected: Sequence[str], lines: Sequence[str]) -> bool:
-    """Return whether the lines of a hunk stand in the file, one after the other."""
+def _occurs(expected: list[str], lines: list[str]) -> bool:
+    """Return whether the expected lines occur in the file, directly one after the other."""
     if not expected:
         return True
     size = len(expected)
-    wanted = list(expected)
     return any(
-        lines[start] == wanted[0] and list(lines[start : start + size]) == wanted
+        lines[start] == expected[0] and lines[start : start + size] == expected
         for start in range(len(lines) - size + 1)
     )
 
 
-def _mismatch(
+def _describe_mismatch(
     path: str, number: int, count: int, hunk: Hunk, lines: Sequence[str]
 ) -> Iterator[str]:
-    yield f"Hunk {number} of {count} for {path} does not fit (line {hunk.patch_line} of the patch: {_short(hunk.header)})"
+    yield f"Hunk {number} of {count} for {path} does not fit (line {hunk.patch_line} of the patch: {_shorten(hunk.header)})"
     start = _nearest(hunk, lines)
     if start is None:
-        yield f"None of the {len(hunk.expected)} lines that it expects stands in {path}, which has {len(lines)} lines"
+        yield f"None of the {len(hunk.expected)} lines that it expects is in {path}, which has {len(lines)} lines"
         return
-    for offset, wanted in enumerate(hunk.expected):
-        place = start + offset
-        actual = lines[place] if 0 <= place < len(lines) else None
-        if actual != wanted:
-            yield f"it expects: {_short(wanted)!r}"
-            what = "the file has ended" if actual is None else repr(_short(actual))
-            yield f"line {place + 1} is: {what}"
+    for index, expected in enumerate(hunk.expected, start):
+        actual = lines[index] if 0 <= index < len(lines) else None
+        if actual != expected:
+            yield f"it expects: {_shorten(expected)!r}"
+            found = "the file has ended" if actual is None else repr(_shorten(actual))
+            yield f"line {index + 1} is: {found}"
             break
     first = max(start, 0)
-    shown = list(lines[first : first + min(len(hunk.expected), SHOWN_LINES)])
+    shown = lines[first : first + min(len(hunk.expected), SHOWN_LINES)]
     yield f"The nearest place is lines {first + 1} to {first + len(shown)}:"
-    yield from (f"{first + index + 1}: {_short(line)}" for index, line in enumerate(shown))
+    yield from (f"{number}: {_shorten(line)}" for number, line in enumerate(shown, first + 1))
 
 
 def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
-    """Return the line, from 0, at which most lines of the hunk stand in their order; None if none does."""
+    """Return the index of the line at which the hunk would match the most lines; None if none is similar.
+
+    Each line of the hunk votes for the starts at which it would match; of equal votes, the one nearest to the line number
+    in the header wins.
+    """
     places = defaultdict[str, list[int]](list)
     expected_lines = {line.strip() for line in hunk.expected if line.strip()}
     for index, line in enumerate(lines):
@@ -154,7 +160,7 @@ def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
 
 
 def _similar(hunk: Hunk, lines: Sequence[str]) -> int | None:
-    """Return where a line stands that resembles one of the hunk, near the place that it names."""
+    """Return the start for a line that resembles one of the hunk, within 100 lines of the line number in the header."""
     around = range(max(hunk.start - 100, 0), min(hunk.start + 100, len(lines)))
     texts = {lines[index]: index for index in around if lines[index].strip()}
     for offset, line in enumerate(hunk.expected):
@@ -164,7 +170,7 @@ def _similar(hunk: Hunk, lines: Sequence[str]) -> int | None:
     return None
 
 
-def _short(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}…"
 
 
@@ -173,7 +179,6 @@ WAIT_SECONDS = 60.0
 _HEADER = re.compile(rb"^(?:---|\+\+\+) (.+?)(?:\t.*)?\r?$", re.M)
 _MOVED = re.compile(rb"^(?:rename|copy) (?:from|to) (.+?)\r?$", re.M)
 _GIT_HEADER = re.compile(rb"^diff --git (.+)$", re.M)
-_PREFIXED = re.compile(rb'^(?:--- |\+\+\+ )"?([ab])/', re.M)
 _BARE_HUNK = re.compile(rb"\A\s*@@ ")
 _LINE = re.compile(r"line (\d+)")
 _NO_FILE = b"/dev/null"
@@ -191,12 +196,12 @@ _ESCAPES = {
 }
 
 ReadFile = Callable[[WorkspacePath], bytes | None]
-"""Returns the bytes of a file, None if there is none."""
+"""Returns the bytes of a file; None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchedFile:
-    """A file that a patch changes: its bytes before and after, None where there is no file, and whether it is then a program."""
+    """A file that a patch changes: its bytes before and after, None if it does not exist, and whether it is executable after."""
 
     path: WorkspacePath
     before: bytes | None
@@ -209,52 +214,47 @@ def apply_patch(
     read: ReadFile,
     limit: int,
     path: str = "",
-    is_program: Callable[[WorkspacePath], bool] = lambda _: False,
+    is_executable: Callable[[WorkspacePath], bool] = lambda _: False,
 ) -> list[PatchedFile]:
-    """Return the files that a unified diff changes; blocks while Git applies it.
+    """Apply a unified diff to copies of the files, and return the files that it changes; blocks while Git runs.
 
-    `is_program` says which files are executable before. `path` is the file of a diff that begins with its first hunk and names none. The numbers in the headers of hunks may
-    be wrong: lines are counted, and a hunk is looked for where its context stands.
+    `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes. `path` is the file
+    of a diff without a header, which begins with its first hunk. The line numbers in hunk headers may be wrong, because
+    Git searches for the lines of a hunk.
 
     Raises:
-        ToolError: it is no unified diff, or a part of it fits nowhere; the message says which, and what stands there.
+        ToolError: the patch is not a unified diff or does not apply; the message names the hunk and the lines that differ.
     """
-    diff = _whole_diff(patch, path)
+    diff = _complete_diff(patch, path)
     strip = _strip_level(diff, read)
     with TemporaryDirectory(prefix="loopline-patch-", ignore_cleanup_errors=True) as name:
         root = Path(name) / "tree"
         root.mkdir()
-        names = _touched(diff, strip, root)
-        before = {git_name: read(where) for git_name, where in names.items()}
+        names = _read_names(diff, strip, root)
+        before = {git_name: read(file_path) for git_name, file_path in names.items()}
         with Folder(root) as folder:
             for git_name, data in before.items():
                 if data is not None:
-                    folder.write(git_name, data, executable=is_program(names[git_name]))
+                    folder.write(git_name, data, executable=is_executable(names[git_name]))
             _apply(diff, strip, root, before, names)
-            changed = [
-                _patched(folder, git_name, names[git_name], data, limit)
-                for git_name, data in before.items()
-            ]
+            patched: list[PatchedFile] = []
+            for git_name, data in before.items():
+                after = folder.read(git_name, limit)
+                executable = after is not None and folder.is_executable(git_name)
+                patched.append(PatchedFile(names[git_name], data, after, executable))
     return [
         file
-        for file in changed
+        for file in patched
         if file.before != file.after
-        or (file.after is not None and file.executable != is_program(file.path))
+        or (file.after is not None and file.executable != is_executable(file.path))
     ]
 
 
-def _patched(
-    folder: Folder, name: str, path: WorkspacePath, before: bytes | None, limit: int
-) -> PatchedFile:
-    after = folder.read(name, limit)
-    return PatchedFile(path, before, after, after is not None and folder.is_executable(name))
-
-
-def _whole_diff(patch: bytes, path: str) -> bytes:
-    """Return the diff with the headers that Git needs.
+def _complete_diff(patch: bytes, path: str) -> bytes:
+    """Return the diff with a final line break, and with a header if it begins with its first hunk.
 
     Raises:
-        ToolError: it is no unified diff, or too long.
+        ToolError: the patch is not a unified diff, is too long, or names no file.
     """
     if len(patch) > PATCH_BYTES:
         raise ToolError(f"the patch has {len(patch):,} bytes, and may have {PATCH_BYTES:,}")
@@ -266,28 +266,28 @@ def _whole_diff(patch: bytes, path: str) -> bytes:
         return b"--- a/%s\n+++ b/%s\n%s" % (name, name, diff.lstrip())
     if not (_HEADER.search(diff) or _GIT_HEADER.search(diff)):
         raise ToolError(
-            "this is no unified diff: it begins with --- a/path, +++ b/path and @@ -1,3 +1,4 @@; "
-            "react.write takes the whole text of a file"
+            "this is not a unified diff: it must begin with --- a/path, +++ b/path and @@ -1,3 +1,4 @@; "
+            "react.write writes the whole text of a file"
         )
     return diff
 
 
 def _strip_level(diff: bytes, read: ReadFile) -> int:
-    """Return how many names Git strips: 1 where the paths begin with a/ and b/, as it writes them itself."""
+    """Return the option `-p` of Git: 1 to remove the prefixes a/ and b/ from the paths, otherwise 0."""
     if _GIT_HEADER.search(diff):
         return 1
-    headers = [name for name in map(_unquoted, _HEADER.findall(diff)) if name != _NO_FILE]
+    headers = [name for name in map(_unquote, _HEADER.findall(diff)) if name != _NO_FILE]
     if not all(name.startswith((b"a/", b"b/")) for name in headers):
         return 0
-    for name in headers:  # a folder may be called a or b
+    for name in headers:  # the name of a folder may be a or b
         path = _workspace_path(name)
         if path is not None and read(path) is not None:
             return 0
     return 1
 
 
-def _unquoted(name: bytes) -> bytes:
-    """Return a name as it is: Git quotes one that has unusual characters."""
+def _unquote(name: bytes) -> bytes:
+    """Decode a name that Git has quoted because of unusual characters; other names are returned unchanged."""
     if not (name.startswith(b'"') and name.endswith(b'"') and len(name) > 1):
         return name
 
@@ -305,39 +305,37 @@ def _workspace_path(name: bytes) -> WorkspacePath | None:
         return None
 
 
-def _touched(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePath]:
-    """Return the files that the diff names as Git reads it, each with its path in the workspace.
+def _read_names(diff: bytes, strip: int, root: Path) -> Mapping[str, WorkspacePath]:
+    """Return the files that the diff names, as Git reads it, each with its path in the workspace.
 
     Raises:
-        ToolError: Git cannot read the diff, or one of the names is no path of a workspace.
+        ToolError: Git cannot read the diff, or a name is not a path of a workspace.
     """
     counted = _git(diff, strip, root, "--numstat", "-z")
     if counted.returncode != 0:
         counted = _git(diff, strip, root, "--numstat", "-z", "--recount")
     if counted.returncode != 0:
-        raise ToolError(_unreadable(diff, counted.stderr))
+        raise ToolError(_describe_unreadable(diff, counted.stderr))
     names: dict[str, WorkspacePath] = {}
     for row in filter(None, counted.stdout.split(b"\0")):
-        name = _decoded(row.split(b"\t", 2)[-1])
+        encoded = row.split(b"\t", 2)[-1]
+        try:
+            name = encoded.decode()
+        except UnicodeDecodeError as error:
+            raise ToolError(f"the patch names {encoded!r}, which is not UTF-8") from error
         path = parse_path(name)
         if path in names.values() and name not in names:
             raise ToolError(f"the patch names {path} in two ways: name it once")
         names[name] = path
-    written = [(name, strip) for name in _HEADER.findall(diff)]
-    moved = [(name, max(strip - 1, 0)) for name in _MOVED.findall(diff)]
-    for header, count in [*written, *moved]:  # the old names, which Git does not list
-        old_name = b"/".join(_unquoted(header).split(b"/")[count:])
+    # The option --numstat lists only new names; old names are read from the headers.
+    headers = [(name, strip) for name in _HEADER.findall(diff)]
+    headers += [(name, max(strip - 1, 0)) for name in _MOVED.findall(diff)]
+    for header, count in headers:
+        old_name = b"/".join(_unquote(header).split(b"/")[count:])
         old_path = _workspace_path(old_name)
         if old_path is not None and old_path not in names.values():
             names[old_name.decode()] = old_path
     return names
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise ToolError(f"the patch names {name!r}, which is not UTF-8") from error
 
 
 def _apply(
@@ -347,34 +345,29 @@ def _apply(
     before: Mapping[str, bytes | None],
     names: Mapping[str, WorkspacePath],
 ) -> None:
-    """Apply the diff in the folder, exactly as it is written or else with its lines counted again.
+    """Apply the diff in the folder: first as it is, and then with the line counts of its hunk headers corrected.
 
     Raises:
-        ToolError: it does not fit; nothing was changed.
+        ToolError: the diff does not apply; the message says why, and nothing was changed.
     """
     exact = _git(diff, strip, root)
-    if exact.returncode == 0:
+    if exact.returncode == 0 or _git(diff, strip, root, "--recount").returncode == 0:
         return
-    counted = _git(diff, strip, root, "--recount")
-    if counted.returncode == 0:
-        return
-    texts = {str(names[name]): data for name, data in before.items()}
-    raise ToolError(explain(diff, strip, texts, _message(exact.stderr)))
+    files = {str(names[name]): data for name, data in before.items()}
+    raise ToolError(explain(diff, strip, files, _message(exact.stderr)))
 
 
-def _unreadable(diff: bytes, stderr: bytes) -> str:
+def _describe_unreadable(diff: bytes, stderr: bytes) -> str:
     message = _message(stderr).partition(" (allow with")[0]
     match = _LINE.search(message)
     lines = diff.splitlines()
-    line = int(match[1]) if match else 0
-    quoted = (
-        f"; its line {line} is {lines[line - 1].decode('utf-8', 'replace')[:200]!r}"
-        if 0 < line <= len(lines)
-        else ""
-    )
-    hunks = sum(len(file.hunks) for file in parse_patch(diff, 0))
-    hint = "" if hunks else "; a hunk begins with a line such as @@ -1,3 +1,4 @@"
-    return f"Git cannot read the patch: {message}{quoted}{hint}; nothing was changed"
+    number = int(match[1]) if match else 0
+    line = ""
+    if 0 < number <= len(lines):
+        line = f"; its line {number} is {lines[number - 1].decode('utf-8', 'replace')[:200]!r}"
+    has_hunks = any(file.hunks for file in parse_patch(diff, 0))
+    hint = "" if has_hunks else "; a hunk begins with a line such as @@ -1,3 +1,4 @@"
+    return f"Git cannot read the patch: {message}{line}{hint}; nothing was changed"
 
 
 def _message(stderr: bytes) -> str:
@@ -384,10 +377,10 @@ def _message(stderr: bytes) -> str:
 
 
 def _git(diff: bytes, strip: int, root: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
-    """Run `git apply` in a folder that no repository is above, without anybody's configuration.
+    """Run `git apply` in a folder outside of repositories, without the configuration of the user and the machine.
 
     Raises:
-        ToolError: there is no Git, or it takes too long.
+        ToolError: Git is not installed, or takes too long.
     """
     command = ["git", "apply", "--whitespace=nowarn", f"-p{strip}", *options, "-"]
     environment = dict(_environment(root))

@@ -1,6 +1,6 @@
-"""The process that reads a PDF, with limits for its time and memory.
+"""A script that reads a PDF, with limits for its time and memory.
 
-The file comes on standard input; the number of pages and the text go to standard output as JSON.
+It reads the file from stdin, and prints the number of pages and the text, or the problem with the file, as JSON.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import time
 from collections.abc import Mapping
 
 TEXT_CHARACTERS = 400_000
-"""How much text of a PDF is read."""
+"""The number of characters after which no more pages are read."""
 TEXT_SECONDS = 10.0
-"""How much processor time its text may take."""
+"""The CPU seconds after which no more pages are read."""
 _DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError),
     *(TypeError, ValueError),
 )
-"""What reading a damaged file may raise besides the library's own errors."""
+"""The exceptions that pypdf raises for a damaged file, in addition to its own."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -31,7 +31,7 @@ OBJECT_STREAMS = 2_000
 UPDATES = 5
 STREAM_BYTES = 100 * 1024 * 1024
 SEARCH_SECONDS = 5.0
-"""How much processor time the search for active content may take."""
+"""The CPU seconds after which the search for active content gives up and the file is refused."""
 _LENGTH = re.compile(rb"/Length\s{1,4}([0-9]{1,12})(?![0-9]|\s{1,4}[0-9]{1,9}\s{1,4}R)")
 _ACTIONS = {"/JavaScript", "/Launch", "/ImportData", "/GoToE", "/Rendition", "/RichMediaExecute"}
 _ACTIVE_KEYS = {
@@ -41,18 +41,18 @@ _ACTIVE_KEYS = {
     "/RichMediaContent": "has media that start programs",
 }
 _PASSIVE_KEYS = {"/Parent", "/Contents", "/Resources", "/P", "/Prev", "/StructParent"}
-"""Where no action can be: what is above, and what a page shows."""
+"""The keys below which there are no actions: references to parents, and the content of pages."""
 
 
 class PdfRefused(Exception):
-    """The file may not be attached, for this reason."""
+    """The file may not be attached; the message completes a sentence that begins with its name."""
 
 
 def check_structure(data: bytes, objects: int, object_streams: int) -> None:
-    """Check how much a file consists of.
+    """Check the numbers of objects, object streams and updates, and the size of streams.
 
     Raises:
-        PdfRefused: it is more than a document needs.
+        PdfRefused: a number exceeds its limit.
     """
     if objects > OBJECTS:
         raise PdfRefused(f"has {objects:,} objects: a PDF may have {OBJECTS:,}")
@@ -67,28 +67,29 @@ def check_structure(data: bytes, objects: int, object_streams: int) -> None:
 
 
 def check_actions(root: object) -> None:
-    """Check that nothing starts a program or runs a script when the file is opened.
+    """Search all objects that can be reached from `root` for scripts, embedded files and actions that start programs.
 
     Raises:
-        PdfRefused: something does, or there is too much to look through.
+        PdfRefused: there is one, or the search takes more than five CPU seconds.
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject
 
-    waiting, visited = [root], set[tuple[int, int]]()
-    while waiting:
+    pending = [root]
+    visited: set[tuple[int, int]] = set()
+    while pending:
         if time.process_time() > SEARCH_SECONDS:
             raise PdfRefused("takes too long to be searched for scripts")
-        item = waiting.pop()
+        item = pending.pop()
         if isinstance(item, IndirectObject):
             if (item.idnum, item.generation) in visited:
                 continue
             visited.add((item.idnum, item.generation))
             item = item.get_object()
         if isinstance(item, ArrayObject):
-            waiting.extend(item)
+            pending.extend(item)
         elif isinstance(item, DictionaryObject):
             _check_action(item)
-            waiting.extend(item.raw_get(key) for key in item if key not in _PASSIVE_KEYS)
+            pending.extend(item.raw_get(key) for key in item if key not in _PASSIVE_KEYS)
 
 
 def _check_action(item: Mapping[object, object]) -> None:
@@ -101,7 +102,10 @@ def _check_action(item: Mapping[object, object]) -> None:
 
 
 def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
-    """Return the `pages` of a PDF and its `text`, or the `problem` if it cannot be read."""
+    """Return the number of `pages` of a PDF and its `text`, or the `problem` for which it may not be attached.
+
+    Pages that cannot be read, and those after the limits of characters and time, are replaced by a note in the text.
+    """
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
@@ -109,7 +113,7 @@ def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
     try:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted:
-            return {"problem": "has a password or is encrypted: save it without"}
+            return {"problem": "has a password or is encrypted: save it without a password"}
         streams = {stream for stream, _ in reader.xref_objStm.values()}
         plain = sum(map(len, reader.xref.values()))
         check_structure(data, plain + len(reader.xref_objStm), len(streams))
@@ -121,7 +125,8 @@ def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
         return {"problem": f"cannot be read as a PDF: {error}"}
     if not 1 <= pages <= page_limit:
         return {"problem": f"has {pages:,} pages: 1 to {page_limit:,} can be attached"}
-    texts, size = list[str](), 0
+    texts: list[str] = []
+    size = 0
     for number in range(pages):
         if size > TEXT_CHARACTERS or time.process_time() > TEXT_SECONDS:
             texts.append(f"[The text of pages {number + 1} to {pages} was not read.]")
@@ -131,18 +136,18 @@ def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
         except (PyPdfError, *_DAMAGE):
             text = "[The text of this page cannot be read.]"
         if text:
-            texts.append(f"[page {number + 1}]\n{_CONTROLS.sub(' ', _written(text))}")
+            texts.append(f"[page {number + 1}]\n{_CONTROLS.sub(' ', _escape_surrogates(text))}")
             size += len(text)
     return {"pages": pages, "text": "\n\n".join(texts)}
 
 
-def _written(text: str) -> str:
-    """Return the text with lone surrogates as escapes; the function of the package would load all of it."""
+def _escape_surrogates(text: str) -> str:
+    """Return the text with lone surrogates escaped. `well_formed` would do it too, but would import the whole package."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def main() -> None:
-    """Read the file on standard input; the arguments are the limits of pages, seconds and bytes."""
+    """Read the file on stdin. The command-line arguments are the limits of pages, CPU seconds and bytes of memory."""
     page_limit, cpu_seconds, memory_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))

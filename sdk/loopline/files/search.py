@@ -1,25 +1,29 @@
-"""Search in the files of a workspace by regular expressions, each in a time that is linear in the text (RE2)."""
+"""Search in the files of a workspace by regular expressions of RE2, whose time is linear in the size of the text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopline.files.attachment import decoded_text
 from loopline.files.workspace import Workspace
-from loopline.models.patterns import compile_pattern
+from loopline.models.patterns import Expression, compile_pattern
 
 MAX_HITS = 200
 MAX_CONTEXT = 10
 LINE_CHARACTERS = 300
 SHOWN_CHARACTERS = 100_000
+_GLOB_PART = re.compile(r"\*\*/|\*\*|.", re.DOTALL)
+_GLOB_PATTERNS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileQuery:
-    """What to look for: `content` in the lines of files whose path fits `name` and one of the `globs`.
+    """A search for lines that match `content`, in files whose path matches `name` and one of the `globs`.
 
-    `below` is a folder such as `files/src`. `context` is how many lines are shown around each hit.
+    Empty fields match everything; without `content`, whole files are found. `below` is a folder such as `files/src`.
+    `context` is the number of lines that are shown before and after each hit. `limit` is the number of hits.
     """
 
     content: str = ""
@@ -33,7 +37,10 @@ class FileQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHits:
-    """The hits in one file: the numbers of the lines that fit, and of those shown, each with its text."""
+    """The hits in one file: the numbers of the matching lines, and the number and text of each shown line.
+
+    Line numbers begin at 1. `size` is that of the file in bytes.
+    """
 
     path: str
     size: int
@@ -43,7 +50,10 @@ class FileHits:
 
 @dataclass(slots=True)
 class SearchReport:
-    """The files that were found, how many were looked into, and why not all hits are there."""
+    """The result of a search: the files with hits, and the counts of searched files, binary files and hits.
+
+    `cut` says why hits may be missing; it is empty if the search is complete.
+    """
 
     files: list[FileHits] = field(default_factory=list[FileHits])
     searched: int = 0
@@ -53,38 +63,33 @@ class SearchReport:
 
 
 def glob_pattern(glob: str) -> str:
-    """Return the regular expression of a glob: `*` and `?` stay within a name, `**` crosses folders.
+    """Convert a glob to a regular expression: `*` and `?` match within a name, `**` also matches slashes.
 
-    A glob without a slash is for the last name, so that `*.py` finds Python files in every folder.
+    A glob without a slash is matched against the last name of a path: `*.py` finds Python files in all folders.
     """
-    pattern, place = "", 0
-    while place < len(glob):
-        if glob.startswith("**/", place):
-            pattern, place = f"{pattern}(?:.*/)?", place + 3
-        elif glob.startswith("**", place):
-            pattern, place = f"{pattern}.*", place + 2
-        else:
-            pattern, place = pattern + _one_character(glob[place]), place + 1
+    parts = [_GLOB_PATTERNS.get(part) or _quote(part) for part in _GLOB_PART.findall(glob)]
+    pattern = "".join(parts)
     return f"^{pattern}$" if "/" in glob else f"(?:^|/){pattern}$"
 
 
-def _one_character(character: str) -> str:
-    if character in "*?":
-        return "[^/]*" if character == "*" else "[^/]"
+def _quote(character: str) -> str:
     is_plain = character.isalnum() or character in "_/" or not character.isascii()
     return character if is_plain else f"\\{character}"
 
 
 def search_files(workspace: Workspace, query: FileQuery) -> SearchReport:
-    """Return the files and lines that fit, in the order of their paths; blocks while it looks.
+    """Search the workspace in the order of paths; blocks while it searches.
+
+    The search stops at the limit of hits, and after 100,000 characters of shown lines.
 
     Raises:
-        LooplineError: a regular expression is wrong.
+        LooplineError: a regular expression is invalid.
     """
-    fits = _PathFilter(query)
-    content = _Content(query) if query.content else None
-    report, shown_characters = SearchReport(), 0
-    for path in filter(fits, workspace.paths(query.below)):
+    path_filter = _PathFilter(query)
+    content = _ContentSearch(query) if query.content else None
+    report = SearchReport()
+    shown_characters = 0
+    for path in filter(path_filter, workspace.paths(query.below)):
         data = workspace.read(path)
         report.searched += 1
         file_hits = FileHits(path=path, size=len(data))
@@ -104,7 +109,7 @@ def search_files(workspace: Workspace, query: FileQuery) -> SearchReport:
 
 
 class _PathFilter:
-    """Whether a path fits the name and one of the globs of a query."""
+    """The test whether a path matches the name and one of the globs of a query."""
 
     def __init__(self, query: FileQuery) -> None:
         name = query.name
@@ -112,26 +117,27 @@ class _PathFilter:
         self._globs = [compile_pattern(glob_pattern(glob)) for glob in query.globs]
 
     def __call__(self, path: str) -> bool:
-        forms = path.encode(), path.partition("/")[2].encode()  # with its area and without
+        # Globs may be written with or without the area `files/` or `outputs/`.
+        forms = path.encode(), path.partition("/")[2].encode()
         if self._name is not None and self._name.search(forms[0]) is None:
             return False
         return not self._globs or any(glob.search(form) for glob in self._globs for form in forms)
 
 
-class _Content:
-    """The search in the content of one file after the other."""
+class _ContentSearch:
+    """The search for a regular expression in the lines of files."""
 
     def __init__(self, query: FileQuery) -> None:
         self._line = compile_pattern(query.content, ignore_case=query.ignore_case)
-        pattern = f"(?m:{query.content})"
-        is_anchored = r"\A" in query.content or r"\z" in query.content
-        self._whole = (
-            None if is_anchored else compile_pattern(pattern, ignore_case=query.ignore_case)
-        )
         self._context = query.context
+        # One search in the whole file skips most files without splitting them into lines.
+        self._whole: Expression | None = None
+        if r"\A" not in query.content and r"\z" not in query.content:
+            pattern = f"(?m:{query.content})"
+            self._whole = compile_pattern(pattern, ignore_case=query.ignore_case)
 
     def hits(self, file: FileHits, data: bytes, limit: int) -> FileHits | None:
-        """Return at most so many hits in a file, None if it is no text."""
+        """Return the file with its first `limit` hits; None if it is not a text."""
         if b"\0" in data or decoded_text(data) is None:
             return None
         if self._whole is not None and self._whole.search(data) is None:
@@ -146,13 +152,13 @@ class _Content:
                 if len(numbers) >= limit:
                     break
         shown = tuple(
-            (number, _shortened(lines[number - 1].decode()))
-            for number in self._shown(numbers, len(lines))
+            (number, _shorten(lines[number - 1].decode()))
+            for number in self._with_context(numbers, len(lines))
         )
         return replace(file, hits=tuple(numbers), shown=shown)
 
-    def _shown(self, hits: Sequence[int], count: int) -> Iterator[int]:
-        """Yield the numbers of the lines that are shown, each once."""
+    def _with_context(self, hits: Sequence[int], count: int) -> Iterator[int]:
+        """Yield the numbers of the hits and of the lines around them, each once."""
         last = 0
         for hit in hits:
             first = max(hit - self._context, last + 1)
@@ -160,6 +166,6 @@ class _Content:
             yield from range(first, last + 1)
 
 
-def _shortened(line: str) -> str:
+def _shorten(line: str) -> str:
     text = line.removesuffix("\r")
     return text if len(text) <= LINE_CHARACTERS else f"{text[:LINE_CHARACTERS]}…"

@@ -1,4 +1,4 @@
-"""The workspace of a turn: its files as a tool sees them, and the changes that one call makes to them."""
+"""The workspace of a turn: the files that a tool can read, and the changes that one call makes to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from loopline.timeline.workspace_paths import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceLimits:
-    """The limits of a tree, `files/` and `outputs/` together: bytes of a file and of all, how many there are, names in a path."""
+    """The limits of `files/` and `outputs/` together: bytes of one file and of all, their number, and the names in a path."""
 
     file_bytes: int = 10 * MB
     tree_bytes: int = 64 * MB
@@ -53,8 +53,9 @@ class WorkspaceLimits:
 class OutputFile:
     """A file that a tool makes: its path and its content.
 
-    A path such as `report.pdf` stands in `outputs/`; one that begins with `files/` changes the project. An "internal"
-    output is for the agent alone. `mime` is its type where neither its bytes nor its name say it, such as "audio/wav".
+    A path such as `report.pdf` is placed in `outputs/`; a path that begins with `files/` changes the project. An
+    "internal" output is not shown to the user. `mime` is used if the type is not clear from the bytes and the name, such
+    as "audio/wav".
     """
 
     path: str
@@ -66,11 +67,11 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file is written, or removed if `data` is None.
+    """The change that writes a file, or removes it if `data` is None.
 
-    `replaces` is the sha256 of the version that it was made from, "" if there was none; if another call has changed
-    the file since, the change is refused. None replaces whatever is there. `mime` is the type that its maker gives it;
-    what images and PDFs are is told by their bytes. Whether it is `executable` stays as it was if this is None.
+    `replaces` is the sha256 of the version from which the change was made, "" for a new file. If another call has changed
+    the file since, the change is refused. If `replaces` is None, it is not checked. `mime` is used if the type is not
+    clear from the bytes. If `executable` is None, it stays as it was.
     """
 
     path: WorkspacePath
@@ -82,10 +83,10 @@ class FileChange:
 
 
 class Workspace:
-    """The files of the running turn: `files/…`, `outputs/…`, the user's `attachments/…`, and `turn_3/files/…` if pulled.
+    """The files of the running turn: `files/…`, `outputs/…`, the user's `attachments/…`, and pulled files `turn_3/files/…`.
 
-    It is as the call finds it. What is written or removed is recorded together with the result of the call, or not at
-    all if the call fails; the call itself sees it at once.
+    Its state is that at the beginning of the call, with the call's own changes. They are recorded together with the result
+    of the call; if the call fails, they are discarded.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class Workspace:
 
     @property
     def changes(self) -> Sequence[FileChange]:
-        """Return what the call has changed so far."""
+        """The changes of the call so far."""
         return tuple(self._changes.values())
 
     def paths(self, below: str = "") -> list[str]:
-        """Return the paths of all files, or of those in a folder such as `files/src`, sorted."""
+        """Return the paths of all files, or of those in a folder such as `files/src`, in sorted order."""
         removed = {path for path, change in self._changes.items() if change.data is None}
         paths = {*self._recorded, *self._changes, *self._attached, *self._beside} - removed
         folder = below.strip("/")
@@ -126,7 +127,7 @@ class Workspace:
         """Return the bytes of a file.
 
         Raises:
-            ToolError: there is no such file.
+            ToolError: the file does not exist.
         """
         if path in self._beside:
             return _bytes_of(self._beside[path])
@@ -146,15 +147,15 @@ class Workspace:
         """Return the text of a file.
 
         Raises:
-            ToolError: there is no such file, or it is no text in UTF-8.
+            ToolError: the file does not exist, or is not UTF-8.
         """
         text = decoded_text(self.read(path))
         if text is None:
-            raise ToolError(f"{path} is no text in UTF-8")
+            raise ToolError(f"{path} is not a text in UTF-8")
         return text
 
     def find(self, path: WorkspacePath) -> bytes | None:
-        """Return the bytes of a file, None if there is none."""
+        """Return the bytes of a file; None if it does not exist."""
         return self.read(str(path)) if str(path) in self else None
 
     def __contains__(self, path: str) -> bool:
@@ -162,7 +163,7 @@ class Workspace:
         return path in self._recorded if change is None else change.data is not None
 
     def ref(self, path: str) -> str:
-        """Return the pinned ref of a file as the call found it, "" if there was none."""
+        """Return the pinned ref of the recorded version of a file; "" if the file was not recorded before the call."""
         attached = self._attached.get(path)
         if attached is not None:
             return f"fi:{turn_id(self._number)}.user.{path}"
@@ -170,13 +171,14 @@ class Workspace:
         return block.ref if block else ""
 
     def visibility(self, path: str) -> Visibility | None:
-        """Return who sees a file as the call found it, None if there was none."""
+        """Return the visibility of the recorded version of a file; None if the file was not recorded before the call."""
         block = self._recorded.get(path)
         return None if block is None else version_in(block).visibility
 
     def is_executable(self, path: WorkspacePath) -> bool:
-        """Return whether a file is a program; False if there is none."""
-        change, block = self._changes.get(str(path)), self._recorded.get(str(path))
+        """Return whether a file is executable; false if it does not exist."""
+        change = self._changes.get(str(path))
+        block = self._recorded.get(str(path))
         if change is not None and change.executable is not None:
             return change.executable
         return block is not None and version_in(block).executable
@@ -189,7 +191,7 @@ class Workspace:
         visibility: Visibility = "external",
         executable: bool | None = None,
     ) -> None:
-        """Write a file; it is recorded when the call succeeds. It stays executable, or not, if nothing is said of it.
+        """Write a file; it is recorded when the call succeeds. If `executable` is None, it stays as it was.
 
         Raises:
             ToolError: the path or the size is not allowed.
@@ -198,15 +200,15 @@ class Workspace:
         self._change(parse_path(path), content, visibility, executable)
 
     def remove(self, path: str) -> None:
-        """Remove a file; its versions can still be read.
+        """Remove a file; its recorded versions can still be read by their refs.
 
         Raises:
-            ToolError: there is no such file.
+            ToolError: the file does not exist.
         """
-        named = parse_path(path)
-        if str(named) not in self:
-            raise ToolError(f"no file {str(named)!r} to remove: {self._nearest(str(named))}")
-        self._change(named, None, "external")
+        parsed = parse_path(path)
+        if str(parsed) not in self:
+            raise ToolError(f"no file {str(parsed)!r} to remove: {self._nearest(str(parsed))}")
+        self._change(parsed, None, "external")
 
     def _change(
         self,
@@ -216,7 +218,8 @@ class Workspace:
         executable: bool | None = None,
     ) -> None:
         check_size(path, data, self.limits)
-        recorded, staged = self._recorded.get(str(path)), self._changes.get(str(path))
+        recorded = self._recorded.get(str(path))
+        staged = self._changes.get(str(path))
         if executable is None and staged is not None:
             executable = staged.executable
         replaces = "" if recorded is None else version_in(recorded).sha256
@@ -226,18 +229,17 @@ class Workspace:
 
     @cached_property
     def _recorded(self) -> Mapping[str, Block]:
-        """The newest versions, as they are when the call first asks."""
+        """The newest recorded versions by path, as they are at the first use in the call."""
         tree = self._timeline.files
-        files, outputs = dict(tree.files), dict(tree.outputs_of(self._number))
+        outputs = tree.outputs_of(self._number)
         return {
-            f"{area}/{path}": block
-            for area, blocks in (("files", files), ("outputs", outputs))
-            for path, block in blocks.items()
+            **{f"files/{path}": block for path, block in tree.files.items()},
+            **{f"outputs/{path}": block for path, block in outputs.items()},
         }
 
     @cached_property
     def _attached(self) -> Mapping[str, UserAttachment]:
-        """Return the files that the user attached in this turn."""
+        """The files that the user attached in this turn, by path."""
         return {
             f"attachments/{file.name}": file
             for file in self._timeline.find_attachments(self._number)
@@ -250,7 +252,7 @@ class Workspace:
 
 
 def path_beside(block: Block) -> str:
-    """Return the path at which a file of an older turn stands beside those of this one, "" if it is no file."""
+    """Return the path of a pulled file of an older turn, such as `turn_3/files/a.py`; "" if the block is not a file."""
     ref = block.name
     if not isinstance(ref, FileRef):
         return ""
@@ -265,17 +267,17 @@ def _bytes_of(block: Block) -> bytes:
 
 
 def version_in(block: Block) -> FileAdded:
-    """Return the version that a block of a tree holds."""
+    """Return the body of a block, which must be a version of a file."""
     if not isinstance(block.body, FileAdded):
-        raise TypeError(f"{block.ref} holds no version of a file")
+        raise TypeError(f"{block.ref} is not a version of a file")
     return block.body
 
 
 def check_size(path: WorkspacePath, data: bytes | None, limits: WorkspaceLimits) -> None:
-    """Refuse a file that is too large.
+    """Check the size of a file and the number of names in its path.
 
     Raises:
-        ToolError: the message has both sizes.
+        ToolError: a limit is exceeded.
     """
     if data is not None and len(data) > limits.file_bytes:
         raise ToolError(
@@ -289,10 +291,10 @@ def check_size(path: WorkspacePath, data: bytes | None, limits: WorkspaceLimits)
 
 
 def change_of(file: OutputFile) -> FileChange:
-    """Return the change that a tool's file makes; without an area it stands in `outputs/`.
+    """Convert a file of a tool to a change; a path without an area is placed in `outputs/`.
 
     Raises:
-        ToolError: its path is not allowed.
+        ToolError: the path is not allowed.
     """
     first = file.path.partition("/")[0]
     path = file.path if first in ("files", "outputs", "attachments") else f"outputs/{file.path}"
@@ -314,33 +316,39 @@ def file_bodies(
     *,
     limits: WorkspaceLimits,
 ) -> list[FileBody]:
-    """Return the bodies that record the changes in a turn, all or none; a file that stays as it is has none.
+    """Return the bodies that record the changes in turn `number`. A change that has no effect has no body.
 
     Raises:
-        ToolError: another call has changed a file since, a path clashes with another, or a limit is passed.
+        ToolError: another call has changed a file since, a path clashes with another, or a limit is exceeded; none of
+            the changes can be recorded.
     """
     if not changes:
         return []
-    tree, current = timeline.files, _current_files(timeline, number)
+    tree = timeline.files
+    current = _current_files(timeline, number)
     versions: dict[WorkspacePath, int] = {}
     bodies: list[FileBody] = []
     for change in changes:
         before = current.get(change.path)
         _check_unchanged(change, before)
         if change.data is None:
-            bodies += _removal(change, before, call_id)
-            current.pop(change.path, None)
+            if before is not None:
+                bodies.append(
+                    FileRemoved(area=change.path.area, path=change.path.path, call_id=call_id)
+                )
+                del current[change.path]
             continue
         check_size(change.path, change.data, limits)
         count = versions.get(change.path) or tree.version(
             number, change.path.area, change.path.path
         )
-        stays = before is not None and before.executable
-        executable = stays if change.executable is None else change.executable
+        executable = change.executable
+        if executable is None:
+            executable = before is not None and before.executable
         added = structs.replace(
             file_added(change, change.data, count + 1, call_id), executable=executable
         )
-        if before is not None and _is_same(before, added):
+        if before is not None and _content(before) == _content(added):
             continue
         versions[change.path] = added.version
         current[change.path] = added
@@ -352,30 +360,37 @@ def file_bodies(
 def sort_changes(
     timeline: Timeline, number: int, changes: Sequence[FileChange], *, limits: WorkspaceLimits
 ) -> tuple[list[FileChange], list[str]]:
-    """Return the changes that can be recorded in a turn together, and why each of the others cannot.
+    """Return the changes that can be recorded in a turn together, and an error message for each of the others.
 
-    Files that are removed make room for those that are written.
+    Removals come first, so that the space of removed files can be used.
     """
     current = _current_files(timeline, number)
     sizes = {path: file.size for path, file in current.items()}
-    fitting, problems = list[FileChange](), list[str]()
-    room: _Room | None = None
+    recordable: list[FileChange] = []
+    problems: list[str] = []
+    tree: _TreeSize | None = None
     for change in sorted(changes, key=lambda change: change.data is not None):
-        problem = _refusal(change, current.get(change.path), limits)
-        if not problem and change.data is None:
+        try:
+            _check_unchanged(change, current.get(change.path))
+            check_size(change.path, change.data, limits)
+        except ToolError as error:
+            problems.append(str(error))
+            continue
+        problem = ""
+        if change.data is None:
             sizes.pop(change.path, None)
-        elif not problem and change.data is not None:
-            room = room or _Room(sizes, limits)
-            problem = room.take(change.path, len(change.data))
+        else:
+            tree = tree or _TreeSize(sizes, limits)
+            problem = tree.add(change.path, len(change.data))
         if problem:
             problems.append(problem)
         else:
-            fitting.append(change)
-    return fitting, problems
+            recordable.append(change)
+    return recordable, problems
 
 
-class _Room:
-    """What a tree has room for, beside the files in it."""
+class _TreeSize:
+    """The sizes and names of the files in a tree, to which files are added within the limits."""
 
     def __init__(self, sizes: dict[WorkspacePath, int], limits: WorkspaceLimits) -> None:
         self._sizes = sizes
@@ -385,8 +400,8 @@ class _Room:
         for path in sizes:
             self._names.add(str(path))
 
-    def take(self, path: WorkspacePath, size: int) -> str:
-        """Add or replace a file, unless there is no room for it; return why there is none."""
+    def add(self, path: WorkspacePath, size: int) -> str:
+        """Add or replace a file and return ""; if it exceeds a limit or its path clashes, return an error message."""
         total = self._total + size - self._sizes.get(path, 0)
         if total > self._limits.tree_bytes:
             return f"{path} has no room: the workspace may have {self._limits.tree_bytes:,} bytes"
@@ -394,22 +409,13 @@ class _Room:
             return f"{path} has no room: the workspace may have {self._limits.files:,} files"
         problem = self._names.add(str(path))
         if not problem:
-            self._total, self._sizes[path] = total, size
+            self._total = total
+            self._sizes[path] = size
         return problem
 
 
-def _refusal(change: FileChange, before: FileAdded | None, limits: WorkspaceLimits) -> str:
-    """Return why a change cannot be recorded, whatever room there is."""
-    try:
-        _check_unchanged(change, before)
-        check_size(change.path, change.data, limits)
-    except ToolError as error:
-        return str(error)
-    return ""
-
-
 def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileAdded]:
-    """Return the newest versions in the tree of a turn."""
+    """Return the newest versions of `files/`, and of the `outputs/` of a turn."""
     tree = timeline.files
     areas: tuple[tuple[WorkspaceArea, Mapping[str, Block]], ...] = (
         ("files", tree.files),
@@ -422,12 +428,8 @@ def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileA
     }
 
 
-def _is_same(before: FileAdded, added: FileAdded) -> bool:
-    return (before.sha256, before.visibility, before.executable) == (
-        added.sha256,
-        added.visibility,
-        added.executable,
-    )
+def _content(file: FileAdded) -> tuple[str, Visibility, bool]:
+    return file.sha256, file.visibility, file.executable
 
 
 def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
@@ -438,16 +440,7 @@ def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
         )
 
 
-def _removal(change: FileChange, before: FileAdded | None, call_id: str) -> list[FileBody]:
-    if before is None:
-        return []
-    return [FileRemoved(area=change.path.area, path=change.path.path, call_id=call_id)]
-
-
-def _check_tree(
-    tree: Mapping[WorkspacePath, FileAdded],
-    limits: WorkspaceLimits,
-) -> None:
+def _check_tree(tree: Mapping[WorkspacePath, FileAdded], limits: WorkspaceLimits) -> None:
     total = workspace.total_size(tree.values())
     if len(tree) > limits.files:
         raise ToolError(
@@ -464,7 +457,10 @@ def _check_tree(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedData:
-    """The type of some bytes, and their text or a line that describes them; an image has its pixels."""
+    """The media type of some bytes, and their text; `text` of other data is a line with the type and the size.
+
+    `width` and `height` are the pixels of an image, `moves` says that it is animated.
+    """
 
     mime: str
     text: str
@@ -475,8 +471,9 @@ class DescribedData:
 
 
 def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
-    """Return what bytes are, by their content and, where that does not say it, by a stated type or the file's name."""
-    image, text = parse_image(data), decoded_text(data)
+    """Detect the type of bytes from their content; if that is not enough, from the media type `stated` or the file's name."""
+    image = parse_image(data)
+    text = decoded_text(data)
     if image is not None:
         size = f"{image.mime}, {image.width}×{image.height} pixels, {len(data):,} bytes"
         return DescribedData(
@@ -494,8 +491,9 @@ def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
 
 
 def file_added(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
-    """Return the body of a new version, with the type that its bytes have."""
-    path, described = change.path, describe_data(change.path.path, data, change.mime)
+    """Return the body that records `data` as a version of the file."""
+    path = change.path
+    described = describe_data(path.path, data, change.mime)
     return FileAdded(
         area=path.area,
         path=path.path,

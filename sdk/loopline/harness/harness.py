@@ -343,7 +343,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._clock = clock or SystemClock()
         self._on_build = options.get("on_build")
         self._telemetry: Telemetry = chosen_telemetry(options.get("telemetry"))
-        self._caps = options.get("caps") or AttachmentCaps.of_environment(os.environ)
+        self._caps = options.get("caps") or AttachmentCaps.with_environment(os.environ)
         self._scanner = chosen_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")

@@ -1,24 +1,23 @@
-"""What a sandbox asks of AWS: objects of S3 and tasks of ECS, by Amazon's own library."""
+"""Objects of S3 and tasks of ECS, through the library `boto3`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Protocol, TypeVar, cast
 
 from loopline.errors import LooplineError
 from loopline.models import JsonObject
 
-_GONE = ("NoSuchKey", "404")
-"""The codes with which S3 answers that an object is not there."""
+_NOT_FOUND = ("NoSuchKey", "404")
+"""The error codes of S3 for an object that does not exist."""
 _T = TypeVar("_T")
 
 
 class AwsError(LooplineError):
-    """AWS cannot be asked, or has refused; the message says what it said."""
+    """AWS cannot be reached or has refused a request; the message has the reason that AWS gave."""
 
 
 class _Body(Protocol):
@@ -30,7 +29,7 @@ class _Paginator(Protocol):
 
 
 class _Client(Protocol):
-    """What is used of boto3's clients, which have no types."""
+    """The part of boto3's clients that is used here; the library has no types."""
 
     get_object: Callable[..., Mapping[str, _Body]]
     put_object: Callable[..., object]
@@ -62,14 +61,14 @@ class _Errors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A place for objects: a bucket, and what their keys begin with."""
+    """A bucket, and the prefix of the keys of the objects in it that are used."""
 
     name: str
     prefix: str
 
 
 class Aws:
-    """The services, with the credentials and addresses that boto3 finds in its own settings."""
+    """The clients of S3 and ECS. Their credentials and addresses come from the settings of boto3, such as its variables."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
@@ -78,25 +77,25 @@ class Aws:
     async def put(self, bucket: Bucket, name: str, data: bytes) -> None:
         """Write an object."""
         key = f"{bucket.prefix}{name}"
-        await self._ask("s3", lambda s3: s3.put_object(Bucket=bucket.name, Key=key, Body=data))
+        await self._request("s3", lambda s3: s3.put_object(Bucket=bucket.name, Key=key, Body=data))
 
     async def get(self, bucket: Bucket, name: str) -> bytes | None:
-        """Return an object; None if it is not there."""
+        """Return the bytes of an object; None if it does not exist."""
         key = f"{bucket.prefix}{name}"
         try:
-            return await self._ask(
+            return await self._request(
                 "s3", lambda s3: s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()
             )
-        except _GoneError:
+        except _NotFoundError:
             return None
 
     async def addresses(
         self, bucket: Bucket, method: str, names: Sequence[str], seconds: int
     ) -> list[str]:
-        """Return signed addresses at which anyone may get or put these objects for some time."""
+        """Return signed URLs for the objects, valid for `seconds`; `method` is "get" or "put". No other credentials are needed."""
         operation = f"{method}_object"
 
-        def signed(s3: _Client) -> list[str]:
+        def sign(s3: _Client) -> list[str]:
             return [
                 s3.generate_presigned_url(
                     operation,
@@ -106,68 +105,67 @@ class Aws:
                 for name in names
             ]
 
-        return await self._ask("s3", signed)
+        return await self._request("s3", sign)
 
     async def remove(self, bucket: Bucket) -> None:
-        """Remove every object below the prefix."""
+        """Remove all objects whose keys begin with the prefix."""
 
         def remove(s3: _Client) -> None:
             pages = s3.get_paginator("list_objects_v2").paginate(
                 Bucket=bucket.name, Prefix=bucket.prefix
             )
             for page in pages:
-                keys = (
-                    [{"Key": item["Key"]} for item in page["Contents"]]
-                    if "Contents" in page
-                    else []
-                )
-                if keys:
+                if "Contents" in page:  # an empty page has none
+                    keys = [{"Key": item["Key"]} for item in page["Contents"]]
                     s3.delete_objects(Bucket=bucket.name, Delete={"Objects": keys, "Quiet": True})
 
-        await self._ask("s3", remove)
+        await self._request("s3", remove)
 
     async def run_task(self, request: JsonObject) -> str:
-        """Start a task; return its ARN.
+        """Start a task, and return its ARN.
 
         Raises:
             AwsError: ECS has refused.
         """
-        answer = await self._ask("ecs", lambda ecs: ecs.run_task(**request))
-        if not answer["tasks"]:
-            reasons = [str(dict(failure)) for failure in answer["failures"]]
+        response = await self._request("ecs", lambda ecs: ecs.run_task(**request))
+        if not response["tasks"]:
+            reasons = [str(dict(failure)) for failure in response["failures"]]
             raise AwsError(
                 f"ECS did not start the task: {'; '.join(reasons) or 'it gave no reason'}"
             )
-        return str(answer["tasks"][0]["taskArn"])
+        return str(response["tasks"][0]["taskArn"])
 
     async def describe_task(self, cluster: str, task: str) -> JsonObject:
-        """Return what ECS says of a task; an empty object once ECS knows it no more."""
-        answer = await self._ask(
+        """Return the description of a task by ECS; an empty object when ECS has forgotten the task."""
+        response = await self._request(
             "ecs", lambda ecs: ecs.describe_tasks(cluster=cluster, tasks=[task])
         )
-        return answer["tasks"][0] if answer["tasks"] else {}
+        return response["tasks"][0] if response["tasks"] else {}
 
     async def stop_task(self, cluster: str, task: str, reason: str) -> None:
-        """Have ECS stop a task."""
-        await self._ask("ecs", lambda ecs: ecs.stop_task(cluster=cluster, task=task, reason=reason))
+        """Request the stop of a task; does not wait for it."""
+        await self._request(
+            "ecs", lambda ecs: ecs.stop_task(cluster=cluster, task=task, reason=reason)
+        )
 
-    async def has_definition(self, name: str) -> None:
-        """Ask for a task definition.
+    async def check_definition(self, name: str) -> None:
+        """Check that a task definition exists.
 
         Raises:
-            AwsError: it is not there, or may not be seen.
+            AwsError: the definition does not exist, or may not be read.
         """
-        await self._ask("ecs", lambda ecs: ecs.describe_task_definition(taskDefinition=name))
+        await self._request("ecs", lambda ecs: ecs.describe_task_definition(taskDefinition=name))
 
-    async def _ask(self, service: str, request: Callable[[_Client], _T]) -> _T:
+    async def _request(self, service: str, request: Callable[[_Client], _T]) -> _T:
+        """Send a request in a thread, and return the response."""
         async with self._connecting:
             if service not in self._clients:
-                self._clients[service] = await asyncio.to_thread(partial(_connect, service))
-        return await asyncio.to_thread(_answered, request, self._clients[service])
+                self._clients[service] = await asyncio.to_thread(_connect, service)
+        return await asyncio.to_thread(_send, request, self._clients[service])
 
 
-class _GoneError(AwsError):
-    """The object is not there."""
+class _NotFoundError(AwsError):
+    """The object does not exist."""
 
 
 def _connect(service: str) -> _Client:
@@ -189,13 +187,13 @@ def _connect(service: str) -> _Client:
         raise AwsError(f"AWS: {error}") from error
 
 
-def _answered(request: Callable[[_Client], _T], client: _Client) -> _T:
+def _send(request: Callable[[_Client], _T], client: _Client) -> _T:
     errors = cast("_Errors", import_module("botocore.exceptions"))
     try:
         return request(client)
     except errors.ClientError as error:
-        if error.response["Error"]["Code"] in _GONE:
-            raise _GoneError(str(error)) from error
+        if error.response["Error"]["Code"] in _NOT_FOUND:
+            raise _NotFoundError(str(error)) from error
         raise AwsError(f"AWS: {error}") from error
     except errors.BotoCoreError as error:
         raise AwsError(f"AWS: {error}") from error

@@ -1,19 +1,18 @@
-"""The supervisor's side of the socket: one program, one token, calls within limits."""
+"""The server for the calls of a program: one connection over a Unix socket, a token, and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import json
-import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
@@ -21,21 +20,21 @@ from loopline.sandbox.execution import Execution, ServedCall, Session, StopProgr
 
 LONGEST_NAME = 200
 DEEPEST = 32
-"""Brackets that a message may have open at once."""
+"""The deepest nesting of objects and lists in a message."""
 MOST_DIGITS = 300
-"""Digits that a number may have."""
+"""The number of digits in a row from which a message is refused."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""A string, if need be up to the end of the text, or a bracket."""
+"""A string or a bracket. A string without its closing quote reaches to the end of the text."""
 _DIGITS = re.compile(rf"[0-9]{{{MOST_DIGITS}}}")
 
 
 class MessageError(LooplineError):
-    """A message of a program is malformed, and its connection is closed."""
+    """A message of a program is malformed or not allowed, and its connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message: the token of the execution, and what the executor has put in force."""
+    """The first message of an executor: the token of the execution, and the isolation steps that it has done."""
 
     token: str
     features: tuple[str, ...]
@@ -43,7 +42,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class CallMessage:
-    """The program calls a tool."""
+    """The message with which the program calls a tool; the response has the same `number`."""
 
     number: int
     tool: str
@@ -52,7 +51,7 @@ class CallMessage:
 
 @dataclass(frozen=True, slots=True)
 class EmitMessage:
-    """The program emits an event."""
+    """The message with which the program emits an event."""
 
     name: str
     data: Json
@@ -62,13 +61,12 @@ Message = Hello | CallMessage | EmitMessage
 
 
 def parse_message(line: bytes, limit_bytes: int) -> Message:
-    """Return the message of a line.
+    """Parse a line as a message.
 
     Raises:
-        MessageError: it is too long or too deep, is no JSON, or is none of the messages.
+        MessageError: the line is too long, nested too deeply, not JSON, or not one of the three messages.
     """
-    fields = _fields(line, limit_bytes)
-    match fields:
+    match _parse_object(line, limit_bytes):
         case {"hello": str(token), "features": list(features), **others} if not others:
             return Hello(token, tuple(str(feature)[:LONGEST_NAME] for feature in features[:50]))
         case {"id": int(number), "tool": str(tool), "arguments": dict(arguments), **others} if (
@@ -83,7 +81,7 @@ def parse_message(line: bytes, limit_bytes: int) -> Message:
             raise MessageError("the message is neither hello, call nor emit")
 
 
-def _fields(line: bytes, limit_bytes: int) -> JsonObject:
+def _parse_object(line: bytes, limit_bytes: int) -> JsonObject:
     if len(line) > limit_bytes:
         raise MessageError(
             f"the message has {len(line):,} bytes or more, and may have {limit_bytes:,}"
@@ -91,7 +89,7 @@ def _fields(line: bytes, limit_bytes: int) -> JsonObject:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MessageError("the message is no UTF-8") from error
+        raise MessageError("the message is not UTF-8") from error
     if _depth(text) > DEEPEST:
         raise MessageError(f"the message is nested deeper than {DEEPEST}")
     if _DIGITS.search(text):
@@ -99,14 +97,14 @@ def _fields(line: bytes, limit_bytes: int) -> JsonObject:
     try:
         value: object = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise MessageError("the message is no JSON") from error
+        raise MessageError("the message is not JSON") from error
     if not isinstance(value, dict):
-        raise MessageError("the message is no object")
+        raise MessageError("the message is not an object")
     return cast("JsonObject", value)
 
 
 def _depth(text: str) -> int:
-    """Return how many brackets are open at once, those in strings not counted."""
+    """Return the greatest number of brackets outside of strings that are open at the same time."""
     depth = deepest = 0
     for token in _TOKEN.finditer(text):
         match token[0]:
@@ -121,22 +119,22 @@ def _depth(text: str) -> int:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 MESSAGE_SECONDS = 10.0
-"""Seconds that a message may take once its first byte has come."""
+"""The seconds within which a message must be complete after its first byte."""
 MOST_EVENTS = 1_000
 MOST_AT_ONCE = 16
 ANSWER_BYTES = 2_000_000
 
 
 class CallServer:
-    """Serves the calls of one execution. `ready` is set when its executor has isolated itself.
+    """Serves the calls of one execution on the socket `path`, while its context is open.
 
-    `stopped` gets the reason if the program may not go on. A connection that does not begin with the token, that comes from
-    another user, or that is a second one, is closed. `is_member` tells whether the process of a connection is where its
-    limits hold.
+    The first message of a connection must have the `token`, come from a process of `user` for which `is_member` is true,
+    and list all `features`. Other connections, and all after the first that had the token, are closed. `ready` is set
+    when the first message was accepted. If the program must be stopped, `stopped` has the reason as its result.
     """
 
     def __init__(
@@ -145,24 +143,23 @@ class CallServer:
         execution: Execution,
         session: Session,
         *,
+        token: str,
         user: int,
         features: Collection[str],
-        is_member: Callable[[int], bool] = lambda _process: True,
+        is_member: Callable[[int], bool],
     ) -> None:
         self._path = path
         self._execution = execution
         self._session = session
+        self._token = token
         self._user = user
-        self._features = frozenset(features)
+        self._features = features
         self._is_member = is_member
-        self._spent = False
+        self._is_token_used = False
         self._numbers: set[int] = set()
         self._events = 0
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.token: str = os.urandom(32).hex()
-        self.refused: list[str] = []
-        self.features: Collection[str] = ()
         self.ready: asyncio.Event = asyncio.Event()
         stopped = session.stopped or asyncio.get_running_loop().create_future()
         self.stopped: asyncio.Future[StopProgram] = stopped
@@ -172,7 +169,7 @@ class CallServer:
         self._server = await asyncio.start_unix_server(
             self._accept, path=str(self._path), limit=limit, backlog=4
         )
-        self._path.chmod(0o666)  # its folder is closed to everyone else
+        self._path.chmod(0o666)  # other users cannot enter its folder
         return self
 
     async def __aexit__(
@@ -188,41 +185,39 @@ class CallServer:
         if not self.stopped.done():
             self.stopped.cancel()
 
-    def stop(self, reason: StopProgram) -> None:
-        """Have the program stopped for that reason, unless it is stopped already."""
+    def _stop(self, reason: StopProgram) -> None:
         if not self.stopped.done():
             self.stopped.set_result(reason)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._begin(self._serve(reader, writer))
+        self._start_task(self._serve(reader, writer))
 
-    def _begin(self, step: object) -> None:
-        if not asyncio.iscoroutine(step):
-            raise TypeError(f"{step!r} is no coroutine")
-        task: asyncio.Task[None] = asyncio.ensure_future(step)
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            process = self._checked_peer(writer)
+            process = self._check_peer(writer)
             async with asyncio.timeout(MESSAGE_SECONDS):
-                self._check_hello(await self._line(reader), process)
+                self._check_hello(await self._read_line(reader), process)
             writer.write(b"go\n")
             self.ready.set()
             while True:
-                await self._take(await self._line(reader, reader_waits=True), writer)
+                first = await reader.readexactly(1)  # without a timeout: the next call may be late
+                line = await self._read_line(reader, first)
+                await self._handle(line, writer)
         except (MessageError, TimeoutError) as error:
-            self.refused.append(str(error) or "a message took too long")
-            if self._spent and self.ready.is_set():
-                self.stop(StopProgram("message_refused", self.refused[-1]))
+            if self.ready.is_set():
+                reason = str(error) or "a message took too long"
+                self._stop(StopProgram("message_refused", reason))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the program has ended, or closed the connection
         finally:
             writer.close()
 
-    async def _line(self, reader: asyncio.StreamReader, *, reader_waits: bool = False) -> bytes:
-        first = await reader.readexactly(1) if reader_waits else b""
+    async def _read_line(self, reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 return first + await reader.readuntil(b"\n")
@@ -230,8 +225,8 @@ class CallServer:
             limit = self._execution.limits.message_bytes
             raise MessageError(f"the message has more than {limit:,} bytes") from error
 
-    def _checked_peer(self, writer: asyncio.StreamWriter) -> int:
-        """Return the process that has connected, if it is of the user that programs run as."""
+    def _check_peer(self, writer: asyncio.StreamWriter) -> int:
+        """Return the id of the process that has connected, after checking its user."""
         peer: socket.socket = writer.get_extra_info("socket")
         stored = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         process, user, _ = struct.unpack("3i", stored)
@@ -241,19 +236,19 @@ class CallServer:
 
     def _check_hello(self, line: bytes, process: int) -> None:
         message = parse_message(line, self._execution.limits.message_bytes)
-        if not isinstance(message, Hello) or self._spent:
-            raise MessageError("a connection without a fresh token is refused")
-        if not hmac.compare_digest(message.token.encode(), self.token.encode()):
+        if not isinstance(message, Hello) or self._is_token_used:
+            raise MessageError("a connection without a new token is refused")
+        if not hmac.compare_digest(message.token.encode(), self._token.encode()):
             raise MessageError("a connection with another token is refused")
-        self._spent = True
-        self.features = message.features
-        missing = sorted(self._features - set(message.features))
-        missing += [] if self._is_member(process) else ["cgroup"]
+        self._is_token_used = True
+        missing = sorted(set(self._features) - set(message.features))
+        if not self._is_member(process):
+            missing.append("cgroup")
         if missing:
-            self.stop(StopProgram("isolation_unavailable", f"not in force: {', '.join(missing)}"))
+            self._stop(StopProgram("isolation_unavailable", f"not in force: {', '.join(missing)}"))
             raise MessageError("the executor is not isolated")
 
-    async def _take(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         limits = self._execution.limits
         match parse_message(line, limits.message_bytes):
             case Hello():
@@ -269,14 +264,14 @@ class CallServer:
                 self._numbers.add(call.number)
                 if len(self._numbers) > limits.calls:
                     reason = f"a program may call tools {limits.calls} times"
-                    self.stop(StopProgram("call_limit", reason))
+                    self._stop(StopProgram("call_limit", reason))
                     return
                 await self._slots.acquire()
-                self._begin(self._answer(call, writer))
+                self._start_task(self._answer(call, writer))
 
     async def _answer(self, call: CallMessage, writer: asyncio.StreamWriter) -> None:
         try:
-            served = await self._served(call)
+            served = await self._call_tool(call)
             document: dict[str, Json] = {
                 "id": call.number,
                 "ok": served.ok,
@@ -292,13 +287,13 @@ class CallServer:
             writer.write(line)
             await writer.drain()
         except StopProgram as reason:
-            self.stop(reason)
+            self._stop(reason)
         except ConnectionError:
             pass  # the program has ended
         finally:
             self._slots.release()
 
-    async def _served(self, call: CallMessage) -> ServedCall:
+    async def _call_tool(self, call: CallMessage) -> ServedCall:
         if call.tool not in self._execution.tools:
             allowed = ", ".join(self._execution.tools) or "none"
             return ServedCall(False, None, f"no tool {call.tool!r} here: {allowed}", "not_allowed")

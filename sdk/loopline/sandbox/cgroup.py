@@ -1,4 +1,4 @@
-"""Control groups: the memory and the processes of one execution together, where this process may make groups."""
+"""Control groups: limits for the memory and the processes of one execution together, if this process may make groups."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _CHILD = re.compile(rb'"child-pid": {0,4}([0-9]{1,10})')
-"""The first process that bubblewrap has started, as it says itself."""
+"""The id of the first process that bubblewrap has started, in the output of its option `--info-fd`."""
 ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The folders of one execution's groups: one, or one for each controller."""
+    """The control group of an execution: one folder, or with version 1 one folder for each controller."""
 
     folders: tuple[Path, ...]
 
     @property
     def members(self) -> list[str]:
-        """Return the files to which a process writes its id to join."""
+        """The files with the process ids of the group; a process joins when its id is written to each of them."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     @property
     def memory_kills(self) -> int:
-        """Return how many processes were killed because the memory was used up."""
+        """The number of processes that were killed because the memory limit was reached."""
         return self._count("memory.oom_control") + self._count("memory.events")
 
     @property
     def refused_processes(self) -> int:
-        """Return how often a process could not be begun because there were too many."""
+        """The number of times that a process could not be started because there were too many."""
         return self._count("pids.events", "max")
 
     def _count(self, name: str, key: str = "oom_kill") -> int:
@@ -46,7 +47,7 @@ class ControlGroup:
         return 0
 
     def remove(self) -> bool:
-        """Kill what still runs in the groups, and remove them; return whether they are gone."""
+        """Kill the processes in the group and remove it; return false if it still exists."""
         for folder in self.folders:
             with suppress(OSError):
                 for line in (folder / "cgroup.procs").read_text().split():
@@ -58,9 +59,9 @@ class ControlGroup:
 
 
 class GroupEntry:
-    """Puts what bubblewrap starts into a control group, while it starts: the kernel takes its time for that.
+    """Moves the processes of bubblewrap into a control group while the sandbox starts, because the kernel needs time for it.
 
-    `descriptor` is where bubblewrap writes the id of the first process that it starts.
+    `descriptor` is the value for bubblewrap's option `--info-fd`.
     """
 
     def __init__(self, group: ControlGroup | None) -> None:
@@ -71,32 +72,33 @@ class GroupEntry:
         self._is_open = True
 
     async def enter(self) -> None:
-        """Put what bubblewrap has started into the group, and what that has started; it is too early for more."""
+        """Move the first process of bubblewrap and its children into the group. Others do not exist so early."""
         os.close(self.descriptor)
         self._is_open = False
         await asyncio.to_thread(self._enter)
 
     def has(self, process: int) -> bool:
-        """Return whether the process is in every group, or there is none to be in."""
+        """Return whether the process is in the group; true if there is no group."""
         members = self.group.members if self.group is not None else []
         return all(str(process) in Path(member).read_text().split() for member in members)
 
     def close(self) -> None:
-        """Close what was never used."""
+        """Close the descriptors, if `enter` was not called."""
         if self._is_open:
             os.close(self.descriptor)
             os.close(self._source)
 
     def _enter(self) -> None:
-        written = b""
+        information = b""
         while part := os.read(self._source, 1 << 12):
-            written += part
+            information += part
         os.close(self._source)
-        first = _CHILD.search(written)
+        first = _CHILD.search(information)
         if first is None or self.group is None:
-            return  # it has not started; or nothing is to be joined
+            return
         process = first[1].decode()
-        with suppress(OSError):  # it has ended; what has not joined is refused when it says hello
+        # A process that has ended is skipped. One that did not join is refused when its executor connects.
+        with suppress(OSError):
             self._join(process)
             for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
                 self._join(child)
@@ -107,7 +109,10 @@ class GroupEntry:
 
 
 def parents() -> dict[str, Path]:
-    """Return the folder below which groups may be made, by controller; empty where there is none."""
+    """Return the folder in which this process may make groups, for each controller; the key is "" with version 2.
+
+    The result is empty if this process may not make groups.
+    """
     own: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -130,30 +135,29 @@ def _is_writable(folder: Path) -> bool:
 
 
 def make_group(name: str, *, memory_bytes: int, processes: int) -> ControlGroup | None:
-    """Return a new group with these limits; None where there can be none."""
-    folders = {controller: parent / name for controller, parent in parents().items()}
-    if not folders:
+    """Make a group with these limits; return None if this process may not make groups."""
+    group = ControlGroup(tuple(parent / name for parent in parents().values()))
+    if not group.folders:
         return None
-    group = ControlGroup(tuple(folders.values()))
     try:
         for folder in group.folders:
             folder.mkdir()
-        _limit(folders, memory_bytes, processes)
+        _write_limit(group, ("memory.max", "memory.limit_in_bytes"), memory_bytes)
+        _write_limit(group, ("pids.max",), processes)
+        with suppress(OSError):  # a kernel may not count swap
+            _write_limit(group, ("memory.swap.max",), 0)
+        with suppress(OSError):
+            _write_limit(group, ("memory.memsw.limit_in_bytes",), memory_bytes)
     except OSError:
         group.remove()
         return None
     return group
 
 
-def _limit(folders: dict[str, Path], memory_bytes: int, processes: int) -> None:
-    if "" in folders:
-        folder = folders[""]
-        (folder / "memory.max").write_text(str(memory_bytes))
-        with suppress(OSError):
-            (folder / "memory.swap.max").write_text("0")
-        (folder / "pids.max").write_text(str(processes))
-        return
-    (folders["memory"] / "memory.limit_in_bytes").write_text(str(memory_bytes))
-    with suppress(OSError):
-        (folders["memory"] / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
-    (folders["pids"] / "pids.max").write_text(str(processes))
+def _write_limit(group: ControlGroup, names: Sequence[str], value: int) -> None:
+    """Write a limit to the first file that exists; the names are those of versions 2 and 1."""
+    paths = [folder / name for name in names for folder in group.folders]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise FileNotFoundError(names[0])
+    path.write_text(str(value))

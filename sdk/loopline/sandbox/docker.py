@@ -1,4 +1,4 @@
-"""Programs in docker: a warm container whose supervisor gives each program namespaces of its own."""
+"""The sandbox of Docker: a container that stays, with a supervisor that starts each program in new namespaces."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from typing import cast
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
-from loopline.sandbox.call_server import CallServer
 from loopline.sandbox.docker_daemon import LABEL, DaemonError, DockerDaemon, DockerSettings
-from loopline.sandbox.execution import Execution, Failure, Feature, ProgramEnd, ServedCall, Session
+from loopline.sandbox.execution import (
+    Execution,
+    Failure,
+    Feature,
+    ProgramEnd,
+    ServedCall,
+    Session,
+    report_failure,
+)
 from loopline.sandbox.program_process import Launch, ProgramCost, ProgramProcess, StartedProgram
 from loopline.sandbox.run_folder import (
     OUT,
     SOCKET,
-    USER,
     WORK,
     DiskChannel,
     RunFolder,
@@ -32,20 +38,22 @@ from loopline.sandbox.run_folder import (
     environment,
     isolated_start,
     make_shared_folder,
+    open_run_folder,
+    program_user,
 )
-from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
+from loopline.sandbox.seccomp_filter import filter_program, seccomp_feature
 
 SHARED = "/loopline"
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _PIECE = 1 << 16
 _SCRIPTS = Path(__file__).with_name("supervisor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
-    """How a program ended, as its supervisor has said; `lost` is why the supervisor is gone."""
+class _Exit:
+    """The end of a program as reported by its supervisor, or the reason why the supervisor was `lost`."""
 
     exit_code: int = 0
     cost: ProgramCost = field(default_factory=ProgramCost)
@@ -54,7 +62,7 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorFeatures:
-    """What a container offers: control groups, Landlock, and where its Python looks for modules."""
+    """The features of a container: control groups, Landlock, and `sys.path` of its Python."""
 
     has_groups: bool
     has_landlock: bool
@@ -62,19 +70,27 @@ class SupervisorFeatures:
 
 
 class WarmContainer:
-    """A container whose supervisor serves one execution after another, and several at once."""
+    """A running container. Its supervisor starts programs, also several at once.
+
+    `control` is the connection of the supervisor. If the container has ended, `lost` says why.
+    """
 
     def __init__(self, daemon: DockerDaemon, container: str, control: socket.socket) -> None:
         self._daemon = daemon
         self._container = container
         self._control = control
-        self._running: dict[str, asyncio.Future[_Ended]] = {}
+        self._running: dict[str, asyncio.Future[_Exit]] = {}
         self._hello: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self.lost: str = ""
         asyncio.get_running_loop().add_reader(control.fileno(), self._receive)
 
     async def features(self) -> SupervisorFeatures:
-        """Return what the supervisor has said of its container."""
+        """Wait for the first message of the supervisor, which lists the features of the container.
+
+        Raises:
+            DaemonError: the container has ended.
+            TimeoutError: the message did not arrive within 30 seconds.
+        """
         async with asyncio.timeout(START_SECONDS):
             hello = await asyncio.shield(self._hello)
         path = hello["path"]
@@ -85,37 +101,37 @@ class WarmContainer:
         )
 
     async def begin(self, name: str, disk: int) -> StartedProgram:
-        """Have the supervisor begin the execution whose folder has that name; `disk` is where it hands over its file system.
+        """Let the supervisor start the execution with the folder `name`; it sends the file system over the descriptor `disk`.
 
         Raises:
-            DaemonError: the container is gone.
+            DaemonError: the container has ended.
         """
         if self.lost:
             raise DaemonError(self.lost)
-        pipes = [os.pipe() for _ in range(3)]
-        inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        end: asyncio.Future[_Ended] = asyncio.get_running_loop().create_future()
+        stdin, stdout, stderr = os.pipe(), os.pipe(), os.pipe()
+        inner = [stdin[0], stdout[1], stderr[1]]
+        end: asyncio.Future[_Exit] = asyncio.get_running_loop().create_future()
         self._running[name] = end
         try:
-            await self._send({"begin": name}, [*inside, disk])
+            await self._send({"begin": name}, [*inner, disk])
         finally:
-            for descriptor in inside:
+            for descriptor in inner:
                 os.close(descriptor)
         return ContainedProgram(
             name=name,
             container=self,
             end=end,
-            stdin=await _writer(pipes[0][1]),
-            stdout=await _reader(pipes[1][0]),
-            stderr=await _reader(pipes[2][0]),
+            stdin=await _open_writer(stdin[1]),
+            stdout=await _open_reader(stdout[0]),
+            stderr=await _open_reader(stderr[0]),
         )
 
     async def stop(self, name: str) -> None:
-        """Have the supervisor kill all processes of an execution."""
+        """Let the supervisor kill all processes of an execution; does not wait for their end."""
         await self._send({"stop": name})
 
     async def close(self) -> None:
-        """Remove the container; return once it is gone."""
+        """Remove the container, and wait until it is removed."""
         self._lose("the container was closed")
         await self._daemon.remove(self._container)
 
@@ -146,9 +162,11 @@ class WarmContainer:
             return
         end = self._running.pop(str(message["ended"]), None)
         if end is not None and not end.done():
-            kills, refused = _number(message, "memory_kills"), _number(message, "refused_processes")
-            cost = ProgramCost(memory_kills=kills, refused_processes=refused)
-            end.set_result(_Ended(exit_code=_number(message, "exit"), cost=cost))
+            cost = ProgramCost(
+                memory_kills=_number(message, "memory_kills"),
+                refused_processes=_number(message, "refused_processes"),
+            )
+            end.set_result(_Exit(exit_code=_number(message, "exit"), cost=cost))
 
     def _lose(self, reason: str) -> None:
         if self.lost:
@@ -158,10 +176,10 @@ class WarmContainer:
         self._control.close()
         for end in self._running.values():
             if not end.done():
-                end.set_result(_Ended(lost=reason))
+                end.set_result(_Exit(lost=reason))
         if not self._hello.done():
             self._hello.set_exception(DaemonError(reason))
-            self._hello.exception()
+            self._hello.exception()  # mark it as retrieved, in case that `features` is not called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,20 +188,20 @@ class ContainedProgram:
 
     name: str
     container: WarmContainer
-    end: asyncio.Future[_Ended]
+    end: asyncio.Future[_Exit]
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
     async def wait(self) -> Failure | int:
-        """Return its exit code, or that its container is gone."""
+        """Wait for the end of the program, and return its exit code, or a failure if the container was lost."""
         end = await asyncio.shield(self.end)
         if end.lost:
             return Failure("sandbox", "supervisor_lost", end.lost)
         return end.exit_code
 
     async def stop(self) -> ProgramCost:
-        """Kill what still runs of it; a supervisor that does not is removed with its container."""
+        """Kill the processes of the program. If the supervisor does not do it in 20 seconds, the container is removed."""
         if not self.end.done():
             await self.container.stop(self.name)
             try:
@@ -197,10 +215,10 @@ class ContainedProgram:
 async def start_container(
     daemon: DockerDaemon, settings: DockerSettings, folder: Path, bundle_root: str
 ) -> WarmContainer:
-    """Start a container that shares the folder, and return it once its supervisor has connected.
+    """Start a container that mounts the folder, and wait until its supervisor has connected.
 
     Raises:
-        DaemonError: it does not start; the message says why.
+        DaemonError: the container does not start; the message has the reason.
     """
     await asyncio.to_thread(_write_scripts, folder)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listener:
@@ -209,23 +227,27 @@ async def start_container(
         config = _config(settings, folder, bundle_root, apparmor=await daemon.uses_apparmor())
         container = await daemon.begin(config, folder.name)
         try:
-            control = await _accepted(listener, daemon, container, folder)
+            control = await _accept(listener, daemon, container, folder)
         except BaseException:
             await asyncio.shield(daemon.remove(container))
             raise
     return WarmContainer(daemon, container, control)
 
 
-async def _accepted(
+async def _accept(
     listener: socket.socket, daemon: DockerDaemon, container: str, folder: Path
 ) -> socket.socket:
-    """Return the connection of the supervisor; one that ends before it connects has failed."""
-    attempts = int(START_SECONDS / _LOOK_SECONDS)
-    # One task for all looks: if a look cancelled it, a connection that it has just accepted would be lost.
+    """Accept the connection of the supervisor.
+
+    Raises:
+        DaemonError: the container has ended, or the supervisor has not connected within 30 seconds.
+    """
+    attempts = int(START_SECONDS / _POLL_SECONDS)
+    # One task for all attempts: if each attempt cancelled its own, a connection just accepted would be lost.
     accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
     try:
         for _ in range(attempts):
-            await asyncio.wait([accepting], timeout=_LOOK_SECONDS)
+            await asyncio.wait([accepting], timeout=_POLL_SECONDS)
             if accepting.done():
                 control, _ = accepting.result()
                 return control
@@ -235,7 +257,7 @@ async def _accepted(
         accepting.cancel()
     log = folder / "supervisor.log"
     text = log.read_text("utf-8", "replace").strip()[-300:] if log.exists() else ""
-    raise DaemonError(f"the supervisor's container did not start: {text or 'it said nothing'}")
+    raise DaemonError(f"the supervisor's container did not start: {text or 'it printed no reason'}")
 
 
 def _write_scripts(folder: Path) -> None:
@@ -248,17 +270,17 @@ def _write_scripts(folder: Path) -> None:
 def _config(
     settings: DockerSettings, folder: Path, bundle_root: str, *, apparmor: bool
 ) -> JsonObject:
-    """Return the container as the daemon takes it."""
+    """Return the configuration of a container for the daemon."""
     options = settings.options()
-    # As mounts and not as binds: a folder that has gone, because this process was killed, is not made again.
+    # Mounts and not binds: a bind would create the folder anew if this process was killed and the folder removed.
     mounts: list[Json] = [_mount(str(folder), SHARED, writable=True)]
     if bundle_root:
         mounts.append(_mount(bundle_root, f"/workspace/bundles/{Path(bundle_root).name}"))
-    labels = options.pop("Labels", None)
-    named = dict(str(label).split("=", 1) for label in labels) if isinstance(labels, list) else {}
-    rights: list[Json] = ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]
+    labels = options.pop("Labels", [])
+    given_labels = labels if isinstance(labels, list) else []
+    capabilities: list[Json] = ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]
     if os.getuid() != 0:
-        rights.append("DAC_OVERRIDE")  # the folder belongs to the user of this process
+        capabilities.append("DAC_OVERRIDE")  # the folder belongs to the user of this process
     security: list[Json] = ["no-new-privileges"]
     if apparmor:
         security.append("apparmor=unconfined")  # its profile forbids every mount
@@ -271,7 +293,7 @@ def _config(
             "/workspace": "rw,nosuid,size=1m,mode=0755",
         },
         "CapDrop": ["ALL"],
-        "CapAdd": rights,
+        "CapAdd": capabilities,
         "SecurityOpt": security,
         "NetworkMode": settings.network_mode,
         "IpcMode": "private",
@@ -283,7 +305,10 @@ def _config(
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        "Labels": {**named, LABEL: f"{os.getpid()}-{folder.name}"},
+        "Labels": {
+            **dict(str(label).split("=", 1) for label in given_labels),
+            LABEL: f"{os.getpid()}-{folder.name}",
+        },
         "HostConfig": host,
     }
 
@@ -297,7 +322,7 @@ def _number(message: JsonObject, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-async def _reader(descriptor: int) -> asyncio.StreamReader:
+async def _open_reader(descriptor: int) -> asyncio.StreamReader:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     file = os.fdopen(descriptor, "rb", 0)
@@ -305,7 +330,7 @@ async def _reader(descriptor: int) -> asyncio.StreamReader:
     return reader
 
 
-async def _writer(descriptor: int) -> asyncio.StreamWriter:
+async def _open_writer(descriptor: int) -> asyncio.StreamWriter:
     loop = asyncio.get_running_loop()
     file = os.fdopen(descriptor, "wb", 0)
     protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
@@ -314,12 +339,11 @@ async def _writer(descriptor: int) -> asyncio.StreamWriter:
 
 
 _SUPERVISOR_USER = 0
-_TRIAL_LINE = "isolated"
 
 
 @dataclass(frozen=True, slots=True)
 class _Warm:
-    """A container that runs, and the folder that it shares with this process."""
+    """A running container, and the folder that it shares with this process."""
 
     container: WarmContainer
     folder: SharedFolder
@@ -327,20 +351,16 @@ class _Warm:
 
 
 class DockerSandbox:
-    """Runs programs in a container that stays: the first program waits for its start, later ones do not.
+    """Runs programs in a container that stays: only the first program waits for its start.
 
-    The daemon is one of this machine, because programs share a folder with this process. Each bundle has a container of
-    its own, with its files.
+    The daemon must be on this machine, because programs share a folder with this process. Each bundle has its own
+    container, which mounts the files of the bundle.
     """
 
     name: str = "docker"
 
     def __init__(
-        self,
-        settings: DockerSettings,
-        daemon: DockerDaemon,
-        *,
-        folder: Path | None = None,
+        self, settings: DockerSettings, daemon: DockerDaemon, *, folder: Path | None = None
     ) -> None:
         self._settings = settings
         self._daemon = daemon
@@ -350,7 +370,7 @@ class DockerSandbox:
         self._numbers = count(1)
 
     async def requirements(self) -> Sequence[Feature]:
-        """Return whether the daemon, its image and the filter are here, without a program's start."""
+        """Check for the daemon, its image and the seccomp filter, without running a program."""
         try:
             version = await self._daemon.version()
         except DaemonError as error:
@@ -359,85 +379,76 @@ class DockerSandbox:
         image = self._settings.image
         has_image = await self._daemon.has_image(image)
         missing = (
-            f"{image} is not here: docker pull or docker build it; it needs Python 3.10 or newer"
+            f"{image} is missing: docker pull or docker build it; it needs Python 3.10 or newer"
         )
         features.append(Feature("image", has_image, image if has_image else missing))
         return [*features, seccomp_feature()]
 
     async def features(self) -> Sequence[Feature]:
-        """Return what docker and the rest need, and whether a program runs isolated here."""
+        """Check the requirements and, if they are met, the isolation of a trial program."""
         features = list(await self.requirements())
         if all(feature.ok for feature in features):
-            features += await self._trial()
+            features += await self._try_isolation()
         return features
 
-    async def _trial(self) -> Sequence[Feature]:
+    async def _try_isolation(self) -> Sequence[Feature]:
         async def serve(tool: str, arguments: object) -> ServedCall:
             del arguments
             return ServedCall(False, None, tool)
 
-        program = f"print('{_TRIAL_LINE}')"
-        execution = Execution(execution_id="trial", turn_id="turn_1", program=program)
+        execution = Execution(execution_id="trial", turn_id="turn_1", program="pass")
         end = await self.run(execution, Session(serve=serve))
-        problem = end.failure.message if end.failure is not None else "a program runs in them"
-        groups, landlock = (
-            any(warm.features.has_groups for warm in self._warm.values()),
-            any(warm.features.has_landlock for warm in self._warm.values()),
-        )
+        detail = end.failure.message if end.failure is not None else "a program runs in them"
+        containers = [warm.features for warm in self._warm.values()]
+        has_landlock = any(features.has_landlock for features in containers)
+        has_groups = any(features.has_groups for features in containers)
+        here = "the container has it"
+        landlock = here if has_landlock else "mounts alone forbid writing"
+        groups = here if has_groups else "limits hold for each process"
         return [
-            Feature("namespaces", end.failure is None, problem),
-            Feature("landlock", landlock, _named(landlock, "mounts alone forbid writing"), False),
-            Feature("cgroup", groups, _named(groups, "limits hold for each process"), False),
+            Feature("namespaces", end.failure is None, detail),
+            Feature("landlock", has_landlock, landlock, required=False),
+            Feature("cgroup", has_groups, groups, required=False),
         ]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program; if it cannot be isolated, it does not run."""
+        """Run the program. If it cannot be isolated, it does not run and the failure says why."""
         try:
-            warm = await self._opened(execution.bundle_root)
-            code = filter_program()
-        except (LooplineError, FilterUnavailable, TimeoutError) as error:
-            failure = Failure("sandbox", "isolation_unavailable", str(error))
-            return ProgramEnd(isolation=self.name, failure=failure)
+            warm = await self._open(execution.bundle_root)
+            seccomp = filter_program()
+        except (LooplineError, TimeoutError) as error:
+            return report_failure(self.name, "isolation_unavailable", str(error))
         name = str(next(self._numbers))
-        root = os.getuid() == 0
-        user = USER if root else os.getuid()
-        folder, disk = RunFolder(warm.folder.path / name, USER if root else None), DiskChannel()
+        disk = DiskChannel()
         try:
-            await asyncio.to_thread(folder.make)
-            await asyncio.to_thread(_describe, folder, execution, user)
-            required = {
-                "uid",
-                "rlimits",
-                "seccomp",
-                *(["landlock"] if warm.features.has_landlock else []),
-            }
-            async with CallServer(
-                folder.socket, execution, session, user=_SUPERVISOR_USER, features=required
-            ) as server:
+            async with open_run_folder(warm.folder.path / name, program_user()) as folder:
+                await asyncio.to_thread(_write_request, folder, execution)
                 start = isolated_start(
                     execution,
-                    server.token,
-                    code,
-                    user=user,
+                    seccomp,
+                    user=folder.user,
                     in_group=warm.features.has_groups,
                     has_landlock=warm.features.has_landlock,
                     path=warm.features.path,
                 )
-                begin = partial(warm.container.begin, name, disk.inside)
-                launch = Launch(begin=begin, start=start, isolation=self.name, disk=disk)
-                return await ProgramProcess(launch, execution, session, folder, server).run()
+                launch = Launch(
+                    begin=partial(warm.container.begin, name, disk.inner),
+                    start=start,
+                    isolation=self.name,
+                    user=_SUPERVISOR_USER,
+                    disk=disk,
+                )
+                return await ProgramProcess(launch, execution, session, folder).run()
         except DaemonError as error:
-            failure = Failure("sandbox", "supervisor_lost", str(error))
-            return ProgramEnd(isolation=self.name, failure=failure)
+            return report_failure(self.name, "supervisor_lost", str(error))
         finally:
             disk.close()
-            await asyncio.to_thread(folder.remove)
 
-    async def _opened(self, bundle_root: str) -> _Warm:
-        """Return the container of a bundle, started at its first program and after its end.
+    async def _open(self, bundle_root: str) -> _Warm:
+        """Return the container of a bundle; a new one is started for the first program, and after the container has ended.
 
         Raises:
-            LooplineError: it does not start.
+            LooplineError: the container does not start.
         """
         async with self._opening:
             warm = self._warm.get(bundle_root)
@@ -450,17 +461,17 @@ class DockerSandbox:
             if missing:
                 raise DaemonError("; ".join(f"{f.name}: {f.detail}" for f in missing))
             await self._daemon.remove_unstarted()
-            async with AsyncExitStack() as undone:
+            async with AsyncExitStack() as undo:
                 folder = await make_shared_folder(
                     self._parent, after_kill=self._daemon.sweep_command
                 )
-                undone.push_async_callback(folder.remove)
+                undo.push_async_callback(folder.remove)
                 container = await start_container(
                     self._daemon, self._settings, folder.path, bundle_root
                 )
-                undone.push_async_callback(container.close)
+                undo.push_async_callback(container.close)
                 warm = _Warm(container, folder, await container.features())
-                undone.pop_all()
+                undo.pop_all()
             self._warm[bundle_root] = warm
             return warm
 
@@ -477,19 +488,16 @@ async def _remove(warm: _Warm) -> None:
     await warm.folder.remove()
 
 
-def _named(is_here: bool, otherwise: str) -> str:
-    return "the container has it" if is_here else otherwise
-
-
-def _describe(folder: RunFolder, execution: Execution, user: int) -> None:
-    """Write what the supervisor needs to know of an execution, where the program does not see it."""
-    limits, disk = execution.limits, disk_size(execution)
-    owner = "" if os.getuid() == 0 else f",uid={user},gid={user}"
+def _write_request(folder: RunFolder, execution: Execution) -> None:
+    """Write `run.json`, with the part of an execution that the supervisor reads and the program cannot see."""
+    limits = execution.limits
+    size = disk_size(execution)
+    owner = "" if os.getuid() == 0 else f",uid={folder.user},gid={folder.user}"
     document = {
-        "user": user,
+        "user": folder.user,
         "variables": dict(environment(execution, WORK, OUT, SOCKET)),
-        "disk": f"{disk.options}{owner}",
-        "memory_bytes": limits.memory_bytes + disk.size,
+        "disk": f"{size.options}{owner}",
+        "memory_bytes": limits.memory_bytes + size.size,
         "processes": limits.processes + 1,  # the first process of its namespace
     }
     (folder.path / "run.json").write_text(json.dumps(document))

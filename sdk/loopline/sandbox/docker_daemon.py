@@ -1,4 +1,4 @@
-"""The daemon of docker: the few requests that a sandbox makes of it, by docker's own library."""
+"""The Docker daemon and the settings of containers; requests are sent by the `docker` library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class _Client(Protocol):
-    """What is used of docker's client, which has no types."""
+    """The part of docker's client that is used here; the library has no types."""
 
     def version(self) -> Mapping[str, object]: ...
 
@@ -58,11 +58,11 @@ class _Errors(Protocol):
 
 
 class DaemonError(LooplineError):
-    """The daemon cannot be asked, or has refused; the message says what to do."""
+    """The daemon cannot be reached or has refused a request; the message says what to do."""
 
 
 class DockerDaemon:
-    """A daemon at an address, such as `unix:///var/run/docker.sock`, which is also the one without an address."""
+    """The daemon at an address, by default `unix:///var/run/docker.sock`. It is connected at the first request."""
 
     def __init__(self, host: str = "") -> None:
         self._host = host
@@ -71,57 +71,59 @@ class DockerDaemon:
 
     @property
     def sweep_command(self) -> Sequence[str]:
-        """Return the command that removes a container by its name; none for a daemon that is reached by a network."""
+        """The command that removes a container, without the last argument, its name; empty if the daemon is not local."""
         kind, _, path = (self._host or DEFAULT_HOST).partition("://")
-        is_here = kind == "unix" and bool(sys.executable)
-        return (sys.executable, "-I", "-S", str(_SWEEPER), path) if is_here else ()
+        if kind != "unix" or not sys.executable:
+            return ()
+        return (sys.executable, "-I", "-S", str(_SWEEPER), path)
 
     async def version(self) -> str:
         """Return the version of the daemon.
 
         Raises:
-            DaemonError: it is not there.
+            DaemonError: the daemon cannot be reached.
         """
-        answer = await self._ask(lambda client: client.version())
-        return str(answer["Version"])
+        version = await self._request(lambda client: client.version())
+        return str(version["Version"])
 
     async def has_image(self, image: str) -> bool:
         """Return whether the daemon has an image.
 
         Raises:
-            DaemonError: the daemon is not there.
+            DaemonError: the daemon cannot be reached.
         """
         try:
-            await self._ask(lambda client: client.inspect_image(image))
-        except _NotThereError:
+            await self._request(lambda client: client.inspect_image(image))
+        except _NotFoundError:
             return False
         return True
 
     async def uses_apparmor(self) -> bool:
-        """Return whether containers get a profile of AppArmor, which would forbid the supervisor's mounts."""
-        return "apparmor" in str((await self._ask(lambda client: client.info()))["SecurityOptions"])
+        """Return whether containers get an AppArmor profile, which would forbid the supervisor's mounts."""
+        information = await self._request(lambda client: client.info())
+        return "apparmor" in str(information["SecurityOptions"])
 
     async def begin(self, config: JsonObject, name: str) -> str:
-        """Make a container and start it; return its id.
+        """Create and start a container, and return its id.
 
         Raises:
-            DaemonError: the daemon has refused; no container is left.
+            DaemonError: the daemon has refused; the container is removed.
         """
-        container = await self._ask(
+        container = await self._request(
             lambda client: client.create_container_from_config(config, name)
         )
         try:
-            await self._ask(lambda client: client.start(container["Id"]))
+            await self._request(lambda client: client.start(container["Id"]))
         except BaseException:
             await asyncio.shield(self.remove(container["Id"]))
             raise
         return container["Id"]
 
     async def remove(self, container: str) -> None:
-        """Kill a container if it runs, and return once it is gone."""
+        """Kill and remove a container, and wait until it no longer exists. Errors of the daemon are ignored."""
         for attempt in range(200):
             with suppress(DaemonError):
-                await self._ask(
+                await self._request(
                     lambda client: client.remove_container(container, v=True, force=True)
                 )
             if not await self.has_container(container):
@@ -129,19 +131,19 @@ class DockerDaemon:
             await asyncio.sleep(0.01 * (attempt + 1))
 
     async def has_container(self, container: str) -> bool:
-        """Return whether a container is there, running or not."""
+        """Return whether a container exists, running or not; false if the daemon cannot be reached."""
         try:
-            await self._ask(lambda client: client.inspect_container(container))
-        except _NotThereError:
-            return False
+            await self._request(lambda client: client.inspect_container(container))
         except DaemonError:
-            return False  # with the daemon its containers are out of reach
+            return False
         return True
 
     async def remove_unstarted(self) -> None:
-        """Remove containers that a process made and did not start, because it was killed in between."""
+        """Remove containers that were created but not started, because their process was killed in between."""
         filters = {"label": [LABEL], "status": ["created"]}
-        containers = await self._ask(lambda client: client.containers(all=True, filters=filters))
+        containers = await self._request(
+            lambda client: client.containers(all=True, filters=filters)
+        )
         for container in containers:
             labels = cast("Mapping[str, str]", container["Labels"])
             process = labels[LABEL].partition("-")[0]
@@ -150,19 +152,21 @@ class DockerDaemon:
 
     async def close(self) -> None:
         """Close the connections to the daemon."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             await asyncio.to_thread(client.close)
 
-    async def _ask(self, request: Callable[[_Client], _T]) -> _T:
+    async def _request(self, request: Callable[[_Client], _T]) -> _T:
+        """Send a request in a thread, and return the response."""
         async with self._connecting:
             if self._client is None:
-                self._client = await asyncio.to_thread(partial(_connect, self._host))
-        return await asyncio.to_thread(_answered, request, self._client)
+                self._client = await asyncio.to_thread(_connect, self._host)
+        return await asyncio.to_thread(_send, request, self._client)
 
 
-class _NotThereError(DaemonError):
-    """What was asked for is not there."""
+class _NotFoundError(DaemonError):
+    """The image or container of a request does not exist."""
 
 
 def _connect(host: str) -> _Client:
@@ -171,23 +175,23 @@ def _connect(host: str) -> _Client:
     except ImportError as error:
         raise DaemonError(f"{error}: pip install 'loopline[docker]'") from error
     errors = cast("_Errors", import_module("docker.errors"))
-    where = host or DEFAULT_HOST
-    absent = f"no daemon of docker answers at {where}: start dockerd, or set DOCKER_HOST"
-    kind, _, path = where.partition("://")
+    address = host or DEFAULT_HOST
+    problem = f"no Docker daemon answers at {address}: start dockerd, or set DOCKER_HOST"
+    kind, _, path = address.partition("://")
     if kind == "unix" and not Path(path).exists():
-        raise DaemonError(absent)
+        raise DaemonError(problem)
     try:
-        return library.APIClient(base_url=where, timeout=REQUEST_SECONDS)
+        return library.APIClient(base_url=address, timeout=REQUEST_SECONDS)
     except errors.DockerException as error:
-        raise DaemonError(absent) from error
+        raise DaemonError(problem) from error
 
 
-def _answered(request: Callable[[_Client], _T], client: _Client) -> _T:
+def _send(request: Callable[[_Client], _T], client: _Client) -> _T:
     errors = cast("_Errors", import_module("docker.errors"))
     try:
         return request(client)
     except errors.NotFound as error:
-        raise _NotThereError(str(error)) from error
+        raise _NotFoundError(str(error)) from error
     except (errors.DockerException, OSError) as error:
         raise DaemonError(f"docker: {error}") from error
 
@@ -211,7 +215,7 @@ _LABEL = re.compile(r"([A-Za-z0-9._-]+)=(.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSettings:
-    """The container that programs share. `cpus`, `memory` and `extra_args` are those of `docker run`."""
+    """The settings of the container. `cpus`, `memory` and `extra_args` have the form of the options of `docker run`."""
 
     image: str = DEFAULT_IMAGE
     python: str = "python3"
@@ -221,10 +225,10 @@ class DockerSettings:
     extra_args: Sequence[str] = ()
 
     def options(self) -> JsonObject:
-        """Return what the daemon is asked for.
+        """Return the settings as a `HostConfig` for the daemon; `Labels` is a list of texts such as `team=a`.
 
         Raises:
-            PropertyError: a value is malformed, or an argument is not on the list.
+            PropertyError: a value is malformed, or an argument is not in the list of permitted arguments.
         """
         options: JsonObject = {}
         if self.cpus:
@@ -242,14 +246,14 @@ class DockerSettings:
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each argument with its value, which is written after a `=` or as the next one."""
-    waiting = list(arguments)
-    while waiting:
-        name, equals, value = waiting.pop(0).partition("=")
+    """Yield each argument with its value, which follows a `=` or is the next argument."""
+    remaining = list(arguments)
+    while remaining:
+        name, equals, value = remaining.pop(0).partition("=")
         if not equals:
-            if not waiting:
+            if not remaining:
                 raise PropertyError(f"execution.runtime.extra_args: {name} needs a value")
-            value = waiting.pop(0)
+            value = remaining.pop(0)
         yield ("--volume" if name == "-v" else name), value
 
 
@@ -306,12 +310,12 @@ def _label(options: dict[str, Json], value: str) -> None:
 
 
 def _volume(options: dict[str, Json], value: str) -> None:
-    """Mount a folder of the system's programs to be read; nothing else of the machine is shown."""
+    """Add a read-only mount of `/usr` or a folder in it; other folders of the machine are refused."""
     source, _, target = value.partition(":")
     path = PurePosixPath(source)
     if path.parts[:2] != ("/", "usr") or ".." in path.parts or target != f"{source}:ro":
         raise PropertyError(
-            f"execution.runtime.extra_args: --volume is /usr or a folder in it, to be read at the same place: "
+            f"execution.runtime.extra_args: --volume is /usr or a folder in it, read-only and at the same path: "
             f"/usr:/usr:ro, not {value!r}"
         )
     options["Binds"] = [*_listed(options, "Binds"), value]

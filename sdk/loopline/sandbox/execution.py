@@ -1,4 +1,4 @@
-"""An execution: a program, what it finds, what it may use, and the port that runs it."""
+"""An execution: a program, its files, limits and tools, and the port that runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ _PATH = re.compile(r"(?:(turn_[0-9]{1,10})/)?(?:(files|outputs)/)?([^\x00-\x1f\x
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractFile:
-    """A file that the program is to make: `outputs/chart.png`, what it holds, and whether the user sees it."""
+    """A file that the program must make, such as `outputs/chart.png`; an "external" file is shown to the user."""
 
     area: Area
     path: str
@@ -37,70 +37,60 @@ class ContractFile:
 
     @property
     def name(self) -> str:
-        """Return the path with its area, as the program writes it."""
+        """The path with its area, such as `outputs/chart.png`."""
         return f"{self.area}/{self.path}"
 
 
 def parse_contract(contract: Json, turn_id: str) -> tuple[ContractFile, ...]:
-    """Return the files that a contract lists.
+    """Parse the `contract` argument of a tool call: a list of objects with filename, description and visibility.
 
     Raises:
-        ToolError: it is no list of files of this turn, or lists a file twice; the message names the entry.
+        ToolError: the contract is not such a list, names a file outside `files/` and `outputs/` of the turn `turn_id`,
+            or lists a file twice; the message names the entry.
     """
     if not isinstance(contract, list) or len(contract) > MOST_FILES:
         raise ToolError(
             f"contract: a list of at most {MOST_FILES} files, each with a filename and a description"
         )
-    files = tuple(_parsed(contract, turn_id))
-    names = [file.name for file in files]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ToolError(f"contract: {twice} is listed twice")
-    return files
-
-
-def _parsed(contract: Sequence[Json], turn_id: str) -> Iterator[ContractFile]:
+    files: dict[str, ContractFile] = {}
     for number, entry in enumerate(contract, 1):
         if not isinstance(entry, dict):
             raise ToolError(f"contract[{number}]: an object with filename and description")
-        yield _file(entry, f"contract[{number}]", turn_id)
+        file = _parse_file(entry, f"contract[{number}]", turn_id)
+        if file.name in files:
+            raise ToolError(f"contract: {file.name} is listed twice")
+        files[file.name] = file
+    return tuple(files.values())
 
 
-def _file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
+def _parse_file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
     fields = {"filename": "", "description": "", "visibility": "external", **entry}
     unknown = sorted(set(fields) - {"filename", "description", "visibility"})
     if unknown:
         raise ToolError(
-            f"{place}: it has filename, description and visibility, and no {unknown[0]!r}"
+            f"{place}: the fields are filename, description and visibility, not {unknown[0]!r}"
         )
-    filename, description = fields["filename"], fields["description"]
+    filename = fields["filename"]
+    description = fields["description"]
     visibility = fields["visibility"]
     if not isinstance(filename, str) or not isinstance(description, str):
-        raise ToolError(f"{place}: filename and description are texts")
+        raise ToolError(f"{place}: filename and description are strings")
     if visibility not in ("external", "internal"):
         raise ToolError(f"{place}: visibility is external or internal, not {visibility!r}")
-    area, path = parse_output_path(filename, place, turn_id)
-    return ContractFile(
-        area=area,
-        path=path,
-        description=description,
-        visibility="internal" if visibility == "internal" else "external",
-    )
-
-
-def parse_output_path(filename: str, place: str, turn_id: str) -> tuple[Area, str]:
-    """Return the area and the path of a file that a program makes; without an area it is an output.
-
-    Raises:
-        ToolError: it is no path below `files/` or `outputs/` of this turn.
-    """
     match = _PATH.fullmatch(filename)
     parts = match[3].split("/") if match else []
     if match is None or len(filename) > LONGEST_PATH or any(p in ("", ".", "..") for p in parts):
-        raise ToolError(f"{place}: {filename[:LONGEST_PATH]!r} is no file below files/ or outputs/")
+        raise ToolError(
+            f"{place}: {filename[:LONGEST_PATH]!r} is not a file below files/ or outputs/"
+        )
     if match[1] not in (None, turn_id):
         raise ToolError(f"{place}: {filename!r} is in another turn; a program writes in {turn_id}")
-    return ("files" if match[2] == "files" else "outputs"), match[3]
+    return ContractFile(
+        area="files" if match[2] == "files" else "outputs",
+        path=match[3],
+        description=description,
+        visibility="internal" if visibility == "internal" else "external",
+    )
 
 
 MB = 1_000_000
@@ -109,11 +99,13 @@ Language = Literal["python", "shell"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionLimits:
-    """The limits of a program: seconds, bytes, and counts. Each has a code by which a passed one is named.
+    """The limits of a program. A program that exceeds one is stopped, and the failure has a code such as `disk_limit`.
 
-    `cpu_seconds` are those of one process. `memory_bytes` are those of all its processes together where there is a
-    cgroup, else of each, beside those of its files. `file_bytes` are those of each file that it writes, `disk_bytes` and `disk_files` what it may
-    have written at any time, and `total_bytes` those of its contract.
+    `cpu_seconds` is the limit of each process. `memory_bytes` is the limit of all processes together, not counting
+    their files, if there is a control group; otherwise it is the limit of each process. `file_bytes` is the size of
+    one file. `disk_bytes` and `disk_files` limit the files that exist at any time while the program runs, and
+    `total_bytes` those that are collected when it has ended. `output_bytes` limits stdout and stderr, each.
+    `calls` is the number of tool calls, `call_seconds` the duration of one of them.
     """
 
     wall_seconds: float = 600.0
@@ -133,11 +125,11 @@ class ExecutionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """A program that is to run: its code, the files that it finds, and the tools that it may call.
+    """A program to run: its code, its files, and the tools that it may call.
 
-    `inputs` are files by their path below the working directory, such as `turn_1/attachments/sales.csv`. `workspace` are
-    the files that it finds in its current folder and may change, by names such as `files/log.txt`. `variables` are added
-    to its environment. `bundle_root` is a folder that it may read.
+    `inputs` are the bytes of files by their path below the working directory, such as `turn_1/attachments/sales.csv`.
+    `workspace` are the files in the current folder of the program, which it may change, by names such as
+    `files/log.txt`. `variables` are added to its environment. `bundle_root` is a folder that it may read.
     """
 
     execution_id: str
@@ -156,7 +148,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class ServedCall:
-    """What a call gives to the program: a JSON value, or an error with its code."""
+    """The result of a tool call for the program: a JSON value if `ok`, otherwise an error message and its code."""
 
     ok: bool
     value: Json = None
@@ -165,7 +157,7 @@ class ServedCall:
 
 
 class StopProgram(Exception):
-    """The program may not go on: its execution ends with this code."""
+    """The program must be stopped; `code` becomes the code of its failure."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -173,14 +165,14 @@ class StopProgram(Exception):
 
 
 Serve = Callable[[str, JsonObject], Awaitable[ServedCall]]
-"""Runs a tool for the program; it raises StopProgram to end the program."""
+"""Runs a tool for the program; raises StopProgram to stop the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What an execution talks to while it runs: the tools, and whoever follows its output and events.
+    """The callbacks of a running execution: for its tool calls, its output and its events.
 
-    Whoever sets `stopped` has the program stopped for that reason, and what it has said and made is kept.
+    A result set on `stopped` stops the program; its output and files so far are still returned.
     """
 
     serve: Serve
@@ -191,7 +183,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a program did not succeed. It is `managed` if we ended or refused it, and not if its own code failed."""
+    """The reason why a program did not succeed.
+
+    If its own code failed, `managed` is false; if Loopline stopped or refused it, true.
+    """
 
     where: str
     code: str
@@ -201,9 +196,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedFile:
-    """A file of the contract, or another that the program has changed: its bytes, or why it is not taken.
+    """A file of the contract, or another file that the program changed: its bytes, or the problem with it.
 
-    One with neither was not made.
+    A file with neither bytes nor a problem was not made.
     """
 
     name: str
@@ -213,10 +208,10 @@ class ProducedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended, as a backend saw it. `isolation` names the backend, "none" where there was no isolation.
+    """The end of a program. `isolation` is the name of the backend, or "none" if the program was not isolated.
 
-    `files` are those of the contract, and all others in the current folder that the program has made or changed.
-    `removed` are the names of those that it found there and that are gone.
+    `files` are the files of the contract, and all others in the current folder that the program made or changed.
+    `removed` are the names of workspace files that the program removed.
     """
 
     isolation: str
@@ -229,9 +224,18 @@ class ProgramEnd:
     removed: Sequence[str] = ()
 
 
+def report_failure(isolation: str, code: str, message: str) -> ProgramEnd:
+    """Return the end of a program that a sandbox could not run."""
+    return ProgramEnd(isolation=isolation, failure=Failure("sandbox", code, message))
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that isolation needs: whether this machine has it, and what to do if it has not."""
+    """A feature of the machine that isolation uses, such as `seccomp`.
+
+    `ok` says that the machine has it. `detail` then says where, otherwise how to install it. Without a `required`
+    feature no program runs.
+    """
 
     name: str
     ok: bool
@@ -240,37 +244,41 @@ class Feature:
 
 
 class Sandbox(Protocol):
-    """Runs programs. Nothing of an execution is left when `run` returns, raises or is cancelled."""
+    """Runs programs. When `run` returns, raises or is cancelled, all processes and files of the execution are removed."""
 
     @property
     def name(self) -> str:
-        """Return the name of the backend, such as `process`."""
+        """The name of the backend, such as `process`."""
         ...
 
     async def features(self) -> Sequence[Feature]:
-        """Return what the isolation needs, and whether it is here."""
+        """Check this machine for the features that the isolation uses."""
         ...
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program to its end; whatever the program does is in what this returns.
+        """Run the program to its end. Failures of the program and of the backend are returned, not raised.
 
         Cancelling this stops the program.
         """
         ...
 
     async def close(self) -> None:
-        """Stop what runs, and remove what is left."""
+        """Stop running programs, and remove the files and containers of this sandbox."""
         ...
 
 
 _logger = logging.getLogger("loopline")
 
 LOG_BYTES = 10_000_000
-"""Bytes that a log file may have; then it is renamed, and the file of that name before it is removed."""
+"""The size from which a log file is renamed to `NAME.1`, replacing an older file of that name."""
 
 
 class LoggedSandbox:
-    """A sandbox whose executions are logged: each that was not cancelled adds a part to every file that it has something for."""
+    """A sandbox that appends a log entry for each execution to the files in a folder.
+
+    The files are `user.log`, `runtime.err.log`, `executor.log`, `supervisor.log` and `infra.log`. Cancelled executions
+    are not logged, and a file gets no entry if there is nothing to write.
+    """
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox = sandbox
@@ -279,19 +287,21 @@ class LoggedSandbox:
 
     @property
     def name(self) -> str:
-        """Return the name of the backend."""
+        """The name of the backend."""
         return self._sandbox.name
 
     async def features(self) -> Sequence[Feature]:
-        """Return what the isolation needs, and whether it is here."""
+        """Check this machine for the features that the isolation uses."""
         return await self._sandbox.features()
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program to its end, and log it."""
-        calls, began = list[str](), monotonic()
+        """Run the program to its end, and log it. A log file that cannot be written is only a warning."""
+        calls: list[str] = []
+        began = monotonic()
 
         async def serve(tool: str, arguments: JsonObject) -> ServedCall:
-            start, outcome = monotonic(), "cut off"
+            start = monotonic()
+            outcome = "cut off"
             try:
                 served = await session.serve(tool, arguments)
                 outcome = "ok" if served.ok else served.code
@@ -308,7 +318,7 @@ class LoggedSandbox:
         end = await self._sandbox.run(execution, replace(session, serve=serve))
         async with self._order:
             await asyncio.to_thread(
-                self._write, execution.execution_id, started, _texts(end, calls)
+                self._write, execution.execution_id, started, _log_entries(end, calls)
             )
         return end
 
@@ -317,7 +327,6 @@ class LoggedSandbox:
         await self._sandbox.close()
 
     def _write(self, execution_id: str, started: datetime, texts: Mapping[str, str]) -> None:
-        """Append the texts; a program's result is not lost because its log cannot be written."""
         head = f"===== EXECUTION {execution_id} START {started:%Y-%m-%dT%H:%M:%SZ} =====\n"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -328,18 +337,18 @@ class LoggedSandbox:
             _logger.warning("execution.log_folder: %s: %s", error.filename, error.strerror)
 
 
-def _texts(end: ProgramEnd, calls: Sequence[str]) -> Mapping[str, str]:
-    """Return what each file gets of an execution."""
+def _log_entries(end: ProgramEnd, calls: Sequence[str]) -> Mapping[str, str]:
+    """Return the text for each log file; empty for a file that gets no entry."""
     failure = end.failure
     problem = "" if failure is None else f"{failure.where}: {failure.code}: {failure.message}"
-    ended = f"{end.isolation}: ended with {end.exit_code} after {end.seconds:.3f} s"
-    ours = failure is not None and failure.managed
+    summary = f"{end.isolation}: ended with {end.exit_code} after {end.seconds:.3f} s"
+    is_managed = failure is not None and failure.managed
     return {
         "user.log": end.user_out,
         "runtime.err.log": end.runtime_err,
-        "executor.log": f"{ended}\n{problem}",
+        "executor.log": f"{summary}\n{problem}",
         "supervisor.log": "\n".join(calls),
-        "infra.log": problem if ours else "",
+        "infra.log": problem if is_managed else "",
     }
 
 

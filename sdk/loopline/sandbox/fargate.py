@@ -1,4 +1,4 @@
-"""Programs in tasks of ECS on Fargate: for long work without a hurry, on machines of its own."""
+"""The sandbox of Fargate: each program runs in a task of ECS, on another machine, with its files in S3."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox.aws import Aws, AwsError, Bucket
-from loopline.sandbox.call_server import CallServer
 from loopline.sandbox.execution import (
     Execution,
     ExecutionLimits,
@@ -30,6 +28,7 @@ from loopline.sandbox.execution import (
     Feature,
     ProgramEnd,
     Session,
+    report_failure,
 )
 from loopline.sandbox.program_process import Launch, ProgramCost, ProgramProcess
 from loopline.sandbox.run_folder import (
@@ -37,11 +36,11 @@ from loopline.sandbox.run_folder import (
     SOCKET,
     WORK,
     RunFolder,
-    SharedFolder,
+    RunFolders,
     disk_size,
     environment,
     isolated_start,
-    make_shared_folder,
+    tool_modules,
 )
 from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
 from loopline.sandbox.supervisor.folders import remove_tree
@@ -58,28 +57,31 @@ from loopline.sandbox.supervisor.frames import (
 )
 from loopline.tasks import finish
 
-_LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
+_EXCLUDED = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
 
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
-"""What is raised for an archive that is cut off, changed, encrypted or compressed in another way."""
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
+"""The exceptions for an archive that is truncated, changed, encrypted or compressed by another method."""
 
 
 class SnapshotError(LooplineError):
-    """An archive is malformed, so nothing is taken from it."""
+    """An archive with the files of a program is malformed; its files are not used."""
 
 
 class OversizedSnapshotError(SnapshotError):
-    """An archive holds more than the limits of its execution permit."""
+    """The files in an archive exceed the limits of the execution."""
 
 
 def pack_folder(folder: Path, *, whole: bool) -> bytes:
-    """Return the files of a folder as an archive, links as links; not its caches and logs unless it is the `whole`."""
+    """Pack the files of a folder into a ZIP archive; links are stored as links.
+
+    Unless it is `whole`, folders with caches, logs and Git data are left out.
+    """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if whole or name not in _LEFT_OUT]
+        for parent, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if whole or name not in _EXCLUDED]
             for name in (*folders, *names):
-                _add(archive, Path(place, name), folder)
+                _add(archive, Path(parent, name), folder)
     return file.getvalue()
 
 
@@ -98,44 +100,43 @@ def _add(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
 
 
 def restore_outputs(data: bytes, out: Path, turn: str, limits: ExecutionLimits) -> None:
-    """Lay what a program made in a turn into `out`; all else in the archive, such as logs, is passed over.
+    """Replace the folder of a turn in `out` by the one in an archive. Other entries of the archive, such as logs, are ignored.
 
-    A link becomes one to nothing, so that it is refused where a contract names it.
+    Links are replaced by a link to a path that does not exist. They are reported as problems when files are collected.
 
     Raises:
-        SnapshotError: it is no archive.
-        OversizedSnapshotError: it holds more than the limits permit.
+        SnapshotError: `data` is not a readable archive.
+        OversizedSnapshotError: the files in it exceed the limits.
     """
-    room, count = limits.disk_bytes, 0
     problem = remove_tree(out / turn)
     if problem:
-        raise SnapshotError(f"there is no room for the archive: {problem}")
+        raise SnapshotError(f"the old folder cannot be removed: {problem}")
+    remaining = limits.disk_bytes
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for entry in archive.infolist():
-                count += 1
-                if count > limits.disk_files:
+            for number, entry in enumerate(archive.infolist(), 1):
+                if number > limits.disk_files:
                     raise OversizedSnapshotError(
                         f"it has made more than {limits.disk_files:,} files"
                     )
                 parts = entry.filename.rstrip("/").split("/")
                 if parts[0] == turn and not {"", ".", ".."} & set(parts):
-                    room -= _restore(archive, entry, out, room)
-                if room < 0:
+                    remaining -= _restore(archive, entry, out, remaining)
+                if remaining < 0:
                     raise OversizedSnapshotError(
                         f"it has written more than {limits.disk_bytes:,} bytes"
                     )
-    except _UNREADABLE as error:
+    except _ARCHIVE_ERRORS as error:
         raise SnapshotError(f"the archive cannot be read: {error}") from error
 
 
-def _restore(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: Path, room: int) -> int:
-    """Restore one entry, if there is room; return its bytes, or one more than there is room for."""
+def _restore(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: Path, most: int) -> int:
+    """Restore one entry if it has at most `most` bytes; return its size, but never more than `most` + 1."""
     path = out / entry.filename
     if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(out)):
         raise SnapshotError(f"{entry.filename!r} is in a link")
     if path.is_symlink() or path.is_file():
-        raise SnapshotError(f"{entry.filename!r} is there twice")
+        raise SnapshotError(f"{entry.filename!r} occurs twice")
     if entry.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return 0
@@ -144,18 +145,19 @@ def _restore(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: Path, room: 
         path.symlink_to("/nothing")
         return 0
     with archive.open(entry) as source:
-        content = source.read(room + 1)
-    if len(content) <= room:
+        content = source.read(most + 1)  # the size in the header may be wrong
+    if len(content) <= most:
         path.write_bytes(content)
     return len(content)
 
 
 @dataclass(slots=True, kw_only=True)
 class TaskExchange:
-    """What is written to a task, and what it has written. A task reaches objects only at signed addresses.
+    """The exchange of frames with a task through numbered objects in a bucket.
 
-    They are signed `ahead` at a time, and hold for `seconds`. A task gets more before it has used half of them, so
-    there may be as many objects as it needs. The other side is looked at every `look_seconds`, until it `is_over`.
+    The task reads and writes objects only at signed addresses. `ahead` addresses are signed at a time, and are valid for
+    `seconds`. The task receives more before it has used half of them. New objects of the task are polled every
+    `look_seconds` until `is_over` is set.
     """
 
     aws: Aws
@@ -169,9 +171,9 @@ class TaskExchange:
     _read: int = 0
 
     async def addresses(self) -> JsonObject:
-        """Return the next addresses: `up`, where the task writes, and `down`, where it reads."""
-        first, self._signed = self._signed, self._signed + self.ahead
-        numbers = range(first, self._signed)
+        """Sign the next addresses: `up`, to which the task writes, and `down`, from which it reads."""
+        numbers = range(self._signed, self._signed + self.ahead)
+        self._signed += self.ahead
         ups = [f"up/{number}" for number in numbers]
         downs = [f"down/{number}" for number in numbers]
         puts = await self.aws.addresses(self.bucket, "put", ups, self.seconds)
@@ -179,56 +181,59 @@ class TaskExchange:
         return {"up": cast("list[Json]", puts), "down": cast("list[Json]", gets)}
 
     async def write(self, channel: bytes, data: bytes) -> None:
-        """Write a frame, and with it addresses if the task is about to have none.
+        """Write a frame, together with more addresses if the task has used half of its addresses.
 
         Raises:
             AwsError: S3 has refused.
         """
-        number, self._written = self._written, self._written + 1
+        number = self._written
+        self._written += 1
         content = frame(channel, data)
-        if self._is_short(number):
-            content += await self._more()
+        if self._needs_addresses(number):
+            content += await self._sign_more()
         await self._put(number, content)
 
     async def read(self) -> list[tuple[bytes, bytes]]:
-        """Return the frames of the next object once the task has written it, none if it has written all and is over.
+        """Wait for the next object of the task, and return its frames; none if the task has ended and all were read.
 
         Raises:
             AwsError: S3 has refused.
         """
-        data = await self._next()
+        data = await self._poll()
         self._read += 1
-        if self._is_short(self._read) and not self.is_over:
-            number, self._written = self._written, self._written + 1
-            await self._put(number, await self._more())
+        if self._needs_addresses(self._read) and not self.is_over:
+            number = self._written
+            self._written += 1
+            await self._put(number, await self._sign_more())
         return frames(data)
 
     async def _put(self, number: int, content: bytes) -> None:
-        """Write an object; a cancellation is raised once it is there, so that nothing appears after the others are removed."""
+        """Write an object. A cancellation waits until it is written; otherwise it could appear after the others are removed."""
         await finish(asyncio.ensure_future(self.aws.put(self.bucket, f"down/{number}", content)))
 
-    async def _next(self) -> bytes:
+    async def _poll(self) -> bytes:
         while True:
-            is_over = self.is_over  # before it was, everything had been written
+            # Read before the object: a task that is over has written all of its objects.
+            is_over = self.is_over
             data = await self.aws.get(self.bucket, f"up/{self._read}")
             if data is not None or is_over:
                 return data or b""
             await asyncio.sleep(self.look_seconds)
 
-    def _is_short(self, number: int) -> bool:
+    def _needs_addresses(self, number: int) -> bool:
         return number + self.ahead // 2 >= self._signed
 
-    async def _more(self) -> bytes:
+    async def _sign_more(self) -> bytes:
         return frame(ADDRESSES, json.dumps(await self.addresses()).encode())
 
 
 GRACE_SECONDS = 15.0
-"""Seconds in which a supervisor that is told to stop stores what the program made."""
+"""The seconds within which a supervisor that receives STOP must store the program's files."""
 STOP_SECONDS = 120.0
 _SUPERVISOR = Path(__file__).with_name("supervisor")
 _EXECUTOR = _SUPERVISOR / "executor.py"
 _MODULES = ("folders", "frames", "task_supervisor")
-"""The modules of the supervisor, in the order in which a task imports them."""
+"""The modules of the supervisor, in the order in which a task must load them."""
 _BOOTSTRAP = """
 import json, os, sys, types, urllib.request
 snapshot = json.loads(os.environ["EXEC_SNAPSHOT"])
@@ -238,15 +243,16 @@ for name, source in manifest["modules"].items():
     exec(compile(source, name, "exec"), vars(module))
 module.main(manifest)
 """
-"""What the image's Python runs: it gets the supervisor's code with the snapshot."""
+"""The program that the image's Python runs: it loads the supervisor's code from the manifest and runs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FargateSettings:
-    """Where tasks run, and where snapshots are stored (`s3://bucket/prefix`).
+    """The settings of the tasks. `snapshots` is the place for the files of programs, such as `s3://bucket/prefix`.
 
-    A task whose harness is gone ends `orphan_seconds` after the time of its program. Every `look_seconds` a task and its
-    harness look for what the other has written, at addresses that are signed `signed_ahead` at a time.
+    If the harness ends, its task ends `orphan_seconds` after the time limit of the program. `poll_seconds` is the time
+    between two requests for the state of a task, `look_seconds` that between two requests for a new object, and
+    `signed_ahead` the number of addresses that are signed at a time.
     """
 
     cluster: str = ""
@@ -266,10 +272,10 @@ class FargateSettings:
     signed_ahead: int = 32
 
     def __post_init__(self) -> None:
-        """Check the number of addresses.
+        """Check `signed_ahead`.
 
         Raises:
-            PropertyError: a task would wait for its next address for ever.
+            PropertyError: the number is below 2, so that a task would wait for its next address for ever.
         """
         if self.signed_ahead < 2:
             raise PropertyError(
@@ -277,13 +283,13 @@ class FargateSettings:
             )
 
     def bucket(self, execution: str) -> Bucket:
-        """Return where the snapshot of an execution is stored.
+        """Return the bucket and prefix for the objects of an execution.
 
         Raises:
-            PropertyError: no place is named.
+            PropertyError: `snapshots` does not name a bucket.
         """
-        kind, _, place = self.snapshots.partition("://")
-        name, _, prefix = place.partition("/")
+        kind, _, location = self.snapshots.partition("://")
+        name, _, prefix = location.partition("/")
         if kind != "s3" or not name:
             raise PropertyError(
                 f"execution.runtime.snapshots is like s3://bucket/prefix, not {self.snapshots!r}"
@@ -294,7 +300,7 @@ class FargateSettings:
 
 @dataclass(slots=True, kw_only=True)
 class FargateTask:
-    """A program that runs in a task. It has its start message with its snapshot."""
+    """A program that runs in a task. `stdin` is None because the start message is sent with the snapshot."""
 
     aws: Aws
     settings: FargateSettings
@@ -306,37 +312,37 @@ class FargateTask:
     stdout: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
     stderr: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
     _is_ready: bool = False
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _exit: JsonObject | None = None
-    _supervisor: asyncio.StreamWriter | None = None
-    _broken: asyncio.Future[None] = field(
+    _call_writer: asyncio.StreamWriter | None = None
+    _answer_error: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    _seconds: int = 0
+    _seconds: int = field(init=False)
     _exchange: TaskExchange = field(init=False)
-    _steps: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    _answering: asyncio.Task[None] | None = None
     _end: asyncio.Task[Failure | int] | None = None
 
     def __post_init__(self) -> None:
-        settings, limits = self.settings, self.execution.limits
-        self._seconds = int(limits.wall_seconds + settings.start_seconds) + 900
+        limits = self.execution.limits
+        self._seconds = int(limits.wall_seconds + self.settings.start_seconds) + 900
         self._exchange = TaskExchange(
             aws=self.aws,
             bucket=self.bucket,
-            ahead=settings.signed_ahead,
+            ahead=self.settings.signed_ahead,
             seconds=self._seconds,
-            look_seconds=settings.look_seconds,
+            look_seconds=self.settings.look_seconds,
         )
 
     async def begin(self, start: Mapping[str, Any], variables: Mapping[str, str]) -> FargateTask:
-        """Store the snapshot, and run the task.
+        """Store the snapshot, and start the task. `variables` are the environment of the program.
 
         Raises:
-            AwsError: S3 or ECS has refused; nothing is left.
+            AwsError: S3 or ECS has refused; the stored objects are removed.
         """
         try:
-            snapshot = await self._stored(start, variables)
-            launching = asyncio.ensure_future(self.aws.run_task(self._request(snapshot)))
+            snapshot = await self._store_snapshot(start, variables)
+            launching = asyncio.ensure_future(self.aws.run_task(self._task_request(snapshot)))
             try:
                 self.arn = await asyncio.shield(launching)
             except asyncio.CancelledError:
@@ -345,13 +351,16 @@ class FargateTask:
         except BaseException:
             await asyncio.shield(self._discard())
             raise
-        self._end = asyncio.ensure_future(self._ended())
+        self._end = asyncio.ensure_future(self._wait_for_end())
         return self
 
-    async def _stored(self, start: Mapping[str, Any], variables: Mapping[str, str]) -> JsonObject:
-        """Store what the task needs; return what EXEC_SNAPSHOT says of it."""
-        execution, folder, seconds = self.execution, self.folder, self._seconds
-        archives = {"work": folder.work, "out": folder.out}
+    async def _store_snapshot(
+        self, start: Mapping[str, Any], variables: Mapping[str, str]
+    ) -> JsonObject:
+        """Store the files and the manifest of the task; return the value of its variable EXEC_SNAPSHOT."""
+        execution = self.execution
+        seconds = self._seconds
+        archives = {"work": self.folder.work, "out": self.folder.out}
         if execution.bundle_root:
             root = Path(execution.bundle_root)
             archives[f"bundles/{root.name}"] = root
@@ -360,41 +369,40 @@ class FargateTask:
             await self.aws.put(self.bucket, f"input/{name}.zip", archive)
         inputs = [f"input/{name}.zip" for name in archives]
         signed = await self.aws.addresses(self.bucket, "get", inputs, seconds)
-        [made] = await self.aws.addresses(self.bucket, "put", ["output/out.zip"], seconds)
+        [output] = await self.aws.addresses(self.bucket, "put", ["output/out.zip"], seconds)
         limits = execution.limits
         manifest: JsonObject = {
-            "modules": await asyncio.to_thread(_modules),
+            "modules": await asyncio.to_thread(_read_modules),
             "executor": await asyncio.to_thread(_EXECUTOR.read_text, "utf-8"),
             "snapshots": dict(zip(archives, signed, strict=True)),
-            "made": made,
+            "output": output,
             **await self._exchange.addresses(),
             "pause": self.settings.look_seconds,
             "start": base64.b64encode(marshal.dumps(dict(start), 2)).decode(),
             "variables": dict(variables),
             "user": start["user"],
             "turn": execution.turn_id,
-            "output_bytes": limits.output_bytes,
             "limits": {
                 "seconds": int(limits.wall_seconds) + self.settings.orphan_seconds,
                 "disk_bytes": limits.disk_bytes,
                 "disk_files": limits.disk_files,
-                "made_bytes": disk_size(execution).size,
+                "archive_bytes": disk_size(execution).size,
+                "stream_bytes": limits.output_bytes,
             },
         }
         await self.aws.put(self.bucket, "input/manifest.json", json.dumps(manifest).encode())
         [address] = await self.aws.addresses(self.bucket, "get", ["input/manifest.json"], seconds)
-        place = f"s3://{self.bucket.name}/{self.bucket.prefix}"
-        named: JsonObject = {name: f"{place}input/{name}.zip" for name in archives}
-        return {**named, "output": f"{place}output/out.zip", "manifest": address}
+        prefix = f"s3://{self.bucket.name}/{self.bucket.prefix}"
+        locations: JsonObject = {name: f"{prefix}input/{name}.zip" for name in archives}
+        return {**locations, "output": f"{prefix}output/out.zip", "manifest": address}
 
-    def _request(self, snapshot: JsonObject) -> JsonObject:
-        settings, execution = self.settings, self.execution
-        aliases = sorted({tool.split(".")[0] for tool in execution.tools})
+    def _task_request(self, snapshot: JsonObject) -> JsonObject:
+        settings = self.settings
         variables = {
             "EXEC_SNAPSHOT": json.dumps(snapshot),
-            "EXECUTION_ID": execution.execution_id,
-            "RUNTIME_TOOL_MODULES": ",".join(aliases),
-            "BUNDLE_ID": execution.bundle_id,
+            "EXECUTION_ID": self.execution.execution_id,
+            "RUNTIME_TOOL_MODULES": tool_modules(self.execution),
+            "BUNDLE_ID": self.execution.bundle_id,
         }
         request: JsonObject = {
             "cluster": settings.cluster,
@@ -427,22 +435,22 @@ class FargateTask:
         return request
 
     async def wait(self) -> Failure | int:
-        """Return the program's exit code once its task has stopped, or why there is none."""
+        """Wait until the task has stopped, and return the exit code of the program, or a failure."""
         if self._end is None:
             raise RuntimeError("the task was not begun")
         return await asyncio.shield(self._end)
 
-    async def _ended(self) -> Failure | int:
+    async def _wait_for_end(self) -> Failure | int:
         receiving = asyncio.ensure_future(self._receive())
-        stopping = asyncio.ensure_future(self._until_stopped())
+        stopping = asyncio.ensure_future(self._poll_state())
         try:
-            steps: list[asyncio.Future[Any]] = [receiving, stopping, self._broken]
+            steps: list[asyncio.Future[Any]] = [receiving, stopping, self._answer_error]
             done, _ = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
             for step in done:
                 step.result()
-            stopped = await stopping
+            task = await stopping
             await receiving
-            return await self._outcome(stopped)
+            return await self._restore(task)
         except AwsError as error:
             return Failure("sandbox", "supervisor_lost", str(error))
         finally:
@@ -452,21 +460,21 @@ class FargateTask:
             self.stdout.feed_eof()
             self.stderr.feed_eof()
 
-    async def _until_stopped(self) -> JsonObject:
-        """Return what ECS says of the task once it has stopped."""
+    async def _poll_state(self) -> JsonObject:
+        """Wait until the task has stopped, and return its description by ECS."""
         while True:
             task = await self.aws.describe_task(self.settings.cluster, self.arn)
             if not task or task["lastStatus"] == "STOPPED":
                 self._exchange.is_over = True
-                self._stopped.set()
+                self._is_stopped.set()
                 return task
             await asyncio.sleep(self.settings.poll_seconds)
 
-    async def _outcome(self, task: JsonObject) -> Failure | int:
-        """Restore what the program made; return its exit code, or what went wrong."""
+    async def _restore(self, task: JsonObject) -> Failure | int:
+        """Restore the files of the program into its folder, and return its exit code, or a failure."""
         if self._exit is None:
-            code = "start_failed" if self._supervisor is None else "supervisor_lost"
-            return Failure("sandbox", code, f"the task has stopped: {_reason(task)}")
+            code = "start_failed" if self._call_writer is None else "supervisor_lost"
+            return Failure("sandbox", code, f"the task has stopped: {_stop_reason(task)}")
         execution = self.execution
         data = await self.aws.get(self.bucket, "output/out.zip")
         match self._exit:
@@ -478,8 +486,8 @@ class FargateTask:
                 return Failure("sandbox", "restore_failed", text)
             case _:
                 return Failure("sandbox", "restore_failed", "the task stored no output")
-        room = disk_size(execution)  # what it found is there, too
-        limits = replace(execution.limits, disk_bytes=room.size, disk_files=room.files)
+        size = disk_size(execution)  # the archive has the files of the workspace, too
+        limits = replace(execution.limits, disk_bytes=size.size, disk_files=size.files)
         try:
             await asyncio.to_thread(
                 restore_outputs, data or b"", self.folder.out, execution.turn_id, limits
@@ -491,36 +499,36 @@ class FargateTask:
         return outcome
 
     async def _receive(self) -> None:
-        """Take what the supervisor writes, in its order, up to the exit of the program or the last that it has written."""
-        while self._exit is None and (taken := await self._exchange.read()):
-            for channel, content in taken:
-                await self._take(channel, content)
+        """Handle the frames of the task in their order, until the exit of the program or the last object."""
+        while self._exit is None and (received := await self._exchange.read()):
+            for channel, content in received:
+                await self._handle(channel, content)
 
-    async def _take(self, channel: bytes, content: bytes) -> None:
+    async def _handle(self, channel: bytes, content: bytes) -> None:
         if channel == OUTPUT:
             self.stdout.feed_data(content)
         elif channel == ERRORS:
             self.stderr.feed_data(content)
         elif channel == CALLS:
-            await self._relay(content)
+            await self._relay_calls(content)
         elif channel == EXIT:
             self._exit = cast("JsonObject", json.loads(content))
         elif channel == READY:
             self._is_ready = True
-            # The manifest has been read, and is of no use to anyone else.
+            # The manifest has secrets such as the token, and the task has read it.
             manifest = f"{self.bucket.prefix}input/manifest"
             await self.aws.remove(Bucket(self.bucket.name, manifest))
 
-    async def _relay(self, content: bytes) -> None:
-        """Give the call server what the program has sent."""
-        if self._supervisor is None:
-            reader, self._supervisor = await asyncio.open_unix_connection(str(self.folder.socket))
-            self._steps.append(asyncio.ensure_future(self._answer(reader)))
-        self._supervisor.write(content)
-        # A task that has stopped waits for no answers, and how it ended comes behind its calls.
+    async def _relay_calls(self, content: bytes) -> None:
+        """Send the bytes of the program's connection to the call server; the first ones open a connection."""
+        if self._call_writer is None:
+            reader, self._call_writer = await asyncio.open_unix_connection(str(self.folder.socket))
+            self._answering = asyncio.ensure_future(self._relay_answers(reader))
+        self._call_writer.write(content)
+        # A stopped task does not read answers, so that the call server may block; its exit must still be received.
         steps: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._supervisor.drain()),
-            asyncio.ensure_future(self._stopped.wait()),
+            asyncio.ensure_future(self._call_writer.drain()),
+            asyncio.ensure_future(self._is_stopped.wait()),
         ]
         try:
             await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
@@ -529,32 +537,32 @@ class FargateTask:
                 step.cancel()
             await asyncio.gather(*steps, return_exceptions=True)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> None:
+    async def _relay_answers(self, reader: asyncio.StreamReader) -> None:
         try:
             while data := await reader.read(1 << 18):
                 await self._exchange.write(CALLS, data)
-        except AwsError as error:  # the program would wait for its answer
-            if not self._broken.done():
-                self._broken.set_exception(error)
-                self._broken.exception()  # the task may have ended, so that nobody asks
+        except AwsError as error:  # ends the execution: the program would wait for its answer
+            if not self._answer_error.done():
+                self._answer_error.set_exception(error)
+                self._answer_error.exception()  # mark it as retrieved, in case that the task has ended
 
     async def stop(self) -> ProgramCost:
-        """Stop the task if it runs, with time to store what the program made; remove its objects."""
+        """Stop the task if it runs, with time to store the program's files, and remove its objects."""
         try:
             if self._end is not None and not self._end.done():
-                await self._stop_softly(self._end)
+                await self._stop_gracefully(self._end)
         finally:
-            for step in self._steps:
-                step.cancel()
-            if self._supervisor is not None:
-                self._supervisor.close()
+            if self._call_writer is not None:
+                self._call_writer.close()
             try:
-                await asyncio.gather(*self._steps, return_exceptions=True)
+                if self._answering is not None:
+                    self._answering.cancel()
+                    await asyncio.gather(self._answering, return_exceptions=True)
             finally:
                 await self._discard()
         return ProgramCost()
 
-    async def _stop_softly(self, end: asyncio.Task[Failure | int]) -> None:
+    async def _stop_gracefully(self, end: asyncio.Task[Failure | int]) -> None:
         if self._is_ready:
             with suppress(AwsError):
                 await self._exchange.write(STOP, b"")
@@ -568,24 +576,24 @@ class FargateTask:
         await asyncio.wait([end])
 
     async def _discard(self) -> None:
-        """Stop a task that nobody waits for, and remove the objects."""
+        """Stop the task if it still runs, without waiting for its end, and remove its objects."""
         with suppress(AwsError):
-            if self.arn and not self._stopped.is_set():
+            if self.arn and not self._is_stopped.is_set():
                 await self.aws.stop_task(self.settings.cluster, self.arn, "stopped by Loopline")
         with suppress(AwsError):
             await self.aws.remove(self.bucket)
 
 
-def _modules() -> JsonObject:
-    """Return the code of the supervisor, by the names of its modules."""
+def _read_modules() -> JsonObject:
+    """Return the source code of the supervisor's modules by name."""
     return {
         f"loopline.sandbox.supervisor.{name}": (_SUPERVISOR / f"{name}.py").read_text("utf-8")
         for name in _MODULES
     }
 
 
-def _reason(task: JsonObject) -> str:
-    """Return what ECS says of the end of a task."""
+def _stop_reason(task: JsonObject) -> str:
+    """Return the fields of a task and its containers that describe why it stopped."""
     containers = task.get("containers")
     listed = containers if isinstance(containers, list) else []
     reasons = [
@@ -599,10 +607,10 @@ def _reason(task: JsonObject) -> str:
 
 
 class FargateSandbox:
-    """Runs each program in a task of its own, with its files as a snapshot in S3.
+    """Runs each program in a task, with a snapshot of its files in S3.
 
-    A task has no namespaces of its own beside those of its machine; the filter of system calls keeps the program from the
-    network, and its user from the supervisor.
+    In the task the program has no namespaces. The seccomp filter denies it the network, and its user id denies it access
+    to the supervisor.
     """
 
     name: str = "fargate"
@@ -612,73 +620,45 @@ class FargateSandbox:
     ) -> None:
         self._settings = settings
         self._aws = aws or Aws()
-        self._parent = folder
-        self._folder: SharedFolder | None = None
-        self._opening = asyncio.Lock()
-        self._numbers = count(1)
+        self._folders = RunFolders(folder)
 
     async def features(self) -> Sequence[Feature]:
-        """Return whether the library, the task definition and the filter are here."""
-        features: list[Feature] = []
+        """Check for the library, the task definition and the seccomp filter."""
+        name = self._settings.task_definition
         try:
-            await self._aws.has_definition(self._settings.task_definition)
-            features.append(Feature("task definition", True, self._settings.task_definition))
+            await self._aws.check_definition(name)
+            definition = Feature("task definition", True, name)
         except AwsError as error:
-            features.append(Feature("task definition", False, str(error)))
-        return [*features, seccomp_feature()]
+            definition = Feature("task definition", False, str(error))
+        return [definition, seccomp_feature()]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program; if it cannot be isolated, it does not run."""
+        """Run the program. If the seccomp filter is not available, it does not run and the failure says why."""
         try:
-            code = filter_program()
+            seccomp = filter_program()
         except FilterUnavailable as error:
-            failure = Failure("sandbox", "isolation_unavailable", str(error))
-            return ProgramEnd(isolation=self.name, failure=failure)
-        shared = await self._opened()
-        folder = RunFolder(shared.path / str(next(self._numbers)), None)
+            return report_failure(self.name, "isolation_unavailable", str(error))
         try:
-            await asyncio.to_thread(folder.make)
-            await asyncio.to_thread(folder.fill, execution, WORK)
-            return await self._run(execution, session, folder, code)
+            async with self._folders.open_next(execution, WORK) as folder:
+                start = isolated_start(execution, seccomp, in_group=False, has_landlock=False)
+                task = FargateTask(
+                    aws=self._aws,
+                    settings=self._settings,
+                    bucket=self._settings.bucket(f"{execution.execution_id}-{os.urandom(8).hex()}"),
+                    execution=execution,
+                    folder=folder,
+                )
+                launch = Launch(
+                    begin=partial(task.begin, start, environment(execution, WORK, OUT, SOCKET)),
+                    start=start,
+                    isolation=self.name,
+                    user=folder.user,  # the calls are relayed by this process
+                    start_seconds=self._settings.start_seconds,
+                )
+                return await ProgramProcess(launch, execution, session, folder).run()
         except AwsError as error:
-            failure = Failure("sandbox", "start_failed", str(error))
-            return ProgramEnd(isolation=self.name, failure=failure)
-        finally:
-            await asyncio.to_thread(folder.remove)
-
-    async def _run(
-        self, execution: Execution, session: Session, folder: RunFolder, code: bytes
-    ) -> ProgramEnd:
-        features = ("uid", "rlimits", "seccomp")
-        async with CallServer(
-            folder.socket, execution, session, user=os.getuid(), features=features
-        ) as server:
-            start = isolated_start(
-                execution, server.token, code, in_group=False, has_landlock=False
-            )
-            task = FargateTask(
-                aws=self._aws,
-                settings=self._settings,
-                bucket=self._settings.bucket(f"{execution.execution_id}-{os.urandom(8).hex()}"),
-                execution=execution,
-                folder=folder,
-            )
-            launch = Launch(
-                begin=partial(task.begin, start, environment(execution, WORK, OUT, SOCKET)),
-                start=start,
-                isolation=self.name,
-                start_seconds=self._settings.start_seconds,
-            )
-            return await ProgramProcess(launch, execution, session, folder, server).run()
-
-    async def _opened(self) -> SharedFolder:
-        async with self._opening:
-            if self._folder is None:
-                self._folder = await make_shared_folder(self._parent)
-            return self._folder
+            return report_failure(self.name, "start_failed", str(error))
 
     async def close(self) -> None:
-        """Remove the folder of this sandbox; what runs is stopped by whoever awaits it."""
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            await folder.remove()
+        """Remove the folder of this sandbox. A running program is stopped by cancelling its `run`."""
+        await self._folders.remove()

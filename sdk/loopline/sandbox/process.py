@@ -1,4 +1,4 @@
-"""Programs in bubblewrap: namespaces of their own, another user, system calls and folders that are listed."""
+"""Sandboxes of this machine: programs in bubblewrap, and programs as plain child processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from loopline.errors import LooplineError
-from loopline.sandbox.call_server import CallServer
 from loopline.sandbox.cgroup import GroupEntry, make_group, parents
-from loopline.sandbox.execution import Execution, Failure, Feature, ProgramEnd, Session
+from loopline.sandbox.execution import Execution, Feature, ProgramEnd, Session, report_failure
 from loopline.sandbox.program_process import (
     Launch,
     ProgramProcess,
@@ -33,15 +31,16 @@ from loopline.sandbox.run_folder import (
     WORK,
     DiskChannel,
     RunFolder,
+    RunFolders,
     SharedFolder,
     disk_size,
     environment,
     isolated_start,
     make_shared_folder,
-    remove_folder,
+    program_user,
     start_message,
 )
-from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
+from loopline.sandbox.seccomp_filter import filter_program, seccomp_feature
 
 EXECUTOR = Path(__file__).with_name("supervisor") / "executor.py"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -62,7 +61,7 @@ code = compile(pathlib.Path(sys.argv[1]).read_bytes(), "executor", "exec", dont_
 sys.stdout.buffer.write(chr(0).join(sys.path).encode() + b"\\n")
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
-"""Prints where the Python of programs looks for modules, and the executor's code for it."""
+"""The program that prints `sys.path` of the programs' Python, and the executor compiled for that version."""
 _LIBRARIES = """
 from importlib.util import find_spec
 print(*[name for name in ("numpy", "pandas", "matplotlib") if find_spec(name) is None])
@@ -70,26 +69,18 @@ print(*[name for name in ("numpy", "pandas", "matplotlib") if find_spec(name) is
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What all executions of one sandbox share: a folder and the executor's script in it.
-
-    `path` is where the Python of programs looks for modules.
-    """
+class _Preparation:
+    """The parts that all executions of a sandbox share: a folder, the compiled executor in it, and `sys.path` of programs."""
 
     shared: SharedFolder
     script: Path
     path: Sequence[str]
 
-    @property
-    def folder(self) -> Path:
-        """Return the folder."""
-        return self.shared.path
-
 
 class BubblewrapSandbox:
-    """Runs each program in bubblewrap, and refuses to where a part of the isolation cannot be had.
+    """Runs each program in bubblewrap. If a part of the isolation is not available, programs do not run.
 
-    What programs find and make is below `folder`, by default the system's folder for temporary files.
+    The files of programs are below `folder`, by default the folder for temporary files.
     """
 
     name: str = "process"
@@ -97,26 +88,27 @@ class BubblewrapSandbox:
     def __init__(self, python: str = SYSTEM_PYTHON, *, folder: Path | None = None) -> None:
         self._python = python
         self._folder = folder
-        self._ground: _Ground | None = None
+        self._preparation: _Preparation | None = None
         self._opening = asyncio.Lock()
         self._numbers = count(1)
 
     async def features(self) -> Sequence[Feature]:
-        """Return what bubblewrap, seccomp and the rest need, and whether it is here."""
+        """Check for bubblewrap, seccomp, namespaces, Landlock, control groups and libraries, with a trial program."""
         bwrap = shutil.which("bwrap")
         install = "apt-get install bubblewrap"
         features = [Feature("bubblewrap", bwrap is not None, bwrap or install), seccomp_feature()]
         if bwrap is not None:
-            features += await self._trial()
-        features.append(_landlock_feature())
+            features += await self._try_isolation()
+        without = "mounts alone keep programs from writing"
+        detail = "the kernel has it" if has_landlock() else without
+        features.append(Feature("landlock", has_landlock(), detail, required=False))
         groups = ", ".join(str(folder) for folder in parents().values())
-        features.append(
-            Feature("cgroup", bool(groups), groups or "limits hold for each process", False)
-        )
+        detail = groups or "limits hold for each process"
+        features.append(Feature("cgroup", bool(groups), detail, required=False))
         return features
 
-    async def _trial(self) -> Sequence[Feature]:
-        """Return whether the Python of programs starts with everything isolated, and what it can import."""
+    async def _try_isolation(self) -> Sequence[Feature]:
+        """Start the programs' Python with full isolation, and check that it starts and which libraries it can import."""
         command = [*self._options(None), self._python, "-I", "-c", _LIBRARIES]
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -129,88 +121,63 @@ class BubblewrapSandbox:
         detail = errors.decode("utf-8", "replace").strip()[-300:]
         starts = process.returncode == 0
         namespaces = Feature("namespaces", starts, detail or f"{self._python} runs in them")
-        lacking = printed.decode().split()
-        install = f"programs cannot import {', '.join(lacking)}; the bundle analyst needs them"
-        libraries = Feature(
-            "libraries", not lacking, install if lacking else "pandas and others", False
-        )
-        return [namespaces, libraries] if starts else [namespaces]
+        if not starts:
+            return [namespaces]
+        missing = printed.decode().split()
+        detail = "pandas and others"
+        if missing:
+            detail = f"programs cannot import {', '.join(missing)}; the bundle analyst needs them"
+        return [namespaces, Feature("libraries", not missing, detail, required=False)]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program; if it cannot be isolated, it does not run."""
+        """Run the program. If it cannot be isolated, it does not run and the failure says why."""
         try:
-            ground = await self._opened()
-            code = filter_program()
-        except (LooplineError, FilterUnavailable) as error:
-            failure = Failure("sandbox", "isolation_unavailable", str(error))
-            return ProgramEnd(isolation=self.name, failure=failure)
-        number = next(self._numbers)
-        folder = RunFolder(ground.folder / str(number), USER if os.getuid() == 0 else None)
-        limits, disk = execution.limits, DiskChannel()
+            prepared = await self._prepare()
+            seccomp = filter_program()
+        except LooplineError as error:
+            return report_failure(self.name, "isolation_unavailable", str(error))
+        path = prepared.shared.path / str(next(self._numbers))
+        folder = RunFolder(path, program_user())
+        size = disk_size(execution)
+        disk = DiskChannel()
         group = make_group(
-            f"{ground.folder.name}-{number}",
-            memory_bytes=limits.memory_bytes + disk_size(execution).size,
-            processes=limits.processes,
+            f"{path.parent.name}-{path.name}",
+            memory_bytes=execution.limits.memory_bytes + size.size,
+            processes=execution.limits.processes,
         )
-        alive, keeper = os.pipe()
         entry = GroupEntry(group)
-        async with (
-            AsyncExitStack() as cleaning
-        ):  # each step is taken, whatever becomes of those before
-            cleaning.push_async_callback(asyncio.to_thread, folder.remove)
+        alive, keeper = os.pipe()
+        # The steps run from the last to the first, each of them even if another one fails.
+        async with AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(asyncio.to_thread, folder.remove)
             if group is not None:
-                cleaning.push_async_callback(remove_group, group)
-            cleaning.push_async_callback(_until_closed, alive)
-            cleaning.callback(disk.close)
-            cleaning.callback(entry.close)
-            cleaning.callback(os.close, keeper)
+                cleanup.push_async_callback(remove_group, group)
+            cleanup.push_async_callback(_wait_until_closed, alive)
+            cleanup.callback(disk.close)
+            cleanup.callback(entry.close)
+            cleanup.callback(os.close, keeper)
             await asyncio.to_thread(folder.make)
-            required = {"disk", "uid", "rlimits", "seccomp"}
-            required |= {"landlock"} if _landlock() else set[str]()
-            user = USER if os.getuid() == 0 else os.getuid()
-            async with CallServer(
-                folder.socket,
+            start = isolated_start(
                 execution,
-                session,
-                user=user,
-                features=required,
+                seccomp,
+                in_group=group is not None,
+                has_landlock=has_landlock(),
+                path=prepared.path,
+                disk=(disk.inner, size.options),
+            )
+            options = self._options(folder, execution.bundle_root, prepared.script, keeper)
+            options[1:1] = ["--info-fd", str(entry.descriptor)]
+            python = [self._python, "-I", "-S", "-B", "-u", f"/run/{prepared.script.name}"]
+            variables = environment(execution, WORK, OUT, SOCKET)
+            launch = Launch(
+                begin=partial(_begin, [*options, *python], variables, entry, [keeper, disk.inner]),
+                start=start,
+                isolation=self.name,
+                user=folder.user,
                 is_member=entry.has,
-            ) as server:
-                launch = self._launch(execution, folder, ground, code, entry, keeper, server, disk)
-                running = ProgramProcess(launch, execution, session, folder, server)
-                return await running.run()
-
-    def _launch(
-        self,
-        execution: Execution,
-        folder: RunFolder,
-        ground: _Ground,
-        code: bytes,
-        entry: GroupEntry,
-        keeper: int,
-        server: CallServer,
-        disk: DiskChannel,
-    ) -> Launch:
-        options = self._options(folder, execution.bundle_root, ground.script, keeper)
-        options[1:1] = ["--info-fd", str(entry.descriptor)]
-        start = isolated_start(
-            execution,
-            server.token,
-            code,
-            in_group=entry.group is not None,
-            has_landlock=_landlock(),
-            path=ground.path,
-            disk=(disk.inside, disk_size(execution).options),
-        )
-        python = [self._python, "-I", "-S", "-B", "-u"]
-        argv = [*options, *python, f"/run/{ground.script.name}"]
-        variables = environment(execution, WORK, OUT, SOCKET)
-        return Launch(
-            begin=partial(_begin, argv, variables, entry, [keeper, disk.inside]),
-            start=start,
-            isolation=self.name,
-            disk=disk,
-        )
+                disk=disk,
+            )
+            return await ProgramProcess(launch, execution, session, folder).run()
 
     def _options(
         self,
@@ -219,7 +186,7 @@ class BubblewrapSandbox:
         script: Path | None = None,
         keeper: int | None = None,
     ) -> list[str]:
-        """Return bubblewrap and what it is to isolate."""
+        """Return the bubblewrap command up to the program; without a `folder` for a trial of the isolation."""
         options = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
         options += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         options += ["--unshare-cgroup-try", "--hostname", "sandbox"]
@@ -227,7 +194,10 @@ class BubblewrapSandbox:
             options += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             options += ["--unshare-user", "--uid", str(USER), "--gid", str(USER)]
-        options += ["--cap-add", "CAP_SYS_ADMIN"]  # to mount its folders, and dropped with that
+        options += [
+            "--cap-add",
+            "CAP_SYS_ADMIN",
+        ]  # the executor mounts its folders, and then drops it
         for folder_path in ("/etc", "/workspace", "/workspace/bundles"):
             options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]
@@ -246,7 +216,7 @@ class BubblewrapSandbox:
 
     @cached_property
     def _system(self) -> Sequence[str]:
-        """The folders of the system beside /usr, and that of the programs' Python if it is elsewhere."""
+        """The options that mount the system folders outside /usr, and the folder of the programs' Python."""
         options: list[str] = []
         for name in _LINKS:
             path = Path("/", name)
@@ -262,50 +232,49 @@ class BubblewrapSandbox:
                 options += ["--ro-bind", str(path), str(path)]
         return options
 
-    async def _opened(self) -> _Ground:
-        """Return what all executions share, made at the first of them.
+    async def _prepare(self) -> _Preparation:
+        """Check the features and make the shared folder, for the first execution.
 
         Raises:
-            LooplineError: a part of the isolation cannot be had; the message names it.
+            LooplineError: a part of the isolation is not available; the message names it.
         """
         async with self._opening:
-            if self._ground is None:
+            if self._preparation is None:
                 missing = [f for f in await self.features() if f.required and not f.ok]
                 if missing:
                     raise LooplineError("; ".join(f"{f.name}: {f.detail}" for f in missing))
-                self._ground = await self._make_ground()
-            return self._ground
+                shared = await make_shared_folder(self._folder, list(parents().values()))
+                self._preparation = await self._compile_executor(shared)
+            return self._preparation
 
-    async def _make_ground(self) -> _Ground:
-        shared = await make_shared_folder(self._folder, list(parents().values()))
-        folder = shared.path
-        compiled = await asyncio.create_subprocess_exec(
+    async def _compile_executor(self, shared: SharedFolder) -> _Preparation:
+        compiler = await asyncio.create_subprocess_exec(
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
         )
-        printed, _ = await compiled.communicate()
-        if compiled.returncode:
+        printed, _ = await compiler.communicate()
+        if compiler.returncode:
             await shared.remove()
             raise LooplineError(
-                f"{self._python} could not compile the executor: exit code {compiled.returncode}"
+                f"{self._python} could not compile the executor: exit code {compiler.returncode}"
             )
         path, _, code = printed.partition(b"\n")
-        script = folder / "executor.pyc"
+        script = shared.path / "executor.pyc"
         await asyncio.to_thread(script.write_bytes, code)
         script.chmod(0o644)
-        return _Ground(shared, script, path.decode().split("\0"))
+        return _Preparation(shared, script, path.decode().split("\0"))
 
     async def close(self) -> None:
-        """Remove the folder of this sandbox; what runs is stopped by whoever awaits it."""
-        ground, self._ground = self._ground, None
-        if ground is None:
-            return
-        await ground.shared.remove()
+        """Remove the folder of this sandbox. A running program is stopped by cancelling its `run`."""
+        preparation = self._preparation
+        self._preparation = None
+        if preparation is not None:
+            await preparation.shared.remove()
 
 
 async def _begin(
     argv: Sequence[str], variables: Mapping[str, str], entry: GroupEntry, descriptors: Sequence[int]
 ) -> StartedProgram:
-    """Start a program in bubblewrap; it has joined its control group when this returns."""
+    """Start a program in bubblewrap, and move it into its control group."""
     program = await begin_child(argv, variables, entry.group, [*descriptors, entry.descriptor])
     try:
         await entry.enter()
@@ -315,20 +284,16 @@ async def _begin(
     return program
 
 
-def _landlock() -> bool:
-    """Return whether the kernel has Landlock."""
+def has_landlock() -> bool:
+    """Return whether the kernel supports Landlock."""
     library = ctypes.CDLL(None, use_errno=True)
     return int(library.syscall(_LANDLOCK_CREATE, None, 0, 1)) > 0
 
 
-def _landlock_feature() -> Feature:
-    detail = "the kernel has it" if _landlock() else "mounts alone keep programs from writing"
-    return Feature("landlock", _landlock(), detail, False)
-
-
-async def _until_closed(descriptor: int) -> None:
-    """Wait until no process of the sandbox holds the other end."""
-    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+async def _wait_until_closed(descriptor: int) -> None:
+    """Wait until every process of the sandbox has closed the other end of the pipe, at most ten seconds; then close it."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
     loop.add_reader(descriptor, closed.set)
     try:
         with suppress(TimeoutError):
@@ -340,52 +305,42 @@ async def _until_closed(descriptor: int) -> None:
 
 
 class LocalSandbox:
-    """Runs each program as a plain child process. It protects nothing; limits of time, disk and output hold."""
+    """Runs each program as a plain child process, without isolation. The limits of time, disk and output still hold."""
 
     name: str = "local"
 
     def __init__(self, python: str = sys.executable, *, folder: Path | None = None) -> None:
         self._python = python
-        self._parent = folder
-        self._numbers = count(1)
-        self._folder: Path | None = None
+        self._folders = RunFolders(folder)
 
     async def features(self) -> Sequence[Feature]:
-        """Return that there is no isolation."""
-        return [Feature("isolation", False, "programs have the rights of this process", False)]
+        """Return one feature that says that programs are not isolated."""
+        detail = "programs have the rights of this process"
+        return [Feature("isolation", False, detail, required=False)]
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="loopline-exec-", dir=self._parent))
-        folder = RunFolder(self._folder / str(next(self._numbers)), None)
-        work, out = str(folder.work), str(folder.out)
-        try:
-            await asyncio.to_thread(folder.make)
-            await asyncio.to_thread(folder.fill, execution, work)
-            async with CallServer(
-                folder.socket, execution, session, user=os.getuid(), features=()
-            ) as server:
-                socket = str(folder.socket)
-                start = {
-                    **start_message(execution, server.token, work=work, out=out, socket=socket),
+        """Run the program with the rights of this process."""
+        async with self._folders.open_next(execution) as folder:
+            work = str(folder.work)
+            out = str(folder.out)
+            socket = str(folder.socket)
+            variables = {
+                **environment(execution, work, out, socket),
+                "BUNDLE_ROOT": execution.bundle_root,  # not mounted at another path
+            }
+            argv = [self._python, "-I", "-B", "-u", str(EXECUTOR)]
+            launch = Launch(
+                begin=partial(begin_child, argv, variables),
+                start={
+                    **start_message(execution, work=work, out=out, socket=socket),
                     "isolated": False,
                     "limits": {"RLIMIT_FSIZE": execution.limits.file_bytes},
-                }
-                argv = [self._python, "-I", "-B", "-u", str(EXECUTOR)]
-                variables = {
-                    **environment(execution, work, out, socket),
-                    "BUNDLE_ROOT": execution.bundle_root,  # nothing is mounted elsewhere
-                }
-                launch = Launch(
-                    begin=partial(begin_child, argv, variables), start=start, isolation="none"
-                )
-                return await ProgramProcess(launch, execution, session, folder, server).run()
-        finally:
-            await asyncio.to_thread(folder.remove)
+                },
+                isolation="none",
+                user=folder.user,
+            )
+            return await ProgramProcess(launch, execution, session, folder).run()
 
     async def close(self) -> None:
         """Remove the folder of this sandbox."""
-        if self._folder is not None:
-            await asyncio.to_thread(remove_folder, self._folder)
-            self._folder = None
+        await self._folders.remove()

@@ -1,4 +1,4 @@
-"""The process of a program: its start message, its output, and the watch over its time, disk and output."""
+"""The process of a program: it is started, watched for its limits, and stopped, and its files are collected."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from typing import Any, Protocol
 from loopline.sandbox.call_server import CallServer
 from loopline.sandbox.cgroup import ControlGroup
 from loopline.sandbox.execution import Execution, Failure, ProducedFile, ProgramEnd, Session
-from loopline.sandbox.run_folder import WORK, Collected, DiskChannel, RunFolder
+from loopline.sandbox.run_folder import WORK, CollectedFiles, DiskChannel, RunFolder
 
 _logger = logging.getLogger("loopline")
 START_SECONDS = 30.0
-"""Seconds in which an executor must have isolated itself."""
+"""The seconds within which an executor must have isolated itself."""
 DISK_SECONDS = 0.2
-"""Seconds between two looks at what the program has written."""
+"""The seconds between two measurements of the program's files."""
 PROGRESS_CHARACTERS = 2_000
 _BUS_SIGNALS = (128 + signal.SIGBUS, -signal.SIGBUS)
-"""How a program ends that writes to a mapped file for which there is no room."""
-_CPU_SIGNAL = 128 + signal.SIGXCPU
+"""The exit codes of a program that writes to a mapped file on a full disk."""
+_CPU_SIGNALS = (128 + signal.SIGXCPU, -signal.SIGXCPU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCost:
-    """What limits of all its processes together a program has met: killed for memory, refused a process."""
+    """The counts of a control group: processes that were killed for memory, and processes that could not be started."""
 
     memory_kills: int = 0
     refused_processes: int = 0
@@ -44,45 +44,50 @@ class StartedProgram(Protocol):
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
-        """Return where its start message is written; None if it has it already."""
+        """The stream for the start message; None if the program has received it already."""
         ...
 
     @property
     def stdout(self) -> asyncio.StreamReader:
-        """Return its output."""
+        """The output of the program."""
         ...
 
     @property
     def stderr(self) -> asyncio.StreamReader:
-        """Return its errors."""
+        """The error output of the program."""
         ...
 
     async def wait(self) -> Failure | int:
-        """Return its exit code once it has ended by itself, or why its sandbox is gone."""
+        """Wait until the program ends by itself, and return its exit code, or the failure if its sandbox was lost."""
         ...
 
     async def stop(self) -> ProgramCost:
-        """Kill what still runs of it; return once all is gone."""
+        """Kill all processes of the program that still run, and return when they have ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a backend starts its executor; `isolation` names the backend, "none" where there is no isolation.
+    """The launch of a program by a backend.
 
-    `disk` is how the executor hands over the file system of its folders, if they are not filled before it starts.
+    `begin` starts the executor, which receives the message `start`. `isolation` is the name of the backend, or "none"
+    if it does not isolate. Calls are accepted only from a process of `user` for which `is_member` is true: the process
+    is in its control group. With a `disk` the executor sends the file system of its folders over it, and the folders are
+    filled then; otherwise they are filled before the launch.
     """
 
     begin: Callable[[], Awaitable[StartedProgram]]
     start: Mapping[str, Any]
     isolation: str
+    user: int
+    is_member: Callable[[int], bool] = lambda _process: True
     start_seconds: float = START_SECONDS
     disk: DiskChannel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProgram:
-    """A program whose executor is a child of this process, in a session of its own."""
+    """A program whose executor is a child of this process, in a new session."""
 
     process: asyncio.subprocess.Process
     stdin: asyncio.StreamWriter
@@ -91,11 +96,11 @@ class ChildProgram:
     group: ControlGroup | None
 
     async def wait(self) -> int:
-        """Return its exit code."""
+        """Wait for the end of the process, and return its exit code."""
         return await self.process.wait()
 
     async def stop(self) -> ProgramCost:
-        """Kill the process, its session and its control group."""
+        """Kill the process, its session and its control group, and remove the group."""
         await _kill(self.process)
         if self.group is None:
             return ProgramCost()
@@ -112,7 +117,10 @@ async def begin_child(
     group: ControlGroup | None = None,
     descriptors: Sequence[int] = (),
 ) -> StartedProgram:
-    """Start a program as a child process that inherits these descriptors."""
+    """Start a program as a child process with these environment variables; it inherits `descriptors`.
+
+    The caller has to put it into `group`; the group is removed when the program is stopped.
+    """
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.PIPE,
@@ -136,16 +144,16 @@ async def begin_child(
 
 @dataclass(slots=True)
 class Capture:
-    """The end of a stream of a program; what is longer than the limit is counted and dropped."""
+    """The last `limit` bytes of a stream of a program; `is_over` is set when there were more."""
 
     limit: int
     on_text: Callable[[str], None] | None = None
     total: int = 0
     _parts: bytearray = field(default_factory=bytearray)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """Read the stream to its end."""
+        """Read the stream to its end; `on_text` receives each part until the limit is reached."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while part := await stream.read(1 << 16):
             self.total += len(part)
@@ -153,42 +161,50 @@ class Capture:
             if len(self._parts) > 2 * self.limit:
                 del self._parts[: len(self._parts) - self.limit]
             if self.total > self.limit:
-                self.over.set()
+                self.is_over.set()
             elif self.on_text is not None:
                 self.on_text(decoder.decode(part)[-PROGRESS_CHARACTERS:])
 
     @property
     def text(self) -> str:
-        """Return the end of what came."""
+        """The last `limit` bytes as text."""
         return bytes(self._parts[-self.limit :]).decode("utf-8", "replace")
 
 
 class ProgramProcess:
-    """A program that runs, from its start to the collection of what it made."""
+    """One program, from its start to the collection of its files."""
 
     def __init__(
-        self,
-        launch: Launch,
-        execution: Execution,
-        session: Session,
-        folder: RunFolder,
-        server: CallServer,
+        self, launch: Launch, execution: Execution, session: Session, folder: RunFolder
     ) -> None:
         self._launch = launch
         self._execution = execution
         self._folder = folder
-        self._server = server
+        self._server = CallServer(
+            folder.socket,
+            execution,
+            session,
+            token=launch.start["token"],
+            features=_required_features(launch.start),
+            user=launch.user,
+            is_member=launch.is_member,
+        )
         limit = execution.limits.output_bytes
         self._out = Capture(limit, session.on_output)
         self._err = Capture(limit)
         self._cost = ProgramCost()
 
     async def run(self) -> ProgramEnd:
-        """Run the program to its end, or stop it, and return what came of it."""
-        launch, began = self._launch, monotonic()
+        """Serve the calls of the program and run it to its end, or stop it when it exceeds a limit."""
+        async with self._server:
+            return await self._run()
+
+    async def _run(self) -> ProgramEnd:
+        launch = self._launch
+        began = monotonic()
         program = await launch.begin()
         if launch.disk is not None:
-            launch.disk.close_inside()
+            launch.disk.close_inner()
         streams = [
             asyncio.ensure_future(self._out.read(program.stdout)),
             asyncio.ensure_future(self._err.read(program.stderr)),
@@ -205,15 +221,17 @@ class ProgramProcess:
             for stream_task in streams:
                 stream_task.cancel()
         seconds = monotonic() - began
-        collected = await asyncio.to_thread(self._collected)
+        collected = await asyncio.to_thread(self._collect)
         if isinstance(outcome, int):
-            failure = await asyncio.to_thread(self._failure_of, outcome)
+            exit_code = outcome
+            failure = await asyncio.to_thread(self._explain_exit, exit_code)
         else:
+            exit_code = -signal.SIGKILL
             failure = outcome
         return ProgramEnd(
             isolation=launch.isolation,
             failure=failure,
-            exit_code=outcome if isinstance(outcome, int) else -signal.SIGKILL,
+            exit_code=exit_code,
             seconds=seconds,
             user_out=self._out.text,
             runtime_err=self._err.text if self._server.ready.is_set() else "",
@@ -221,14 +239,14 @@ class ProgramProcess:
             removed=collected.removed,
         )
 
-    def _collected(self) -> Collected:
-        """Return what the program has left; a folder that fails to be read is no reason to lose its result."""
+    def _collect(self) -> CollectedFiles:
+        """Collect the files of the program. If its folder cannot be read, each file has that problem."""
         try:
             return self._folder.collect(self._execution)
         except OSError as error:
             problem = f"its folder cannot be read: {error.strerror}"
             names = [file.name for file in self._execution.contract] or ["files/"]
-            return Collected([ProducedFile(name=name, problem=problem) for name in names])
+            return CollectedFiles([ProducedFile(name=name, problem=problem) for name in names])
 
     async def _send_start(self, stdin: asyncio.StreamWriter) -> None:
         stdin.write(marshal.dumps(dict(self._launch.start), 2))
@@ -237,38 +255,38 @@ class ProgramProcess:
         stdin.close()
 
     async def _watch(self, program: StartedProgram) -> Failure | int:
-        """Return the exit code of a program that ends by itself, else why it is stopped."""
-        ends = asyncio.ensure_future(program.wait())
+        """Return the exit code of a program that ends by itself, or the failure for which it must be stopped."""
+        end = asyncio.ensure_future(program.wait())
         watches = {
-            asyncio.ensure_future(self._too_late()),
-            asyncio.ensure_future(self._too_large()),
-            asyncio.ensure_future(self._too_talkative()),
-            asyncio.ensure_future(self._refused()),
-            asyncio.ensure_future(self._unfilled()),
+            asyncio.ensure_future(self._watch_time()),
+            asyncio.ensure_future(self._watch_disk()),
+            asyncio.ensure_future(self._watch_output()),
+            asyncio.ensure_future(self._watch_server()),
+            asyncio.ensure_future(self._fill_disk()),
         }
         try:
-            done, _ = await asyncio.wait({ends, *watches}, return_when=asyncio.FIRST_COMPLETED)
-            if ends in done and not self._server.stopped.done():
-                return await self._disk_failure() or ends.result()
-            stopped = next((task.result() for task in watches if task in done), None)
-            return stopped or await self._refused()
+            done, _ = await asyncio.wait({end, *watches}, return_when=asyncio.FIRST_COMPLETED)
+            if end in done and not self._server.stopped.done():
+                return await self._disk_failure() or end.result()
+            failure = next((task.result() for task in watches if task in done), None)
+            return failure or await self._watch_server()
         finally:
-            for task in {ends, *watches}:
+            for task in {end, *watches}:
                 task.cancel()
 
-    async def _too_late(self) -> Failure:
-        most = self._launch.start_seconds
+    async def _watch_time(self) -> Failure:
+        start_seconds = self._launch.start_seconds
         try:
-            async with asyncio.timeout(most):
+            async with asyncio.timeout(start_seconds):
                 await self._server.ready.wait()
         except TimeoutError:
-            return Failure("sandbox", "start_failed", f"it did not start in {most:g} s")
+            return Failure("sandbox", "start_failed", f"it did not start in {start_seconds:g} s")
         seconds = self._execution.limits.wall_seconds
         await asyncio.sleep(seconds)
         return Failure("limits", "timeout", f"it may run {seconds:g} s, and was stopped then")
 
-    async def _unfilled(self) -> Failure:
-        """Fill the file system that the executor hands over; return only if that fails."""
+    async def _fill_disk(self) -> Failure:
+        """Fill the file system that the executor sends. Return if that fails; otherwise wait for ever."""
         disk = self._launch.disk
         root = None if disk is None else await disk.receive()
         if disk is not None and root is not None:
@@ -279,11 +297,11 @@ class ProgramProcess:
             except OSError as error:
                 text = f"its folders cannot be filled: {error.strerror}"
                 return Failure("sandbox", "start_failed", text)
-            disk.tell_filled()
+            disk.confirm_filled()
         never: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         return await never
 
-    async def _too_large(self) -> Failure:
+    async def _watch_disk(self) -> Failure:
         while True:
             await asyncio.sleep(DISK_SECONDS)
             failure = await self._disk_failure()
@@ -291,37 +309,34 @@ class ProgramProcess:
                 return failure
 
     async def _disk_failure(self) -> Failure | None:
-        """Return that the program has written too much, beside what it found."""
         limits = self._execution.limits
-        size, number, problem = await asyncio.to_thread(self._folder.usage)
-        if problem:
-            return Failure("limits", "disk_limit", problem)
-        if size > limits.disk_bytes:
-            text = f"it has written {size:,} bytes, and may {limits.disk_bytes:,}"
-            return Failure("limits", "disk_limit", text)
-        if number > limits.disk_files:
-            text = f"it has made {number:,} files, and may {limits.disk_files:,}"
-            return Failure("limits", "disk_limit", text)
-        return None
+        problem = await asyncio.to_thread(self._folder.disk_problem, limits)
+        return Failure("limits", "disk_limit", problem) if problem else None
 
-    async def _too_talkative(self) -> Failure:
-        waits = [asyncio.ensure_future(capture.over.wait()) for capture in (self._out, self._err)]
+    async def _watch_output(self) -> Failure:
+        waits = [
+            asyncio.ensure_future(capture.is_over.wait()) for capture in (self._out, self._err)
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        limit, size = self._execution.limits.output_bytes, max(self._out.total, self._err.total)
-        return Failure(
-            "limits", "output_limit", f"it wrote {size:,} bytes of output, and may {limit:,}"
-        )
+        limit = self._execution.limits.output_bytes
+        size = max(self._out.total, self._err.total)
+        text = f"it wrote {size:,} bytes of output, and may write {limit:,}"
+        return Failure("limits", "output_limit", text)
 
-    async def _refused(self) -> Failure:
+    async def _watch_server(self) -> Failure:
         reason = await asyncio.shield(self._server.stopped)
         return Failure("supervisor", reason.code, str(reason))
 
-    def _failure_of(self, exit_code: int) -> Failure | None:
-        """Return why a program that ended by itself did not succeed; the files that it has left are looked at."""
+    def _explain_exit(self, exit_code: int) -> Failure | None:
+        """Return the failure of a program that ended by itself; None if it succeeded.
+
+        The kernel reports most exceeded limits only as signals and error texts, so the cause is found by the last line
+        of stderr, the exit code, and the sizes of files.
+        """
         if not self._server.ready.is_set():
             text = self._err.text.strip() or f"the executor ended with {exit_code}"
             was_killed = exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -332,39 +347,49 @@ class ProgramProcess:
         limits = self._execution.limits
         last = self._err.text.strip().rpartition("\n")[2][-500:]
         if self._cost.memory_kills or last.startswith("MemoryError"):
-            return Failure(
-                "limits", "memory_limit", f"it used up its {limits.memory_bytes:,} bytes of memory"
-            )
-        if exit_code in (_CPU_SIGNAL, -signal.SIGXCPU):
+            text = f"it used up its {limits.memory_bytes:,} bytes of memory"
+            return Failure("limits", "memory_limit", text)
+        if exit_code in _CPU_SIGNALS:
             return Failure("limits", "cpu_limit", f"it used up its {limits.cpu_seconds} s of CPU")
         if self._cost.refused_processes:
-            return Failure(
-                "limits", "process_limit", f"it may have {limits.processes} processes, threads too"
-            )
+            text = f"it may have {limits.processes} processes, including threads"
+            return Failure("limits", "process_limit", text)
         if last.endswith(os.strerror(errno.ENOSPC)) or exit_code in _BUS_SIGNALS:
-            text = f"its files may have {limits.disk_bytes:,} bytes, and be {limits.disk_files:,}"
+            text = f"it may have {limits.disk_bytes:,} bytes in {limits.disk_files:,} files"
             return Failure("limits", "disk_limit", text)
         size, path = self._folder.largest()
         if size >= limits.file_bytes or last.endswith(os.strerror(errno.EFBIG)):
-            file = path if size >= limits.file_bytes else "one"
+            file = path if size >= limits.file_bytes else "one file"
             text = f"a file may have {limits.file_bytes:,} bytes, and {file} would have more"
             return Failure("limits", "file_limit", text)
         return Failure("runtime", "program_failed", last or f"it ended with {exit_code}", False)
 
 
+def _required_features(start: Mapping[str, Any]) -> set[str]:
+    """Return the isolation steps that an executor must report in its first message, from its start message."""
+    if not start["isolated"]:
+        return set()
+    features = {"uid", "rlimits", "seccomp"}
+    if start["landlock"]:
+        features.add("landlock")
+    if start["disk"] is not None:
+        features.add("disk")
+    return features
+
+
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the process and all of its session; return when it is gone."""
+    """Kill the process and its session, and wait until the process has ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.returncode is None:
-        # Not process.kill(), which may take the exit code from under asyncio's hands.
+        # process.kill() would poll the process, and asyncio could miss its exit code.
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         await process.wait()
 
 
 async def remove_group(group: ControlGroup) -> None:
-    """Remove a control group once its processes are gone; one that stays is logged."""
+    """Remove a control group when its processes have ended. A group that remains after 40 seconds is logged."""
     for attempt in range(200):
         if group.remove():
             return

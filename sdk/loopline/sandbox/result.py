@@ -1,4 +1,4 @@
-"""The result of an execution: what was made, what went wrong first, and a report for the model."""
+"""The result of an execution: the files of the program, its first failure, and a report for the model."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from hashlib import sha256
 
 from loopline.files import describe_data
 from loopline.models import Json, JsonObject, well_formed
-from loopline.sandbox.execution import ContractFile, Execution, Failure, ProducedFile, ProgramEnd
+from loopline.sandbox.execution import (
+    ContractFile,
+    Execution,
+    ExecutionLimits,
+    Failure,
+    ProducedFile,
+    ProgramEnd,
+)
 
 LONGEST_NAME = 200
 USER_OUT_TAIL = 4_000
 RUNTIME_ERR_TAIL = 12_000
-"""Characters of the program's output and errors that a result holds, from their ends."""
+"""The last characters of stdout and of stderr that a result stores."""
 MOST_LINES = 40
-"""Files beside the contract that a report names, of each kind."""
+"""The number of files outside the contract, of each kind, that a report names."""
 REPORT_TAIL = 2_000
-"""Characters of each of them that the report shows."""
+"""The last characters of stdout and of stderr that a report quotes."""
 MISSING = "missing_output_files"
 INVALID = "artifact_validation_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultItem:
-    """One file of the contract: what it was to be, and its bytes or what is wrong with it."""
+    """One file of the contract, with its bytes or a problem. A missing file has neither."""
 
     file: ContractFile
     data: bytes | None = None
@@ -32,16 +39,16 @@ class ResultItem:
 
     @property
     def is_missing(self) -> bool:
-        """Return whether the program did not make it."""
+        """Whether the program did not make the file."""
         return self.data is None and not self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionResult:
-    """The result of an execution. Files that were made are there also if it failed.
+    """The result of an execution. It has the files of the program even if the execution failed.
 
-    `others` are files that no contract names and that the program has made or changed, or why they are not taken.
-    `failure` is the first of: an error of the run, a file that is missing, a file that is invalid.
+    `others` are files outside the contract that the program made or changed, each with its bytes or a problem. `failure`
+    is the first of: a failure of the run, a missing file of the contract, an invalid file of the contract.
     """
 
     execution_id: str
@@ -52,31 +59,31 @@ class ExecutionResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether the program ended well and made every file of its contract."""
+        """Whether the program succeeded and made all files of its contract."""
         return self.failure is None
 
     @property
     def made(self) -> Sequence[ResultItem]:
-        """Return the files that were made."""
+        """The files of the contract that were made."""
         return [item for item in self.items if item.data is not None]
 
     @property
     def result_filename(self) -> str:
-        """Return the name of the file that holds the result."""
+        """The name of the file for the JSON of the result."""
         return f"exec_result_{self.execution_id}.json"
 
     @property
     def user_out_tail(self) -> str:
-        """Return the end of the program's output."""
+        """The last 4,000 characters of the program's output."""
         return tail(self.end.user_out, USER_OUT_TAIL)
 
     @property
     def runtime_err_tail(self) -> str:
-        """Return the end of the program's errors."""
+        """The last 12,000 characters of the program's error output."""
         return tail(self.end.runtime_err, RUNTIME_ERR_TAIL)
 
     def document(self) -> JsonObject:
-        """Return the result as JSON, without the bytes of files."""
+        """Return the result as a JSON object, without the bytes of files."""
         failure = self.failure
         details: Json = None
         if failure is not None:
@@ -86,7 +93,16 @@ class ExecutionResult:
                 "description": failure.message,
                 "managed": failure.managed,
             }
-        items: list[Json] = [_item(item) for item in self.items]
+        items: list[Json] = [
+            {
+                "filename": item.file.name,
+                "description": item.file.description,
+                "visibility": item.file.visibility,
+                "ok": item.data is not None,
+                "problem": item.problem,
+            }
+            for item in self.items
+        ]
         others: list[Json] = [
             {
                 "filename": shown_name(file.name),
@@ -129,68 +145,73 @@ class ExecutionResult:
 
     @property
     def report_text(self) -> str:
-        """Return what the model reads. What the program wrote is quoted line by line, so that nothing of it passes as ours."""
+        """The report for the model. Each line of the program's own text is quoted, so that it cannot imitate the report."""
         lines = [f"Status: {'ok' if self.ok else 'failed'} after {self.end.seconds:.1f} s"]
         if self.end.isolation == "none":
             lines.append("Not isolated: the program ran with the rights of this process.")
         if self.failure is not None:
             lines.append(f"Failure: {self.failure.code} ({self.failure.where})")
-            lines += _quoted(self.failure.message, REPORT_TAIL)
+            lines += _quote(self.failure.message)
         invalid = [item for item in self.items if item.problem]
         lines += [f"Not taken: {item.file.name}: {item.problem}" for item in invalid]
         missing = [item.file.name for item in self.items if item.is_missing]
         lines += [f"Missing: {', '.join(missing)}"] if missing else []
         lines += [f"Made: {item.file.name} ({len(item.data or b''):,} bytes)" for item in self.made]
         others = [file for file in self.others if file.problem]
-        lines += _some([f"Not taken: {shown_name(file.name)}: {file.problem}" for file in others])
+        lines += _shorten(
+            [f"Not taken: {shown_name(file.name)}: {file.problem}" for file in others]
+        )
         made = [file for file in self.others if not file.problem]
-        lines += _some(
+        lines += _shorten(
             [
                 f"Made beside the contract: {shown_name(file.name)} ({len(file.data or b''):,} bytes)"
                 for file in made
             ]
         )
-        lines += _some([f"Removed: {shown_name(name)}" for name in self.end.removed])
+        lines += _shorten([f"Removed: {shown_name(name)}" for name in self.end.removed])
         if self.runtime_err_tail.strip():
-            lines += ["Errors of the program:", *_quoted(self.runtime_err_tail, REPORT_TAIL)]
+            lines += ["Errors of the program:", *_quote(self.runtime_err_tail)]
         if self.user_out_tail.strip():
-            lines += ["Output of the program:", *_quoted(self.user_out_tail, REPORT_TAIL)]
+            lines += ["Output of the program:", *_quote(self.user_out_tail)]
         return "\n".join(lines)
 
 
 def result_of(execution: Execution, end: ProgramEnd) -> ExecutionResult:
-    """Return the result of an execution that ended so."""
-    found = {file.name: file for file in end.files}
-    named = {file.name for file in execution.contract}
-    limits = execution.limits
-    items, total = list[ResultItem](), 0
+    """Compare the files of a program with its contract and its limits, and return the result."""
+    files = {file.name: file for file in end.files}
+    items: list[ResultItem] = []
+    total = 0
     for file in execution.contract:
-        item = _checked(file, found.get(file.name), limits.file_bytes)
-        total += len(item.data or b"")
-        if total > limits.total_bytes:
-            problem = f"files_too_large: all files have {total:,} bytes, and may have {limits.total_bytes:,}"
-            item, total = ResultItem(file=file, problem=problem), total - len(item.data or b"")
-        items.append(item)
+        produced = files.pop(file.name, None)
+        data = produced.data if produced is not None else None
+        problem = produced.problem if produced is not None else ""
+        if data is not None:
+            problem = size_problem(len(data), total, execution.limits)
+            data = None if problem else data
+            total += len(data or b"")
+        items.append(ResultItem(file=file, data=data, problem=problem))
     return ExecutionResult(
         execution_id=execution.execution_id,
         end=end,
         items=items,
-        failure=_first(end, items),
-        others=[file for file in end.files if file.name not in named],
+        failure=_first_failure(end, items),
+        others=list(files.values()),
     )
 
 
-def _checked(file: ContractFile, found: ProducedFile | None, limit: int) -> ResultItem:
-    if found is None or (found.data is None and not found.problem):
-        return ResultItem(file=file)
-    if found.data is not None and len(found.data) > limit:
-        problem = f"file_too_large: it has {len(found.data):,} bytes, and may have {limit:,}"
-        return ResultItem(file=file, problem=problem)
-    return ResultItem(file=file, data=found.data, problem=found.problem)
+def size_problem(size: int, other_bytes: int, limits: ExecutionLimits) -> str:
+    """Return why a file of `size` bytes is refused when others have `other_bytes`; empty if it is within the limits."""
+    if size > limits.file_bytes:
+        return f"file_too_large: it has {size:,} bytes, and may have {limits.file_bytes:,}"
+    total = other_bytes + size
+    if total > limits.total_bytes:
+        return (
+            f"files_too_large: all files have {total:,} bytes, and may have {limits.total_bytes:,}"
+        )
+    return ""
 
 
-def _first(end: ProgramEnd, items: Sequence[ResultItem]) -> Failure | None:
-    """Return the failure that counts."""
+def _first_failure(end: ProgramEnd, items: Sequence[ResultItem]) -> Failure | None:
     if end.failure is not None:
         return end.failure
     missing = [item.file.name for item in items if item.is_missing]
@@ -198,16 +219,6 @@ def _first(end: ProgramEnd, items: Sequence[ResultItem]) -> Failure | None:
         return Failure("contract", MISSING, f"the program did not make {', '.join(missing)}")
     invalid = [f"{item.file.name}: {item.problem}" for item in items if item.problem]
     return Failure("artifact", INVALID, "; ".join(invalid)) if invalid else None
-
-
-def _item(item: ResultItem) -> JsonObject:
-    return {
-        "filename": item.file.name,
-        "description": item.file.description,
-        "visibility": item.file.visibility,
-        "ok": item.data is not None,
-        "problem": item.problem,
-    }
 
 
 def _artifact(name: str, data: bytes, description: str, visibility: str) -> JsonObject:
@@ -222,7 +233,7 @@ def _artifact(name: str, data: bytes, description: str, visibility: str) -> Json
 
 
 def tail(text: str, characters: int) -> str:
-    """Return the end of a text, from the beginning of a line where there is one."""
+    """Return at most the last `characters` of a text; if it is cut, it begins with a whole line, if possible."""
     if len(text) <= characters:
         return text
     end = text[-characters:]
@@ -230,18 +241,17 @@ def tail(text: str, characters: int) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a name that a program has made up as text on one line, without characters that hide or reorder others."""
+    """Return a file name on one line, at most 200 characters; if a character is not printable, all such are escaped."""
     shown = name if name.isprintable() else ascii(name)
     return shown if len(shown) <= LONGEST_NAME else f"{shown[:LONGEST_NAME]}…"
 
 
-def _some(lines: list[str]) -> list[str]:
-    """Return lines up to a number, and how many more there are."""
+def _shorten(lines: list[str]) -> list[str]:
     more = len(lines) - MOST_LINES
     return lines if more <= 0 else [*lines[:MOST_LINES], f"and {more:,} more"]
 
 
-def _quoted(text: str, characters: int) -> list[str]:
-    """Return the end of a text as lines that each begin with a mark."""
-    lines = tail(well_formed(text).strip("\n"), characters).splitlines()
+def _quote(text: str) -> list[str]:
+    """Return the end of a text as lines that each begin with `| `."""
+    lines = tail(well_formed(text).strip("\n"), REPORT_TAIL).splitlines()
     return [f"| {line}" for line in lines]

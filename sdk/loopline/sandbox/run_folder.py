@@ -1,4 +1,4 @@
-"""The folder of one execution: what its program finds, and what is taken from it. Nothing in it is trusted."""
+"""The folder of one execution: it is filled for the program, and changed files are collected from it as untrusted data."""
 
 from __future__ import annotations
 
@@ -9,99 +9,102 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path, PurePosixPath
 from threading import Lock
 
 from loopline.sandbox.execution import Execution, ExecutionLimits, ProducedFile
-from loopline.sandbox.supervisor.folders import FOLDER, FolderEntry, entries, remove_tree, usage
+from loopline.sandbox.result import size_problem
+from loopline.sandbox.supervisor.folders import (
+    FOLDER,
+    FolderEntry,
+    FolderUsage,
+    entries,
+    measure,
+    remove_tree,
+)
 
 BLOCK = 4_096
-"""Bytes of a block of a file system."""
-_FILLED = b"f"
+"""The bytes of a block of a file system."""
+_IS_FILLED = b"f"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSize:
-    """The bytes and the number of files and folders that a file system has room for."""
+    """The capacity of a file system: its bytes, and its number of files and folders."""
 
     size: int
     files: int
 
     @property
     def options(self) -> str:
-        """Return the options with which it is mounted."""
+        """The options of `mount` for a tmpfs of this size."""
         return f"mode=0755,size={self.size},nr_inodes={self.files}"
 
 
 def disk_size(execution: Execution) -> DiskSize:
-    """Return room for what an execution finds and what it may write; a block and a file more show that it has tried."""
+    """Return the capacity for the files of an execution and for those that it may write.
+
+    It is one block and a few files larger than the limits, so that a program that exceeds them can be told from one
+    that just fits.
+    """
     limits = execution.limits
-    found = [execution.program.encode("utf-8", "replace"), *execution.inputs.values()]
-    found += execution.workspace.values()
+    contents = [execution.program.encode("utf-8", "replace"), *execution.inputs.values()]
+    contents += execution.workspace.values()
     names = [f"work/{name}" for name in execution.inputs]
     names += [f"out/{execution.turn_id}/{name}" for name in execution.workspace]
     names += [f"out/{execution.turn_id}/{file.name}" for file in execution.contract]
-    places = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
     fixed = 16  # the program, the link to attachments, and the folders that every execution has
     return DiskSize(
-        size=sum(map(_blocks, map(len, found))) + _blocks(limits.disk_bytes) + BLOCK,
-        files=len(names) + len(places) + fixed + limits.disk_files,
+        size=sum(_round_up(len(data)) for data in contents) + _round_up(limits.disk_bytes) + BLOCK,
+        files=len(names) + len(folders) + fixed + limits.disk_files,
     )
 
 
-def _blocks(size: int) -> int:
+def _round_up(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
 class DiskChannel:
-    """How a sandbox hands over its file system, and learns that it is filled. `inside` is the sandbox's end."""
+    """The socket over which a sandbox sends its mounted file system, and then waits until it is filled."""
 
     def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._outer, self._inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     @property
-    def inside(self) -> int:
-        """Return the descriptor that the sandbox gets."""
-        return self._theirs.fileno()
+    def inner(self) -> int:
+        """The descriptor for the sandbox."""
+        return self._inner.fileno()
 
-    def close_inside(self) -> None:
-        """Close the end of the sandbox, which has got it."""
-        self._theirs.close()
+    def close_inner(self) -> None:
+        """Close the descriptor for the sandbox in this process, when the sandbox has inherited it."""
+        self._inner.close()
 
     async def receive(self) -> int | None:
-        """Return the root of the file system as an open folder; None if the sandbox has ended without one."""
-        loop, ready, ours = asyncio.get_running_loop(), asyncio.Event(), self._ours.fileno()
-        loop.add_reader(ours, ready.set)
+        """Return the root folder of the file system as an open descriptor; None if the sandbox ended before it sent one."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._outer, ready.set)
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(ours)
-        _, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            loop.remove_reader(self._outer)
+        _, descriptors, _, _ = socket.recv_fds(self._outer, 1, 1, socket.MSG_CMSG_CLOEXEC)
         return descriptors[0] if descriptors else None
 
-    def tell_filled(self) -> None:
-        """Let the sandbox go on."""
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it has ended, which its process tells
-            self._ours.send(_FILLED)
+    def confirm_filled(self) -> None:
+        """Let the sandbox continue. A sandbox that has ended is ignored, because the end of its process is seen anyway."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._outer.send(_IS_FILLED)
 
     def close(self) -> None:
-        """Close both ends."""
-        self._ours.close()
-        self._theirs.close()
-
-
-def used_of(descriptor: int) -> tuple[int, int]:
-    """Return the bytes and the number of files that a file system holds, those without a name too."""
-    status = os.fstatvfs(descriptor)
-    return (
-        (status.f_blocks - status.f_bfree) * status.f_frsize,
-        status.f_files - status.f_ffree,
-    )
+        """Close both descriptors."""
+        self._outer.close()
+        self._inner.close()
 
 
 _logger = logging.getLogger("loopline")
@@ -109,58 +112,60 @@ PROGRAM = {"python": "user_code.py", "shell": "user_code.sh"}
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _AREAS = ("files", "outputs")
 _CACHES = frozenset({".git", "__pycache__", ".pytest_cache"})
-"""Folders that no workspace has: each is named as a whole."""
+"""Folders that are not part of a workspace: the whole folder is reported with a problem."""
 _OUTSIDE = "it is neither in files/ nor in outputs/"
-_NOT_PLAIN = "it is no plain file"
+_NOT_PLAIN = "it is not a plain file"
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What a program has left in its current folder: the files of its contract and others that it has changed or removed."""
+class CollectedFiles:
+    """The files of the contract and other files that a program changed, and the names of those that it removed."""
 
     files: list[ProducedFile] = field(default_factory=list[ProducedFile])
     removed: list[str] = field(default_factory=list[str])
 
 
 class RunFolder:
-    """The folders `work/` and `out/` of an execution; `owner` is the user that the program runs as.
+    """The folders `work/` and `out/` of an execution. The program runs as `user`.
 
-    They are below `path` or, once one is given, in a file system of their own. What is done in them is done by one thread
-    at a time, so that none uses a descriptor that is closed.
+    They are below `path` or, if `fill` receives a `disk`, in a file system of their own. A lock lets one thread at a
+    time use them, because `remove` closes the descriptor that the other methods use.
     """
 
-    def __init__(self, path: Path, owner: int | None) -> None:
+    def __init__(self, path: Path, user: int) -> None:
         self.path: Path = path
-        self._owner = owner
+        self.user: int = user
         self._top = path
         self._disk: int | None = None
-        self._found = (0, 0)
-        self._is_filled = self._is_removed = False
+        self._initial = FolderUsage()
+        self._is_filled = False
+        self._is_removed = False
         self._lock = Lock()
 
     @property
     def work(self) -> Path:
-        """Return the working directory."""
+        """The working directory of the program."""
         return self._top / "work"
 
     @property
     def out(self) -> Path:
-        """Return the directory of what the program makes."""
+        """The directory with the current folder of the program, `out/<turn>`."""
         return self._top / "out"
 
     @property
     def socket(self) -> Path:
-        """Return the path of the supervisor's socket."""
+        """The path of the socket on which the program's calls are served."""
         return self.path / "s.sock"
 
     def make(self) -> None:
-        """Make the folder, without anything in it."""
+        """Make the folder at `path`, empty and without rights for other users."""
         self.path.mkdir(mode=0o700)
 
     def fill(self, execution: Execution, work: str, disk: int | None = None) -> None:
-        """Lay the program and what it finds into its folders; `disk` is the root of their file system, which is closed with them.
+        """Write the program and its files.
 
-        `work` is the working directory as the program sees it; a link to the user's files points there.
+        `work` is the working directory as the program sees it; the link to the user's attachments points there. `disk`
+        is an open descriptor of the root of the program's file system; `remove` closes it.
         """
         with self._lock:
             if self._is_removed:
@@ -168,12 +173,13 @@ class RunFolder:
                     os.close(disk)
                 return
             if disk is not None:
-                self._disk, self._top = disk, Path(f"/proc/self/fd/{disk}")
-            self._fill(execution, work)
-            self._found = self._measured()[:2]
+                self._disk = disk
+                self._top = Path(f"/proc/self/fd/{disk}")
+            self._write_files(execution, work)
+            self._initial = self._measure()
             self._is_filled = True
 
-    def _fill(self, execution: Execution, work: str) -> None:
+    def _write_files(self, execution: Execution, work: str) -> None:
         turn = execution.turn_id
         folders = [self.work, self.out, self.work / turn, self.out / turn]
         folders += [self.out / turn / area for area in _AREAS]
@@ -188,52 +194,55 @@ class RunFolder:
         for file in execution.contract:
             (self.out / turn / file.name).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         (self.out / turn / "attachments").symlink_to(f"{work}/{turn}/attachments")
-        if self._owner is not None:
+        if self.user != os.getuid():
             for top in (self.work, self.out):
-                os.chown(top, self._owner, self._owner)
+                os.chown(top, self.user, self.user)
                 for parent_path, below, names in os.walk(top):
                     for name in (*below, *names):
                         path = Path(parent_path, name)
-                        os.chown(path, self._owner, self._owner, follow_symlinks=False)
+                        os.chown(path, self.user, self.user, follow_symlinks=False)
 
-    def collect(self, execution: Execution) -> Collected:
-        """Return what the program has made: plain files only, no link is followed, as far as the limits go."""
+    def collect(self, execution: Execution) -> CollectedFiles:
+        """Read the files that the program made or changed, within its limits.
+
+        Links and special files are not read; they are returned with a problem.
+
+        Raises:
+            OSError: a folder cannot be read.
+        """
         with self._lock:
             if not self._is_filled:
-                return Collected()
+                return CollectedFiles()
             top = os.open(self.out, FOLDER)
             try:
                 return _Collection(execution, top).collect()
             finally:
                 os.close(top)
 
-    def usage(self) -> tuple[int, int, str]:
-        """Return the bytes and the number of files beside those that the program found, and why they are not known."""
+    def disk_problem(self, limits: ExecutionLimits) -> str:
+        """Return the disk limit that the files of the program exceed; empty if they exceed none."""
         with self._lock:
             if not self._is_filled:
-                return 0, 0, ""
-            size, count, problem = self._measured()
-            return size - self._found[0], count - self._found[1], problem
+                return ""
+            usage = self._measure()
+            return usage.problem_since(self._initial, limits.disk_bytes, limits.disk_files)
 
-    def _measured(self) -> tuple[int, int, str]:
-        if self._disk is not None:
-            return *used_of(self._disk), ""
-        top = self._open_top()
-        try:
-            used = usage(top)
-        finally:
-            os.close(top)
-        return used.size, used.count, used.problem
-
-    def _open_top(self) -> int:
-        return os.open(self._top, FOLDER) if self._disk is None else os.dup(self._disk)
+    def _measure(self) -> FolderUsage:
+        if self._disk is None:
+            return measure(self._top)
+        # The counts of the file system include files that the program has deleted and still has open.
+        usage = FolderUsage()
+        status = os.fstatvfs(self._disk)
+        usage.size = (status.f_blocks - status.f_bfree) * status.f_frsize
+        usage.count = status.f_files - status.f_ffree
+        return usage
 
     def largest(self) -> tuple[int, str]:
-        """Return the bytes and the path of the largest file, links not followed."""
+        """Return the size and the path of the largest file; 0 and "" if there are no files."""
         with self._lock:
             if not self._is_filled:
                 return 0, ""
-            top = self._open_top()
+            top = os.open(self._top, FOLDER) if self._disk is None else os.dup(self._disk)
             try:
                 sizes = [(e.status.st_size, e.path) for e in entries(top) if not e.is_folder]
             finally:
@@ -241,51 +250,65 @@ class RunFolder:
             return max(sizes, default=(0, ""))
 
     def remove(self) -> None:
-        """Remove the folder and close its file system; what stays is logged, and no result is lost for it."""
+        """Remove the folder, and close its file system. Files that cannot be removed are logged."""
         with self._lock:
-            self._is_filled, self._is_removed = False, True
+            self._is_filled = False
+            self._is_removed = True
             if self._disk is not None:
                 os.close(self._disk)
                 self._disk = None
             remove_folder(self.path)
 
 
+@asynccontextmanager
+async def open_run_folder(path: Path, user: int) -> AsyncGenerator[RunFolder]:
+    """Make the folder of an execution; it is removed when the context ends."""
+    folder = RunFolder(path, user)
+    try:
+        await asyncio.to_thread(folder.make)
+        yield folder
+    finally:
+        await asyncio.to_thread(folder.remove)
+
+
 class _Collection:
-    """One look at what is below `out/`, by descriptors."""
+    """The collection of the files below `out/`. Files are opened by descriptors of their folders, never by whole paths."""
 
     def __init__(self, execution: Execution, top: int) -> None:
         self._execution = execution
         self._top = top
-        self._room = execution.limits.total_bytes
         self._collected_bytes = 0
-        self._unseen: list[str] = [""]
-        """The beginnings of paths at which nothing could be seen; all of them until the turn's folder is found."""
+        self._unread: list[str] = [""]
+        """Prefixes of paths that were not read, so that a file below them may still exist.
 
-    def collect(self) -> Collected:
-        """Return the files of the contract first, so that none of them lacks room, then the others by their names."""
+        The first prefix, of all paths, is removed when the folder of the turn is found.
+        """
+
+    def collect(self) -> CollectedFiles:
+        """Read the files of the contract first, so that other files do not use up their bytes, then the others by name."""
         turn = self._execution.turn_id
         names = [file.name for file in self._execution.contract]
-        files = [self._contract_file(name) for name in names]
+        files = [self._read_contract_file(name) for name in names]
         seen = set(names)
         for entry in entries(self._top, enters=self._enters):
             path = entry.path.removeprefix(f"{turn}/")
-            if entry.path == turn and self._is_ours(entry):
-                self._unseen.remove("")
+            if entry.path == turn and self._is_fixed(entry):
+                self._unread.remove("")
             if path in seen or self._enters(entry):
                 continue
             seen.add(path)
-            found = self._other(entry, path)
-            if found is not None:
-                files.append(found)
+            file = self._read_other(entry, path)
+            if file is not None:
+                files.append(file)
         removed = [
             name
             for name in self._execution.workspace
-            if name not in seen and not name.startswith(tuple(self._unseen))
+            if name not in seen and not name.startswith(tuple(self._unread))
         ]
-        return Collected(files, sorted(removed))
+        return CollectedFiles(files, sorted(removed))
 
-    def _is_ours(self, entry: FolderEntry) -> bool:
-        """Return whether it is the turn's folder, one of its areas, or the link to the user's files."""
+    def _is_fixed(self, entry: FolderEntry) -> bool:
+        """Return whether the entry is one that every execution has: the turn's folder, an area, or the link to attachments."""
         turn = self._execution.turn_id
         if entry.path == f"{turn}/attachments":
             return stat.S_ISLNK(entry.status.st_mode)
@@ -293,22 +316,22 @@ class _Collection:
         return entry.path in areas and entry.is_folder and not entry.problem
 
     def _enters(self, entry: FolderEntry) -> bool:
-        """Return whether what counts is not the entry but what is in it."""
+        """Return whether the entry itself is skipped, and only the files in it are collected."""
         is_open = entry.is_folder and not entry.problem and entry.name not in _CACHES
-        return self._is_ours(entry) or (is_open and self._is_inside(entry))
+        return self._is_fixed(entry) or (is_open and self._is_inside(entry))
 
     def _is_inside(self, entry: FolderEntry) -> bool:
         turn = self._execution.turn_id
         return entry.path.startswith(tuple(f"{turn}/{area}/" for area in _AREAS))
 
-    def _other(self, entry: FolderEntry, path: str) -> ProducedFile | None:
-        """Return a file that no contract names, None if it is as the program found it."""
+    def _read_other(self, entry: FolderEntry, path: str) -> ProducedFile | None:
+        """Return a file that is not in the contract, or None if the program did not change it."""
         if not self._is_inside(entry):
-            self._unseen.append(f"{path}/")
-            problem = entry.problem or ("it is no folder" if path in _AREAS else _OUTSIDE)
+            self._unread.append(f"{path}/")
+            problem = entry.problem or ("it is not a folder" if path in _AREAS else _OUTSIDE)
             return ProducedFile(name=path, problem=problem)
         if entry.is_folder:
-            self._unseen.append(f"{path}/")
+            self._unread.append(f"{path}/")
             problem = entry.problem or "a workspace has no folder of this name"
             return ProducedFile(name=f"{path}/", problem=problem)
         before = self._execution.workspace.get(path)
@@ -317,7 +340,7 @@ class _Collection:
             return ProducedFile(name=path, problem=problem)
         return None if data is None or data == before else ProducedFile(name=path, data=data)
 
-    def _contract_file(self, name: str) -> ProducedFile:
+    def _read_contract_file(self, name: str) -> ProducedFile:
         *folders, last = f"{self._execution.turn_id}/{name}".split("/")
         opened = [os.dup(self._top)]
         try:
@@ -325,16 +348,19 @@ class _Collection:
                 opened.append(os.open(folder, FOLDER, dir_fd=opened[-1]))
             data, problem = self._read(last, opened[-1], self._execution.workspace.get(name))
         except FileNotFoundError:
-            data, problem = None, ""
+            return ProducedFile(name=name)
         except OSError as error:
-            data, problem = None, f"{_NOT_PLAIN}: {error.strerror}"
+            return ProducedFile(name=name, problem=f"{_NOT_PLAIN}: {error.strerror}")
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         return ProducedFile(name=name, data=data, problem=problem)
 
     def _read(self, name: str, folder: int, before: bytes | None) -> tuple[bytes | None, str]:
-        """Return the bytes of a file, or why they are not taken; those that it had before are in no limit."""
+        """Return the bytes of a file and an empty problem, or None and the problem.
+
+        A missing file has neither. A file that still has the bytes `before` does not count toward the limits.
+        """
         try:
             descriptor = os.open(name, _FILE, dir_fd=folder)
         except FileNotFoundError:
@@ -347,33 +373,24 @@ class _Collection:
                 return None, _NOT_PLAIN
             if status.st_nlink > 1:
                 return None, "it has a second name: write a file of its own"
-            is_same_size = before is not None and status.st_size == len(before)
-            data = b"".join(_parts(descriptor)) if is_same_size else None
-            if data is not None and data == before:
-                return data, ""
-            problem = self._problem(status.st_size)
+            if before is not None and status.st_size == len(before):
+                data = _read_all(descriptor)
+                if data == before:
+                    return data, ""
+                os.lseek(descriptor, 0, os.SEEK_SET)
+            problem = size_problem(status.st_size, self._collected_bytes, self._execution.limits)
             if problem:
                 return None, problem
-            data = b"".join(_parts(descriptor)) if data is None else data
+            data = _read_all(descriptor)
         finally:
             os.close(descriptor)
-        self._room -= len(data)
         self._collected_bytes += len(data)
         return data, ""
 
-    def _problem(self, size: int) -> str:
-        limits = self._execution.limits
-        if size > limits.file_bytes:
-            return f"file_too_large: it has {size:,} bytes, and may have {limits.file_bytes:,}"
-        if size > self._room:
-            total = self._collected_bytes + size
-            return f"files_too_large: all files have {total:,} bytes, and may have {limits.total_bytes:,}"
-        return ""
 
-
-def _parts(descriptor: int) -> Iterator[bytes]:
-    while part := os.read(descriptor, 1 << 20):
-        yield part
+def _read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        return file.read()
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
@@ -384,17 +401,29 @@ def _write(folder: Path, name: str, data: bytes) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of programs; what cannot be removed is logged."""
+    """Remove a folder and all files in it. A failure is logged."""
     problem = remove_tree(path)
     if problem:
         _logger.warning("%s is not removed: %s", path, problem)
 
 
 def environment(execution: Execution, work: str, out: str, socket: str) -> Mapping[str, str]:
-    """Return the variables of a program, and nothing else."""
-    folder = (
-        f"/workspace/bundles/{Path(execution.bundle_root).name}" if execution.bundle_root else ""
-    )
+    """Return the environment of a program. It inherits no variables of this process.
+
+    `work`, `out` and `socket` are paths as the program sees them.
+    """
+    bundle_folder = ""
+    if execution.bundle_root:
+        bundle_folder = f"/workspace/bundles/{Path(execution.bundle_root).name}"
+    contract = [
+        {"filename": file.name, "description": file.description, "visibility": file.visibility}
+        for file in execution.contract
+    ]
+    program_globals = {
+        "turn_id": execution.turn_id,
+        "tools": list(execution.tools),
+        "contract": contract,
+    }
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": work,
@@ -406,27 +435,22 @@ def environment(execution: Execution, work: str, out: str, socket: str) -> Mappi
         "WORKDIR": work,
         "OUTPUT_DIR": out,
         "EXECUTION_ID": execution.execution_id,
-        "RUNTIME_GLOBALS_JSON": _globals(execution),
-        "RUNTIME_TOOL_MODULES": ",".join(sorted({tool.split(".")[0] for tool in execution.tools})),
-        "BUNDLE_ROOT": folder,
+        "RUNTIME_GLOBALS_JSON": json.dumps(program_globals),
+        "RUNTIME_TOOL_MODULES": tool_modules(execution),
+        "BUNDLE_ROOT": bundle_folder,
         "BUNDLE_ID": execution.bundle_id,
         "SUPERVISOR_SOCKET_PATH": socket,
         **execution.variables,
     }
 
 
-def _globals(execution: Execution) -> str:
-    contract = [
-        {"filename": file.name, "description": file.description, "visibility": file.visibility}
-        for file in execution.contract
-    ]
-    return json.dumps(
-        {"turn_id": execution.turn_id, "tools": list(execution.tools), "contract": contract}
-    )
+def tool_modules(execution: Execution) -> str:
+    """Return the aliases of the program's tools, sorted and separated by commas."""
+    return ",".join(sorted({tool.split(".")[0] for tool in execution.tools}))
 
 
 LONGEST_FOLDER = 60
-"""Characters of the path below which programs run: that of a socket in it has at most 107."""
+"""The longest path below which programs run, because the path of a socket in it has at most 107 characters."""
 _CLOSED = b"closed"
 _SWEEP = """word=$(cat)
 for group in $2; do
@@ -441,18 +465,20 @@ name=${1##*/}
 shift 2
 [ -n "$word" ] || [ $# -eq 0 ] || exec "$@" "$name" 2>/dev/null
 """
-"""Removes what is left when the process that holds the other end of its standard input is gone."""
+"""A shell script that waits for the end of its standard input. If this process was killed, it then removes the control
+groups and the folder, and runs a command; if this process wrote a word before, it only removes the folder.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """A folder below which programs run, and who sweeps it up."""
+    """A folder below which programs run, and the process that removes it if this process is killed."""
 
     path: Path
     sweeper: asyncio.subprocess.Process
 
     async def remove(self) -> None:
-        """Remove the folder."""
+        """Remove the folder, and wait until the sweeper has ended."""
         await asyncio.to_thread(remove_folder, self.path)
         if self.sweeper.stdin is not None:
             self.sweeper.stdin.write(_CLOSED)
@@ -463,13 +489,17 @@ class SharedFolder:
 async def make_shared_folder(
     parent: Path | None, group_parents: Sequence[Path] = (), *, after_kill: Sequence[str] = ()
 ) -> SharedFolder:
-    """Make a new folder; after a kill of this process it goes away, with the control groups that have its name.
+    """Make a new folder in `parent`, by default in the folder for temporary files.
 
-    The command `after_kill` is run then too, with the folder's name as its last argument.
+    If this process is killed, the folder is removed, and so are control groups below `group_parents` whose names begin
+    with its name and `-`. Then the command `after_kill` runs, with the name of the folder as its last argument.
     """
-    path = (parent or _short_folder()) / f"loopline-exec-{os.urandom(6).hex()}"
+    if parent is None:
+        usual = Path(tempfile.gettempdir())
+        parent = usual if len(str(usual)) < LONGEST_FOLDER else Path("/tmp")
+    path = parent / f"loopline-exec-{os.urandom(6).hex()}"
     pattern = " ".join(f"{folder}/{path.name}-*" for folder in group_parents)
-    # Before there is anything to sweep: this process may be killed at any time.
+    # The sweeper starts before the folder exists, because this process may be killed at any time.
     sweeper = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _SWEEP, "sweep", str(path), pattern, *after_kill),
         stdin=asyncio.subprocess.PIPE,
@@ -480,31 +510,64 @@ async def make_shared_folder(
     return SharedFolder(path, sweeper)
 
 
-def _short_folder() -> Path:
-    """Return the folder for temporary files, or another one if a socket's path would be too long there."""
-    usual = Path(tempfile.gettempdir())
-    return usual if len(str(usual)) < LONGEST_FOLDER else Path("/tmp")
+class RunFolders:
+    """The numbered folders of the executions of one sandbox, below a shared folder that is made for the first of them."""
+
+    def __init__(self, parent: Path | None) -> None:
+        self._parent = parent
+        self._shared: SharedFolder | None = None
+        self._opening = asyncio.Lock()
+        self._numbers = count(1)
+
+    @asynccontextmanager
+    async def open_next(self, execution: Execution, work: str = "") -> AsyncGenerator[RunFolder]:
+        """Make and fill the next folder, for a program of this process's user; it is removed when the context ends.
+
+        `work` is the working directory as the program sees it, by default the path of the folder.
+        """
+        async with self._opening:
+            if self._shared is None:
+                self._shared = await make_shared_folder(self._parent)
+        path = self._shared.path / str(next(self._numbers))
+        async with open_run_folder(path, os.getuid()) as folder:
+            await asyncio.to_thread(folder.fill, execution, work or str(folder.work))
+            yield folder
+
+    async def remove(self) -> None:
+        """Remove the shared folder; the next execution makes a new one."""
+        shared = self._shared
+        self._shared = None
+        if shared is not None:
+            await shared.remove()
 
 
 USER = 1001
-"""The user that programs run as, where this process may choose one."""
+"""The user id of isolated programs."""
 WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
-"""Where an isolated program finds its folders and its supervisor."""
+"""The paths of its folders and of the socket for its calls, as an isolated program sees them."""
+
+
+def program_user() -> int:
+    """Return the user id of isolated programs outside their namespaces: this process's own, unless it is root."""
+    return USER if os.getuid() == 0 else os.getuid()
 
 
 def start_message(
     execution: Execution,
-    token: str,
     *,
     work: str = WORK,
     out: str = OUT,
     socket: str = SOCKET,
     path: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Return what every executor is told; `path` is where its Python looks for modules, if not where it would."""
+    """Return the start message of an executor, with a new random token for its connection to the socket.
+
+    `work`, `out` and `socket` are paths as the program sees them. `path` are the folders from which its Python imports
+    modules, if they differ from its own default.
+    """
     return {
         "socket": socket,
-        "token": token,
+        "token": os.urandom(32).hex(),
         "folder": f"{out}/{execution.turn_id}",
         "file": f"{work}/{PROGRAM[execution.language]}",
         "language": execution.language,
@@ -515,8 +578,7 @@ def start_message(
 
 def isolated_start(
     execution: Execution,
-    token: str,
-    code: bytes,
+    seccomp: bytes,
     *,
     user: int = USER,
     in_group: bool,
@@ -524,29 +586,29 @@ def isolated_start(
     path: Sequence[str] = (),
     disk: tuple[int, str] | None = None,
 ) -> dict[str, object]:
-    """Return what an executor is told that isolates itself; `code` is the filter of its system calls.
+    """Return the start message of an executor that isolates itself.
 
-    `disk` is the descriptor by which the executor hands over the file system of its folders, and the options of that.
+    `seccomp` is the compiled filter of system calls. `user` is the user id that the executor changes to. `in_group`
+    says that a control group limits the memory and the processes. `has_landlock` requires Landlock. `disk` is the
+    descriptor over which the executor sends the file system of its folders, and the mount options of that file system.
     """
     return {
-        **start_message(execution, token, path=path),
+        **start_message(execution, path=path),
         "isolated": True,
         "user": user,
         "limits": _resource_limits(execution.limits, in_group=in_group),
         "writable": [WORK, OUT],
         "landlock": has_landlock,
-        "seccomp": code,
+        "seccomp": seccomp,
         "disk": disk,
     }
 
 
 def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, int]:
-    """Return the limits of a process by name; without a control group each process has those of all together.
-
-    With one each has the memory of all, because the group counts the files of the program too.
-    """
-    of_one = {"RLIMIT_AS": 4 * limits.memory_bytes, "RLIMIT_NPROC": limits.processes}
+    """Return the resource limits of a process by name."""
+    without_group = {"RLIMIT_AS": 4 * limits.memory_bytes, "RLIMIT_NPROC": limits.processes}
     return {
+        # Set in a control group too, because the group counts the files of the program as memory.
         "RLIMIT_DATA": limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_seconds,
         "RLIMIT_FSIZE": limits.file_bytes,
@@ -554,5 +616,5 @@ def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, in
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
-        **({} if in_group else of_one),
+        **({} if in_group else without_group),
     }

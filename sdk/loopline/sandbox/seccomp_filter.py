@@ -1,4 +1,4 @@
-"""The filter of system calls for programs: what is not listed is refused."""
+"""The filter of system calls for programs: a call that is not listed fails with EPERM."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from tempfile import TemporaryFile
 from typing import IO, Protocol, cast
 
+from loopline.errors import LooplineError
 from loopline.sandbox.execution import Feature
 
 _ALLOWED = """
@@ -32,16 +33,16 @@ timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times
 unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev getsockopt getsockname
 getpeername setsockopt
 """
-"""System calls that a program of Python or a shell makes. Sockets, mounts, users, keys and traces are not among them."""
+"""System calls of Python programs and shells. The list has no calls for sockets, mounts, users, keys or tracing."""
 
 _NEW_NAMESPACES = 0x7E02_0000
 _UNIX = 1
-_TERMINAL_QUESTIONS = (0x5401, 0x540F, 0x5413)
+_TERMINAL_QUERIES = (0x5401, 0x540F, 0x5413)
 _DESCRIPTOR_FLAGS = (0x541B, 0x5421, 0x5450, 0x5451)
 
 
-class FilterUnavailable(Exception):
-    """The filter cannot be made here; the message says what is missing."""
+class FilterUnavailable(LooplineError):
+    """The filter cannot be made on this machine; the message says what to install."""
 
 
 class _Filter(Protocol):
@@ -51,7 +52,7 @@ class _Filter(Protocol):
 
 
 class _Seccomp(Protocol):
-    """What is used of `pyseccomp`, which has no types."""
+    """The part of `pyseccomp` that is used here; the library has no types."""
 
     ALLOW: int
     EQ: int
@@ -64,10 +65,10 @@ class _Seccomp(Protocol):
 
 @cache
 def filter_program() -> bytes:
-    """Return the filter as the kernel takes it.
+    """Return the filter as a BPF program for the kernel.
 
     Raises:
-        FilterUnavailable: `pyseccomp` or its library is not installed.
+        FilterUnavailable: `pyseccomp` or the library libseccomp is not installed.
     """
     try:
         library = cast("_Seccomp", import_module("pyseccomp"))
@@ -75,18 +76,19 @@ def filter_program() -> bytes:
         raise FilterUnavailable(
             f"{error}: pip install 'loopline[sandbox]' and apt-get install libseccomp2"
         ) from error
-    allow, argument = library.ALLOW, library.Arg
+    allow = library.ALLOW
+    argument = library.Arg
     calls = library.SyscallFilter(library.ERRNO(errno.EPERM))
     for name in _ALLOWED.split():
         calls.add_rule(allow, name)
-    for request in (*_TERMINAL_QUESTIONS, *_DESCRIPTOR_FLAGS):
-        # The kernel reads 32 bits, the filter 64: what is not listed whole may be another request.
+    for request in (*_TERMINAL_QUERIES, *_DESCRIPTOR_FLAGS):
+        # The kernel reads 32 bits of the request, the filter 64: only the listed 64-bit values are allowed.
         calls.add_rule(allow, "ioctl", argument(1, library.EQ, request))
-    # Its own alone: without a right to choose users, the sandbox's first process has the same user.
+    # Only its own priority: the first process of the sandbox may have the same user, and must keep its priority.
     calls.add_rule(allow, "setpriority", argument(0, library.EQ, 0), argument(1, library.EQ, 0))
     calls.add_rule(allow, "socketpair", argument(0, library.EQ, _UNIX))
     calls.add_rule(allow, "clone", argument(0, library.MASKED_EQ, _NEW_NAMESPACES, 0))
-    # The library of C takes clone instead, whose flags a filter can read.
+    # The C library falls back to clone, whose flags a filter can read.
     calls.add_rule(library.ERRNO(errno.ENOSYS), "clone3")
     with TemporaryFile() as file:
         calls.export_bpf(file)
@@ -95,7 +97,7 @@ def filter_program() -> bytes:
 
 
 def seccomp_feature() -> Feature:
-    """Return whether the filter can be made here."""
+    """Check whether the filter can be made on this machine."""
     try:
         filter_program()
     except FilterUnavailable as error:

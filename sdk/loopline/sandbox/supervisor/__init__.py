@@ -1,1 +1,1 @@
-"""The programs that run inside a sandbox. They use nothing but the standard library, for nothing else is there."""
+"""The scripts that run inside a sandbox. They import only the standard library, because an image needs only Python."""

@@ -1,6 +1,6 @@
-"""Removes the container of a harness that was killed, also one that the daemon is still making.
+"""A script that removes the container of a harness that was killed, even if the daemon is still creating it.
 
-It is started as a script of its own, with the path of the daemon's socket and the name of the container.
+Its arguments are the path of the daemon's socket and the name of the container.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import socket
 import sys
 import time
 
-TRIES, PAUSE = 50, 0.1
-"""A request to make a container that was on its way when the harness was killed is over by then."""
+TRIES = 50
+PAUSE = 0.1
+"""The seconds between tries. All tries together take longer than the creation of a container."""
 _REMOVED = 204
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    """A connection to a daemon by the path of its socket."""
+    """An HTTP connection over a Unix socket; `host` is its path."""
 
     def connect(self) -> None:
         """Connect to the socket."""
@@ -25,10 +26,10 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 def remove(path: str, name: str) -> int:
-    """Ask for the removal of a container; return the status of the answer.
+    """Request the removal of a container, and return the HTTP status of the response.
 
     Raises:
-        OSError: the daemon is gone.
+        OSError: the daemon cannot be reached.
     """
     connection = _SocketConnection(path, timeout=60)
     connection.request("DELETE", f"/containers/{name}?force=1&v=1", headers={"Host": "docker"})
@@ -38,7 +39,7 @@ def remove(path: str, name: str) -> int:
 
 
 def main() -> None:
-    """Remove the container as soon as there is one."""
+    """Remove the container as soon as it exists; give up after five seconds."""
     path, name = sys.argv[1:]
     try:
         for _ in range(TRIES):
@@ -46,7 +47,7 @@ def main() -> None:
                 return
             time.sleep(PAUSE)
     except (OSError, http.client.HTTPException):
-        return  # with the daemon its containers are out of reach
+        return  # without its daemon, the container cannot be removed
 
 
 if __name__ == "__main__":

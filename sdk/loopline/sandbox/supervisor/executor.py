@@ -1,7 +1,7 @@
-"""The executor: puts the limits of a sandbox in force on itself, and then runs the program of an execution.
+"""The executor: a script that isolates its own process and then runs the program of an execution.
 
-It is started as a script of its own by the Python of the sandbox, and imports little, because its start is time that
-every program waits.
+The Python of the sandbox runs it. It imports few modules, and most of them late, because every program waits for its
+start.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _AMBIENT, _CLEAR_ALL, _CAPABILITIES = 47, 4, 0x2008_0522
 _NEW_MOUNTS, _NOSUID, _NODEV, _BIND = 0x0002_0000, 2, 4, 4096
 _READS = 0b1101
 _WRITES_BY_VERSION = {1: 0b1_0001_1011_0010, 2: 1 << 13, 3: 1 << 14}
-"""The rights of writing files and folders in each version of Landlock: no device, socket or pipe is made."""
+"""The rights to write files and folders that each version of Landlock added, without devices, sockets and pipes."""
 
 
 class IsolationError(Exception):
-    """A part of the isolation cannot be put in force, so the program does not run."""
+    """A step of the isolation has failed, so the program does not run."""
 
 
 def read_start(descriptor: int) -> dict[str, Any]:
-    """Return what the sandbox says of the execution, and leave an empty standard input."""
+    """Read the start message from a descriptor, and replace the descriptor by an empty input."""
     parts: list[bytes] = []
     while part := os.read(descriptor, 1 << 16):
         parts.append(part)
@@ -48,7 +48,7 @@ def read_start(descriptor: int) -> dict[str, Any]:
 
 
 def mount_disk(kernel: _Kernel, channel: int, options: str) -> None:
-    """Give this process a file system for its folders, hand it to the supervisor, and wait until it is filled."""
+    """Mount a file system for the program's folders, send it over `channel`, and wait until it is filled."""
     import _socket
 
     workspace = os.environ["WORKDIR"].rpartition("/")[0]
@@ -64,12 +64,12 @@ def mount_disk(kernel: _Kernel, channel: int, options: str) -> None:
         raise IsolationError("disk: the supervisor did not fill it")
     connection.close()
     os.close(root)
-    for name in ("work", "out"):  # the second covers the root of the file system
+    for name in ("work", "out"):  # `out` is last, because it covers the root of the file system
         kernel.do("mount", f"{out}/{name}".encode(), f"{workspace}/{name}".encode(), b"", _BIND, 0)
 
 
 def drop_rights(kernel: _Kernel, user: int) -> None:
-    """Become a user without any right, if this process has rights."""
+    """Change to `user` if this process is root, and drop all capabilities."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -81,20 +81,20 @@ def drop_rights(kernel: _Kernel, user: int) -> None:
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
-    """Set each limit of this process and of those it begins; none can be raised again."""
+    """Set resource limits, by name, for this process and its children; they cannot raise them again."""
     import resource
 
     for name, value in limits.items():
         kind: int = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # A soft limit of time gives a signal of its own, a second before the hard one kills.
+        # The soft limit of CPU time sends SIGXCPU, one second before the hard limit kills.
         hardest = lowest + 1 if name == "RLIMIT_CPU" and lowest != hard else lowest
         resource.setrlimit(kind, (lowest, hardest))
 
 
 def connect(path: str) -> None:
-    """Connect to the supervisor."""
+    """Connect the descriptor `SOCKET_FD` to the supervisor."""
     import _socket
 
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -103,7 +103,7 @@ def connect(path: str) -> None:
 
 
 class _Kernel:
-    """Calls of the system that Python has no function for, by `_ctypes`, since `ctypes` takes long to import."""
+    """System calls for which Python has no function, by `_ctypes`, because the import of `ctypes` takes longer."""
 
     def __init__(self) -> None:
         import _ctypes
@@ -116,48 +116,56 @@ class _Kernel:
         self._long, self._text, self._last_error = long, text, library.get_errno
         symbols = library.dlopen(None, 0)
         self._library, self._symbols, self._function = library, symbols, function
-        self._call = self._found("syscall")
-        self._control = self._found("prctl")
+        self._call = self._find("syscall")
+        self._control = self._find("prctl")
 
     def call(self, number: int, *arguments: int | bytes) -> int:
-        """Return what a system call gives, -1 if it fails."""
-        return self._result(self._call, (number, *arguments))
+        """Make a system call and return its result, -1 if it fails."""
+        return self._invoke(self._call, (number, *arguments))
 
     def control(self, option: int, value: int, pointer: int | bytes = 0) -> int:
-        """Return what `prctl` gives, -1 if it fails."""
-        return self._result(self._control, (option, value, pointer, 0, 0))
+        """Call `prctl` and return its result, -1 if it fails."""
+        return self._invoke(self._control, (option, value, pointer, 0, 0))
 
     def do(self, name: str, *arguments: int | bytes) -> None:
-        """Call a function of the library, which gives 0.
+        """Call a function of the C library.
 
         Raises:
-            IsolationError: it fails.
+            IsolationError: the function does not return 0.
         """
-        if self._result(self._found(name), arguments):
+        if self._invoke(self._find(name), arguments):
             raise IsolationError(f"{name}: {self.error}")
 
-    def _found(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         return self._function(self._library.dlsym(self._symbols, name))
 
-    def _result(self, function: Any, arguments: tuple[int | bytes, ...]) -> int:
+    def _invoke(self, function: Any, arguments: tuple[int | bytes, ...]) -> int:
         values = [self._text(a) if isinstance(a, bytes) else self._long(a) for a in arguments]
         return int(function(*values))
 
     @property
     def error(self) -> str:
-        """Return the text of the last error."""
+        """The text of the last error."""
         return os.strerror(self._last_error())
 
     def filter_calls(self, program: bytes) -> None:
-        """Let this process make only the system calls that the filter allows."""
-        code = self._text(program)  # its bytes are the address of the program's
+        """Restrict this process to the system calls that a BPF program allows.
+
+        Raises:
+            IsolationError: the kernel refuses the filter.
+        """
+        code = self._text(program)  # the bytes of this object are the address of the program
         header = (len(program) // 8).to_bytes(8, "little") + bytes(memoryview(code))
         if self.control(_SET_NO_NEW_PRIVS, 1) or self.control(_SET_SECCOMP, _FILTER_MODE, header):
             raise IsolationError(f"seccomp: {self.error}")
 
 
 def restrict_files(kernel: _Kernel, writable: list[str], *, required: bool) -> bool:
-    """Let this process write only below these folders; return whether Landlock is here."""
+    """Let this process write only below these folders, by Landlock; return false if the kernel does not support it.
+
+    Raises:
+        IsolationError: Landlock is `required` but not supported, or a call of it fails.
+    """
     version = kernel.call(_LANDLOCK_CREATE, 0, 0, 1)
     if version < 1:
         if required:
@@ -194,7 +202,11 @@ def _allow(kernel: _Kernel, ruleset: int, path: str, rights: int) -> None:
 
 
 def isolate(start: Mapping[str, Any]) -> None:
-    """Put in force all that the execution asks for, tell the supervisor, and wait until it lets the program begin."""
+    """Do all isolation steps, report them to the supervisor, and wait until it lets the program begin.
+
+    Raises:
+        IsolationError: a step fails, or the supervisor refuses.
+    """
     features: list[str] = []
     kernel = _Kernel() if start["isolated"] else None
     if kernel is not None:
@@ -220,7 +232,7 @@ def isolate(start: Mapping[str, Any]) -> None:
 
 
 class ToolFailed(Exception):
-    """A call of a tool failed; `code` is the status of the call."""
+    """A tool call failed; `code` is the status of the call."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -228,10 +240,10 @@ class ToolFailed(Exception):
 
 
 class Supervisor:
-    """The connection to the supervisor: calls of tools, each answered by its number."""
+    """The connection to the supervisor, for tool calls and events. A call and its answer have the same number."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._received = b""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -252,15 +264,15 @@ class Supervisor:
             loop.add_reader(SOCKET_FD, self._receive)
         self._number += 1
         number = self._number
-        waiting = self._waiting[number] = loop.create_future()
+        call = self._calls[number] = loop.create_future()
         self._send({"id": number, "tool": name, "arguments": {**(arguments or {}), **named}})
-        answer = await waiting
+        answer = await call
         if not answer["ok"]:
             raise ToolFailed(answer["error"], answer["code"])
         return answer["value"]
 
     def emit(self, name: str, data: Any = None) -> None:
-        """Emit an event to whoever follows the turn."""
+        """Emit an event to the listeners of the turn."""
         self._send({"emit": name, "data": data})
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -276,31 +288,31 @@ class Supervisor:
 
         received = os.read(SOCKET_FD, 1 << 18)
         if not received:
-            os._exit(70)  # nobody is there to use what the program makes
+            os._exit(70)  # the supervisor has ended
         *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:
             answer = json.loads(line)
-            waiting = self._waiting.pop(answer["id"], None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            call = self._calls.pop(answer["id"], None)
+            if call is not None and not call.done():
+                call.set_result(answer)
 
 
 _ALWAYS = ("io_tools", "web_tools", "react_tools")
-"""Modules that programs are written for: they are there without a tool, too."""
+"""Modules that can be imported even if no tool has their alias, because existing programs import them."""
 
 
 class ToolModules:
-    """Makes a module of each alias: `import shop_tools`, or `import shop` where nothing else has the name."""
+    """Imports the tools of an alias as a module: `import shop_tools`, or `import shop` if no other module has the name."""
 
     def __init__(self, supervisor: Supervisor, names: list[str]) -> None:
         self._supervisor = supervisor
         self._names = names
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return how to load the module of an alias; None if the name is not that of one.
+        """Return the spec of a module of tools; None if the name does not belong to tools.
 
         Raises:
-            ModuleNotFoundError: no tool of the alias is offered.
+            ModuleNotFoundError: the name ends in `_tools`, and no tool has this alias.
         """
         from importlib.machinery import ModuleSpec
 
@@ -310,7 +322,7 @@ class ToolModules:
         if name in _ALWAYS or alias in aliases or name in aliases:
             loader: Any = self
             return ModuleSpec(name, loader)
-        if name.endswith("_tools"):  # nothing else has found it
+        if name.endswith("_tools"):  # no other importer has found it
             raise ModuleNotFoundError(
                 f"{name}: no tool of {alias!r} is offered here: {self._offer}"
             )
@@ -321,30 +333,30 @@ class ToolModules:
         return ", ".join(self._names) or "none"
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python to make the module."""
+        """Return None, so that Python creates the module."""
         del spec
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module a function for each tool of its alias."""
+        """Add a function to the module for each tool of its alias."""
         alias = module.__name__
         if not any(tool.startswith(f"{alias}.") for tool in self._names):
             alias = alias.removesuffix("_tools")
         for tool in self._names:
             if tool.startswith(f"{alias}."):
-                setattr(module, tool.rpartition(".")[2], self._function(tool))
+                setattr(module, tool.rpartition(".")[2], self._make_function(tool))
         if alias in ("io", "io_tools"):
             vars(module)["tool_call"] = self._tool_call
         if module.__name__ in _ALWAYS:
-            vars(module)["__getattr__"] = self._missing(module.__name__)
+            vars(module)["__getattr__"] = self._make_fallback(module.__name__)
 
-    def _function(self, tool: str) -> Callable[..., Any]:
+    def _make_function(self, tool: str) -> Callable[..., Any]:
         async def function(**arguments: Any) -> Any:
             return await self._supervisor.call(tool, arguments)
 
         return function
 
-    def _missing(self, module: str) -> Callable[[str], Any]:
-        """Return what gives a function that fails when it is called, in place of a tool that is not offered."""
+    def _make_fallback(self, module: str) -> Callable[[str], Any]:
+        """Return a `__getattr__` for a module; in place of a tool that is not offered it returns a function that raises."""
 
         def attribute(name: str) -> Callable[..., Any]:
             if name.startswith("_"):
@@ -362,13 +374,13 @@ class ToolModules:
     async def _tool_call(
         self, fn: str, params: Mapping[str, Any] | None = None, **described: Any
     ) -> Any:
-        """Call a tool by its name; why it is called is not looked at."""
+        """Call a tool by its name; other named arguments, such as a reason, are ignored."""
         del described
         return await self._supervisor.call(fn, params)
 
 
 def import_by(path: list[str]) -> None:
-    """Have modules imported from the working directory and these folders, as `site` would find them."""
+    """Set `sys.path` to the working directory and these folders, and add the builtins that the module `site` would add."""
     import _sitebuiltins
     import builtins
 
@@ -380,13 +392,13 @@ def import_by(path: list[str]) -> None:
 
 
 def run_python(file: str, names: list[str]) -> None:
-    """Run the program; it may await at the top level."""
+    """Run a Python program, which may use `await` at the top level; `names` are the tools that it may call."""
     supervisor = Supervisor()
     finder: Any = ToolModules(supervisor, names)
     sys.meta_path.append(finder)
 
     async def fetch_ctx(ref: str) -> Any:
-        """Read a ref of the conversation."""
+        """Return the text of a ref of the conversation."""
         return await supervisor.call("react.read", {"paths": [ref]})
 
     program: dict[str, Any] = {
@@ -402,7 +414,8 @@ def run_python(file: str, names: list[str]) -> None:
     descriptor = os.open(file, os.O_RDONLY)
     text = os.read(descriptor, os.fstat(descriptor).st_size)
     os.close(descriptor)
-    top_level_await, coroutine = 0x2000, 0x80
+    top_level_await = 0x2000
+    coroutine = 0x80
     code = compile(text, file, "exec", flags=top_level_await, dont_inherit=True)
     if code.co_flags & coroutine:
         import asyncio
@@ -414,14 +427,14 @@ def run_python(file: str, names: list[str]) -> None:
 
 
 def run_shell(file: str) -> NoReturn:
-    """Become a shell that runs the program, without a connection to the supervisor."""
+    """Replace this process by a shell that runs the program, without a connection to the supervisor."""
     os.close(SOCKET_FD)
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
     os.execv(shell, [shell, file])
 
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write where the program failed, from its own first line on."""
+    """Print the traceback of an uncaught exception without the frames of the executor."""
     import traceback
 
     frames = list(traceback.extract_tb(trace))
@@ -434,7 +447,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def main() -> int:
-    """Isolate this process, and run the program; return its exit code."""
+    """Isolate this process and run the program; return the exit code."""
     start = read_start(START_FD)
     try:
         isolate(start)

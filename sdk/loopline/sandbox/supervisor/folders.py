@@ -1,6 +1,7 @@
-"""Folders that a program has filled: walked, measured and removed by descriptors. Any Python can read this.
+"""Functions that walk, measure and remove a folder filled by a program. Runs on any version of Python 3.
 
-No path is built from what a program has made, so that no depth, no mode and no link of it matters.
+Each folder is opened below the descriptor of its parent. Whole paths are never used, so deep folders, links and folders
+without rights cause no harm.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCATION = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEEPEST = 100
-"""Folders inside each other that are walked; each of them takes a descriptor meanwhile."""
+"""The deepest level of folders that is walked. Each level keeps a descriptor open."""
 
 
 class FolderEntry:
-    """A file or a folder below another: its path from there, its status, and the open folder that it is in.
+    """A file or a folder below the top of a walk.
 
-    `problem` is why a folder is not walked.
+    `path` begins at the top. `folder` is the open descriptor of the parent. `problem` says why a folder is not walked.
     """
 
     def __init__(self, path: str, name: str, folder: int, status: os.stat_result) -> None:
@@ -31,28 +32,38 @@ class FolderEntry:
 
     @property
     def is_folder(self) -> bool:
-        """Return whether it is a folder."""
+        """Whether this is a folder, and not a link to one."""
         return stat.S_ISDIR(self.status.st_mode)
 
 
 class FolderUsage:
-    """The bytes and the number of files below a folder; `problem` is why they are not known."""
+    """The bytes and the number of files and folders below a folder; `problem` says why they are not known."""
 
     def __init__(self) -> None:
         self.size = 0
         self.count = 0
         self.problem = ""
 
+    def problem_since(self, before: FolderUsage, most_bytes: int, most_files: int) -> str:
+        """Return the problem, or the limit that was exceeded since an earlier measurement; empty if there is none."""
+        size = self.size - before.size
+        count = self.count - before.count
+        if self.problem:
+            return self.problem
+        if size > most_bytes:
+            return f"it has written {size:,} bytes, and may write {most_bytes:,}"
+        if count > most_files:
+            return f"it has made {count:,} files, and may make {most_files:,}"
+        return ""
+
 
 def entries(
-    top: int,
-    deepest: int = DEEPEST,
-    enters: Callable[[FolderEntry], bool] = lambda _entry: True,
+    top: int, enters: Callable[[FolderEntry], bool] = lambda _entry: True
 ) -> Iterator[FolderEntry]:
-    """Yield all that is below an open folder, each folder before what it holds, links not followed.
+    """Yield all files and folders below an open folder, each folder before its content. Links are not followed.
 
-    A folder is not walked if `enters` is false, if it cannot be read, or if it is in more than `deepest` others; the
-    last two are its problem.
+    A folder is not walked if `enters` returns false for it. A folder that cannot be read or is deeper than `DEEPEST` is
+    yielded with a problem.
     """
     waiting = [(os.dup(top), "", sorted(_names(top), reverse=True))]
     try:
@@ -65,9 +76,9 @@ def entries(
             try:
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # it has gone meanwhile
+                continue  # the program has removed it meanwhile
             entry = FolderEntry(f"{path}{name}", name, folder, status)
-            inner = _open_inner(entry, len(waiting), deepest) if entry.is_folder else None
+            inner = _open_inner(entry, len(waiting)) if entry.is_folder else None
             if inner is not None:
                 waiting.append((inner[0], f"{path}{name}/", inner[1]))
             yield entry
@@ -78,10 +89,10 @@ def entries(
             os.close(folder)
 
 
-def _open_inner(entry: FolderEntry, depth: int, deepest: int) -> tuple[int, list[str]] | None:
-    """Return a folder, opened, with the names in it; None if it has a problem or has gone."""
-    if depth > deepest:
-        entry.problem = f"it is in more than {deepest} folders"
+def _open_inner(entry: FolderEntry, depth: int) -> tuple[int, list[str]] | None:
+    """Open a folder, and return its descriptor and the names in it; None if it has a problem or was removed."""
+    if depth > DEEPEST:
+        entry.problem = f"it is in more than {DEEPEST} folders"
         return None
     try:
         inner = os.open(entry.name, FOLDER, dir_fd=entry.folder)
@@ -98,28 +109,36 @@ def _open_inner(entry: FolderEntry, depth: int, deepest: int) -> tuple[int, list
         return None
 
 
-def usage(top: int) -> FolderUsage:
-    """Return what is below an open folder; a file with several names is measured once."""
-    used, seen = FolderUsage(), set[tuple[int, int]]()
+def measure(path: str | os.PathLike[str]) -> FolderUsage:
+    """Measure all files below a folder; a file with several hard links is measured once.
+
+    Raises:
+        OSError: the folder itself cannot be opened.
+    """
+    used = FolderUsage()
+    seen: set[tuple[int, int]] = set()
+    top = os.open(path, FOLDER)
     try:
         for entry in entries(top):
             used.count += 1
             status = entry.status
-            place = status.st_dev, status.st_ino
-            if status.st_nlink == 1 or entry.is_folder or place not in seen:
+            inode = status.st_dev, status.st_ino
+            if status.st_nlink == 1 or entry.is_folder or inode not in seen:
                 used.size += status.st_blocks * 512
-                seen.add(place)
+                seen.add(inode)
             if entry.problem:
                 used.problem = f"a folder cannot be measured: {entry.problem}"
     except OSError as error:
         used.problem = f"a folder cannot be measured: {error.strerror}"
+    finally:
+        os.close(top)
     return used
 
 
 def remove_tree(path: str | os.PathLike[str]) -> str:
-    """Remove a folder and all below it, whatever its depth and its rights; return why it is still there, if it is."""
+    """Remove a folder and all files below it; return an error message, or "" if it is removed or did not exist."""
     try:
-        top = _open_owned(os.fspath(path), None)
+        top = _open_writable(os.fspath(path), None)
         try:
             _empty(top)
         finally:
@@ -133,19 +152,22 @@ def remove_tree(path: str | os.PathLike[str]) -> str:
 
 
 def _empty(top: int) -> None:
-    """Remove what is in a folder; what is in a folder there is moved up first, so that two of them are open at once."""
-    prefix, number = os.urandom(8).hex(), 0
+    """Remove all files and folders in a folder.
+
+    Inner folders are moved up to `top` first, so that only two folders are open at any depth.
+    """
+    prefix = os.urandom(8).hex()
+    number = 0
     while names := _names(top):
         for name in names:
-            if _is_unlinked(name, top):
+            if _unlink(name, top):
                 continue
-            inner = _open_owned(name, top)
+            inner = _open_writable(name, top)
             try:
                 for inside in _names(inner):
-                    if not _is_unlinked(inside, inner):
-                        os.close(
-                            _open_owned(inside, inner)
-                        )  # a folder that is moved must be writable
+                    if not _unlink(inside, inner):
+                        # A folder must be writable to be moved.
+                        os.close(_open_writable(inside, inner))
                         number += 1
                         os.rename(inside, f"{prefix}{number}", src_dir_fd=inner, dst_dir_fd=top)
             finally:
@@ -158,8 +180,8 @@ def _names(folder: int) -> list[str]:
         return [entry.name for entry in listed]
 
 
-def _is_unlinked(name: str, folder: int) -> bool:
-    """Remove a file or a link; return False if it is a folder."""
+def _unlink(name: str, folder: int) -> bool:
+    """Remove a file or a link; return False if the name is a folder, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
@@ -167,12 +189,12 @@ def _is_unlinked(name: str, folder: int) -> bool:
     return True
 
 
-def _open_owned(name: str, folder: int | None) -> int:
-    """Return a folder, opened, once its owner may read and change it."""
-    place = os.open(name, _PLACE, dir_fd=folder)
+def _open_writable(name: str, folder: int | None) -> int:
+    """Open a folder, after giving its owner the rights to read and change it."""
+    location = os.open(name, _LOCATION, dir_fd=folder)
     try:
-        if stat.S_IMODE(os.fstat(place).st_mode) & 0o700 != 0o700:
-            Path(f"/proc/self/fd/{place}").chmod(0o700)
-        return os.open(".", FOLDER, dir_fd=place)
+        if stat.S_IMODE(os.fstat(location).st_mode) & 0o700 != 0o700:
+            Path(f"/proc/self/fd/{location}").chmod(0o700)
+        return os.open(".", FOLDER, dir_fd=location)
     finally:
-        os.close(place)
+        os.close(location)

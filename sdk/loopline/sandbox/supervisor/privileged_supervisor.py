@@ -1,7 +1,7 @@
-"""The supervisor in a container: process 1, which starts each executor in namespaces of its own and relays its calls.
+"""The supervisor in a container: process 1, which starts each executor in new namespaces and relays its calls.
 
-It is started as a script of its own by the Python of the image, knows no secret, and runs no tool: what a program asks
-for goes to the harness, which decides.
+The image's Python runs it as a script. It has no secrets and runs no tools: it only passes the calls of programs to the
+harness.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SHARED = "/loopline"
-"""The folder that the harness mounts: its socket, the executor, and a folder for each execution."""
+"""The folder that the harness mounts, with its socket, the executor, and a folder for each execution."""
 WORKSPACE, SOCKET = "/workspace", "/tmp/supervisor.sock"
 EXECUTOR = "/tmp/executor.pyc"
 COVERED = (SHARED, "/sys", "/run", "/dev/shm", "/dev/mqueue")
-"""What a program finds empty."""
+"""The folders that are empty for a program."""
 NOT_ISOLATED = 71
 CHANNEL = 3
-"""The descriptor by which an execution hands over its file system."""
+"""The descriptor over which an execution sends its file system to the harness."""
 
 _NEW_MOUNTS, _NEW_NAME, _NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 _NEW_PROCESSES, _NEW_NETWORK = 0x2000_0000, 0x4000_0000
@@ -41,21 +42,21 @@ _PIECE = 1 << 16
 
 
 class NamespaceError(Exception):
-    """A namespace or a mount of a program cannot be put in force, so the program does not run."""
+    """A namespace or a mount of a program cannot be made, so the program does not run."""
 
 
 class Kernel:
-    """System calls that Python has no function for before 3.12."""
+    """System calls for which Python has no function before 3.12. A failing call raises NamespaceError."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
 
     def unshare(self, flags: int) -> None:
-        """Leave these namespaces for new ones."""
+        """Move this process into new namespaces of the kinds in `flags`."""
         self._check(self._library.unshare(flags), "unshare")
 
     def enter(self, descriptor: int) -> None:
-        """Enter a namespace again."""
+        """Move this process into the namespace of an open descriptor."""
         self._check(self._library.setns(descriptor, 0), "setns")
 
     def mount(self, source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -66,11 +67,11 @@ class Kernel:
         self._check(failed, f"mount of {target}")
 
     def die_with_parent(self) -> None:
-        """Have this process killed when the one that began it ends."""
+        """Let the kernel kill this process when its parent ends."""
         self._library.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
     def has_landlock(self) -> bool:
-        """Return whether a program may restrict itself to folders here."""
+        """Return whether the kernel supports Landlock."""
         return int(self._library.syscall(_LANDLOCK_CREATE, None, 0, 1)) > 0
 
     def _check(self, result: int, call: str) -> None:
@@ -83,7 +84,7 @@ class Kernel:
 
 
 class Groups:
-    """Control groups within that of the container, where it may make some."""
+    """The control groups below that of the container, if the container may make groups."""
 
     def __init__(self, kernel: Kernel) -> None:
         root = Path("/sys/fs/cgroup")
@@ -93,12 +94,15 @@ class Groups:
             for parent in self._parents:
                 kernel.mount("", str(parent), "", _REMOUNT | _BIND | _NOSUID | _NODEV | _NOEXEC)
             if unified:
-                self._make_room(root)
+                self._delegate(root)
         except (OSError, NamespaceError):
             self._parents = []
 
-    def _make_room(self, root: Path) -> None:
-        """Move this process out of the way: a group with processes may not divide its resources."""
+    def _delegate(self, root: Path) -> None:
+        """Enable the controllers for groups below `root`, after moving this process out of it.
+
+        The kernel does not allow processes in a group that has groups with controllers below it.
+        """
         own = root / "supervisor"
         own.mkdir()
         (own / "cgroup.procs").write_text(str(os.getpid()))
@@ -106,11 +110,11 @@ class Groups:
 
     @property
     def available(self) -> bool:
-        """Return whether groups can be made."""
+        """Whether groups can be made."""
         return bool(self._parents)
 
     def make(self, name: str, memory_bytes: int, processes: int) -> list[Path]:
-        """Return the folders of a new group with these limits."""
+        """Make a group with these limits, and return its folders."""
         limits = {
             "memory.limit_in_bytes": memory_bytes,
             "memory.memsw.limit_in_bytes": memory_bytes,
@@ -128,7 +132,7 @@ class Groups:
 
 
 def count(folders: list[Path], names: tuple[str, ...], key: str) -> int:
-    """Return a number that a control group has counted."""
+    """Return the count `key` in the first of these files of a control group that has it; 0 if none has."""
     for folder in folders:
         for name in names:
             if (folder / name).exists():
@@ -140,10 +144,9 @@ def count(folders: list[Path], names: tuple[str, ...], key: str) -> int:
 
 
 class PrivilegedSupervisor:
-    """Starts executors, relays what they say to the harness, and tells it how each ended."""
+    """Starts executors on request of the harness, and reports the exit of each."""
 
-    def __init__(self, folder: str = SHARED) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._kernel = Kernel()
         self._groups = Groups(self._kernel)
         self._own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -152,14 +155,14 @@ class PrivilegedSupervisor:
         self._closed = asyncio.Event()
 
     async def serve(self) -> None:
-        """Serve the harness until it closes its connection; all that runs then ends with this process."""
+        """Serve the harness until it closes its connection; the end of this process ends all programs."""
         loop = asyncio.get_running_loop()
-        self._control.connect(f"{self._folder}/control.sock")
-        prepare(f"{self._folder}/executor.py")
+        self._control.connect(f"{SHARED}/control.sock")
+        prepare(f"{SHARED}/executor.py")
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self._closed.set)
         loop.add_reader(self._control.fileno(), self._receive)
-        self._tell(
+        self._send(
             {
                 "groups": self._groups.available,
                 "landlock": self._kernel.has_landlock(),
@@ -168,14 +171,14 @@ class PrivilegedSupervisor:
         )
         await self._closed.wait()
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
             self._closed.set()
 
     def _receive(self) -> None:
-        """Take a message of the harness: an execution to begin, with its streams and its channel, or one to stop."""
+        """Handle a message of the harness: begin an execution with the descriptors that come with it, or stop one."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, _PIECE, 4)
         except OSError:
@@ -197,21 +200,21 @@ class PrivilegedSupervisor:
 
     def _begin(self, name: str, streams: list[int]) -> None:
         try:
-            request: dict[str, Any] = json.loads(Path(self._folder, name, "run.json").read_bytes())
-            run = Run(name, f"{self._folder}/{name}", request)
+            request: dict[str, Any] = json.loads(Path(SHARED, name, "run.json").read_bytes())
+            run = Run(name, request)
             if self._groups.available:
                 run.groups = self._groups.make(name, request["memory_bytes"], request["processes"])
             run.listen()
             self._running[self._fork(run, streams)] = run
         except (OSError, NamespaceError) as error:
             os.write(streams[2], f"isolation: {error}\n".encode())
-            self._tell({"ended": name, "exit": NOT_ISOLATED})
+            self._send({"ended": name, "exit": NOT_ISOLATED})
         finally:
             for descriptor in streams:
                 os.close(descriptor)
 
     def _fork(self, run: Run, streams: list[int]) -> int:
-        """Return the process of a run, which is the first of a namespace of processes."""
+        """Start the process of a run as the first in a new process namespace, and return its id."""
         self._kernel.unshare(_NEW_PROCESSES)
         process = os.fork()
         if process == 0:
@@ -229,7 +232,7 @@ class PrivilegedSupervisor:
                 return
             run = self._running.pop(process, None)
             if run is not None:
-                self._tell(
+                self._send(
                     {
                         "ended": run.name,
                         "exit": os.waitstatus_to_exitcode(status),
@@ -241,12 +244,11 @@ class PrivilegedSupervisor:
 
 
 class Run:
-    """One execution: its folder, its socket, its file system, and its control groups."""
+    """One execution, with its socket, its file system, and the folders of its control group."""
 
-    def __init__(self, name: str, folder: str, request: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, request: Mapping[str, Any]) -> None:
         self.name = name
         self.groups: list[Path] = []
-        self._folder = folder
         self._user: int = request["user"]
         self._variables: Mapping[str, str] = request["variables"]
         self._disk: str = request["disk"]
@@ -255,16 +257,16 @@ class Run:
 
     @property
     def memory_kills(self) -> int:
-        """Return how many of its processes were killed because the memory was used up."""
+        """The number of its processes that were killed because the memory limit was reached."""
         return count(self.groups, ("memory.oom_control", "memory.events"), "oom_kill")
 
     @property
     def refused_processes(self) -> int:
-        """Return how often it could not begin a process because there were too many."""
+        """The number of times that it could not start a process because there were too many."""
         return count(self.groups, ("pids.events",), "max")
 
     def listen(self) -> None:
-        """Make the socket that its program finds, and relay what comes."""
+        """Open the socket for the calls of the program, and relay its first connection."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(self._socket)
         Path(self._socket).chmod(0o666)
@@ -272,25 +274,25 @@ class Run:
         self._relay = asyncio.ensure_future(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Relay the first connection of the program's user to the harness, and refuse all others."""
+        """Relay the first connection of the program's user to the harness, and close the others."""
         loop = asyncio.get_running_loop()
         with listener:
             program, _ = await loop.sock_accept(listener)
-            while not self._is_ours(program):
+            while not self._is_from_program(program):
                 program.close()
                 program, _ = await loop.sock_accept(listener)
         harness = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with program, harness:
-            harness.connect(f"{self._folder}/s.sock")
+            harness.connect(f"{SHARED}/{self.name}/s.sock")
             await asyncio.gather(pump(program, harness), pump(harness, program))
 
-    def _is_ours(self, connection: socket.socket) -> bool:
+    def _is_from_program(self, connection: socket.socket) -> bool:
         stored = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         _, user, _ = struct.unpack("3i", stored)
         return bool(user == self._user)
 
     def become(self, kernel: Kernel, streams: list[int]) -> NoReturn:
-        """Isolate this new process, run the executor, and end as it ends."""
+        """Isolate this new process, run the executor, and exit with its exit code."""
         code = NOT_ISOLATED
         try:
             signal.set_wakeup_fd(-1)
@@ -311,7 +313,7 @@ class Run:
             os._exit(code)
 
     def _isolate(self, kernel: Kernel) -> None:
-        """Give this process a network, mounts, a name and messages of its own."""
+        """Move this process into new namespaces, and mount only the files that its program may use."""
         kernel.unshare(_NEW_NETWORK | _NEW_MOUNTS | _NEW_IPC | _NEW_NAME)
         socket.sethostname("sandbox")
         kernel.mount("", "/", "", _PRIVATE)
@@ -334,7 +336,7 @@ class Run:
         self._forbid_writing(kernel)
 
     def _mount_disk(self, kernel: Kernel) -> None:
-        """Mount a file system for the program's folders, hand it to the harness, and wait until it is filled."""
+        """Mount a file system for the program's folders, send it to the harness, and wait until it is filled."""
         out = f"{WORKSPACE}/out"
         kernel.mount("tmpfs", out, "tmpfs", _NOSUID | _NODEV, self._disk)
         root = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
@@ -343,11 +345,11 @@ class Run:
             if not channel.recv(1):
                 raise NamespaceError("disk: the harness did not fill it")
         os.close(root)
-        for name in ("work", "out"):  # the second covers the root of the file system
+        for name in ("work", "out"):  # `out` is last, because it covers the root of the file system
             kernel.mount(f"{out}/{name}", f"{WORKSPACE}/{name}", "", _BIND)
 
     def _forbid_writing(self, kernel: Kernel) -> None:
-        """Make every mount read-only but those of what the program may write, and of processes."""
+        """Make all mounts read-only, except the folders of the program and `/proc`."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             escaped, options = line.split(" ")[4:6]
             path = escaped.encode().decode("unicode_escape")
@@ -359,7 +361,10 @@ class Run:
             kernel.mount("", path, "", _REMOUNT | _BIND | _RDONLY | sum(flags))
 
     def _execute(self) -> int:
-        """Return the exit code of the executor; this process is the first of its namespace, and takes in orphans."""
+        """Run the executor as a child, and return its exit code.
+
+        This process is the first of its namespace, so it also reaps orphaned processes.
+        """
         process = os.fork()
         if process == 0:
             python = sys.executable
@@ -373,7 +378,7 @@ class Run:
                 return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """Remove its socket and its groups."""
+        """Remove the socket and the control group."""
         if self._relay is not None:
             self._relay.cancel()
         Path(self._socket).unlink()
@@ -391,7 +396,7 @@ _FLAGS = {
 
 
 async def pump(source: socket.socket, target: socket.socket) -> None:
-    """Give all that comes from one connection to another."""
+    """Copy all bytes from one connection to another, and then close that one for writing."""
     loop = asyncio.get_running_loop()
     try:
         while data := await loop.sock_recv(source, _PIECE):
@@ -399,19 +404,12 @@ async def pump(source: socket.socket, target: socket.socket) -> None:
     except OSError:
         pass
     finally:
-        shut(target)
-
-
-def shut(connection: socket.socket) -> None:
-    """Say that nothing more comes."""
-    try:
-        connection.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
 
 def prepare(executor: str) -> None:
-    """Make the folders that every program finds, and write the executor's code as this Python runs it."""
+    """Make the mount points of a program's folders, and compile the executor for this version of Python."""
     for name in ("work", "out"):
         Path(WORKSPACE, name).mkdir()
     code = compile(Path(executor).read_bytes(), "executor", "exec", dont_inherit=True)
@@ -421,7 +419,7 @@ def prepare(executor: str) -> None:
 
 
 def log_errors(path: str) -> None:
-    """Have this process write its errors where the harness reads them."""
+    """Redirect stderr of this process to a file, which the harness reads if the container does not start."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)

@@ -1,7 +1,7 @@
-"""The supervisor of a task elsewhere: restores the snapshot of an execution, runs its program, and stores what it made.
+"""The supervisor of a Fargate task: restores the snapshot of an execution, runs its program, and stores its files.
 
-Its code comes with the snapshot, so the image needs nothing but Python. It reaches the harness only by objects at signed
-addresses: numbered ones that it writes, numbered ones that it reads.
+Its code comes with the manifest, so that the image needs only Python. It communicates with the harness only through
+numbered objects at signed addresses: it writes some and reads others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 from urllib import error, request
 
-from loopline.sandbox.supervisor.folders import FOLDER, FolderEntry, FolderUsage, entries, usage
+from loopline.sandbox.supervisor.folders import FOLDER, FolderEntry, FolderUsage, entries, measure
 from loopline.sandbox.supervisor.frames import (
     ADDRESSES,
     CALLS,
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 WORKSPACE, SOCKET, EXECUTOR = "/workspace", "/tmp/supervisor.sock", "/tmp/executor.py"
 _PIECE = 1 << 16
 _MOST_PENDING = 4 << 20
-"""Bytes that wait to be written before a program's connection is no longer read."""
+"""The bytes of unsent frames from which the program's connection is not read until they are sent."""
 _DISK_SECONDS = 0.3
 _LONGEST_PATH = 1_500
-"""Bytes of the path of a folder that is packed: what is below it can be restored in a folder elsewhere."""
+"""The longest path of a folder that is packed, in bytes, so that the harness can restore the paths below it."""
 _NOT_YET = (403, 404)
 
 
 def fetch(address: str) -> bytes | None:
-    """Return an object; None if it is not there yet."""
+    """Return the bytes of an object; None if it does not exist yet."""
     try:
         with request.urlopen(address, timeout=30) as answer:
             data: bytes = answer.read()
@@ -68,7 +68,7 @@ def store(address: str, data: bytes) -> None:
 
 
 def restore(archive: bytes, folder: Path, user: int) -> None:
-    """Lay the files of a snapshot into a folder, for the user that programs run as."""
+    """Unpack a snapshot into a folder; the files belong to `user`."""
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         opened.extractall(folder)
         for entry in opened.infolist():
@@ -77,17 +77,19 @@ def restore(archive: bytes, folder: Path, user: int) -> None:
                 target = path.read_text()
                 path.unlink()
                 path.symlink_to(target)
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            os.chown(Path(place, name), user, user, follow_symlinks=False)
+            os.chown(Path(parent, name), user, user, follow_symlinks=False)
 
 
-def pack(folder: Path, turn: str, room: int) -> tuple[bytes, bool]:
-    """Return what a program made as an archive, and whether there was room for all of it.
+def pack(folder: Path, turn: str, most_bytes: int) -> tuple[bytes, bool]:
+    """Pack the folder of a turn into a ZIP archive, and return whether all files fit into `most_bytes`.
 
-    What is no plain file is in it as a link to nothing, and so is a folder that is too deep or cannot be read.
+    Special files, links, and folders that are too deep or cannot be read are packed as a link to a path that does not
+    exist.
     """
-    file, fits = io.BytesIO(), True
+    file = io.BytesIO()
+    size = 0
     top = os.open(folder / turn, FOLDER)
     try:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -97,11 +99,10 @@ def pack(folder: Path, turn: str, room: int) -> tuple[bytes, bool]:
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 status = found.status
                 if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                    room -= status.st_size
-                    fits = fits and room >= 0
-                    if fits:
+                    size += status.st_size
+                    if size <= most_bytes:
                         entry.external_attr = (stat.S_IFREG | 0o640) << 16
-                        archive.writestr(entry, _content(found))
+                        archive.writestr(entry, _read(found))
                 elif found.is_folder and not found.problem and _is_short(found):
                     entry.filename += "/"
                     archive.writestr(entry, b"")
@@ -110,33 +111,24 @@ def pack(folder: Path, turn: str, room: int) -> tuple[bytes, bool]:
                     archive.writestr(entry, b"/nothing")
     finally:
         os.close(top)
-    return file.getvalue(), fits
+    return file.getvalue(), size <= most_bytes
 
 
 def _is_short(entry: FolderEntry) -> bool:
     return len(os.fsencode(entry.path)) <= _LONGEST_PATH
 
 
-def _content(entry: FolderEntry) -> bytes:
+def _read(entry: FolderEntry) -> bytes:
     descriptor = os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=entry.folder)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
 
-def measure(folder: Path) -> FolderUsage:
-    """Return the bytes and the number of the files in a folder."""
-    top = os.open(folder, FOLDER)
-    try:
-        return usage(top)
-    finally:
-        os.close(top)
-
-
 def kill_all(user: int) -> None:
-    """Kill every process of a user; a process may begin another meanwhile."""
-    alive = True
-    while alive:
-        alive = False
+    """Kill all processes of a user; repeat until none is found, because they may start others meanwhile."""
+    has_processes = True
+    while has_processes:
+        has_processes = False
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 if (
@@ -144,13 +136,13 @@ def kill_all(user: int) -> None:
                     and "\nState:\tZ" not in (path / "status").read_text()
                 ):
                     os.kill(int(path.name), signal.SIGKILL)
-                    alive = True
+                    has_processes = True
             except OSError:
                 continue  # it has ended
 
 
-def wait_until_ended(process: int) -> None:
-    """Return once a child has ended; asyncio would wait for all who hold its streams, too."""
+def wait_for_child(process: int) -> None:
+    """Block until a child has ended. asyncio would also wait for grandchildren that still have its streams open."""
     try:
         os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
@@ -158,7 +150,7 @@ def wait_until_ended(process: int) -> None:
 
 
 def listen() -> socket.socket:
-    """Return the socket that the program finds."""
+    """Open the socket for the program's calls."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     listener.bind(SOCKET)
     Path(SOCKET).chmod(0o666)
@@ -167,7 +159,7 @@ def listen() -> socket.socket:
 
 
 class TaskSupervisor:
-    """Runs one program, and exchanges frames with the harness."""
+    """Runs one program and exchanges frames with the harness."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self._manifest = manifest
@@ -179,62 +171,58 @@ class TaskSupervisor:
         self._answers = bytearray()
         self._has_answers = asyncio.Event()
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._ended = False
-        self._exit = 0
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._has_ended = False
         self._failure = ""
-        self._restored = (0, 0)
+        self._restored = FolderUsage()
         self._program: socket.socket | None = None
 
     async def run(self) -> None:
-        """Run the program to its end, and say how it ended."""
+        """Run the program to its end, store its files, and send its exit as the last frame."""
         try:
             await asyncio.to_thread(self._restore)
         except (OSError, ValueError, zipfile.BadZipFile) as problem:
-            self._tell(EXIT, json.dumps({"code": "restore_failed", "text": str(problem)}).encode())
-            await self._finish()
+            await self._finish({"code": "restore_failed", "text": str(problem)})
             return
-        self._tell(READY, b"")
-        await self._execute()
+        self._write(READY, b"")
+        outcome: dict[str, Any] = {"exit": await self._execute()}
         kill_all(self._user)
-        outcome: dict[str, Any] = {"exit": self._exit}
-        if self._failure:
-            outcome = {"code": "disk_limit", "text": self._failure}
+        most_bytes: int = self._manifest["limits"]["archive_bytes"]
         try:
-            room: int = self._manifest["limits"]["made_bytes"]
-            out, turn = Path(WORKSPACE, "out"), self._manifest["turn"]
-            made, fits = await asyncio.to_thread(pack, out, turn, room)
-            if not fits and not self._failure:
-                text = f"it has written more than {room:,} bytes"
-                outcome = {"code": "disk_limit", "text": text}
-            await asyncio.to_thread(store, self._manifest["made"], made)
+            archive, fits = await asyncio.to_thread(
+                pack, Path(WORKSPACE, "out"), self._manifest["turn"], most_bytes
+            )
+            if not fits:
+                self._failure = self._failure or f"it has written more than {most_bytes:,} bytes"
+            if self._failure:
+                outcome = {"code": "disk_limit", "text": self._failure}
+            await asyncio.to_thread(store, self._manifest["output"], archive)
         except OSError as problem:
             outcome = {"code": "restore_failed", "text": str(problem)}
-        self._tell(EXIT, json.dumps(outcome).encode())
-        await self._finish()
+        await self._finish(outcome)
 
-    async def _finish(self) -> None:
-        self._ended = True
-        self._wake.set()
+    async def _finish(self, outcome: dict[str, Any]) -> None:
+        self._write(EXIT, json.dumps(outcome).encode())
+        self._has_ended = True
         await self._send()
 
     def _restore(self) -> None:
         for name, address in self._manifest["snapshots"].items():
             archive = fetch(address)
             if archive is None:
-                raise ValueError(f"the snapshot {name} is not there")
+                raise ValueError(f"the snapshot {name} does not exist")
             folder = Path(WORKSPACE, name)
             folder.mkdir(parents=True, exist_ok=True)
             restore(archive, folder, self._user if not name.startswith("bundles") else 0)
             if not name.startswith("bundles"):
                 os.chown(folder, self._user, self._user)
-        found = measure(Path(WORKSPACE))
-        self._restored = found.size, found.count
+        self._restored = measure(WORKSPACE)
         Path(EXECUTOR).write_text(self._manifest["executor"])
         Path(EXECUTOR).chmod(0o644)
 
-    async def _execute(self) -> None:
+    async def _execute(self) -> int:
+        """Run the program, and return its exit code."""
         listener = listen()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-B", "-u", EXECUTOR),
@@ -246,46 +234,46 @@ class TaskSupervisor:
             start_new_session=True,
         )
         loops = [
-            asyncio.ensure_future(step)
-            for step in (
-                *(self._relay(listener), self._deliver()),
-                *(self._send(), self._receive(), self._watch()),
-            )
+            asyncio.ensure_future(self._relay_calls(listener)),
+            asyncio.ensure_future(self._relay_answers()),
+            asyncio.ensure_future(self._send()),
+            asyncio.ensure_future(self._receive()),
+            asyncio.ensure_future(self._watch()),
         ]
         for task in loops:
             task.add_done_callback(self._check)
-        pumps = [
-            asyncio.ensure_future(self._forward(channel, stream))
+        streams = [
+            asyncio.ensure_future(self._relay_stream(channel, stream))
             for channel, stream in ((OUTPUT, process.stdout), (ERRORS, process.stderr))
             if stream is not None
         ]
         if process.stdin is not None:
             process.stdin.write(base64.b64decode(self._manifest["start"]))
             process.stdin.close()
-        await asyncio.to_thread(wait_until_ended, process.pid)
+        await asyncio.to_thread(wait_for_child, process.pid)
         kill_all(self._user)
         code = await process.wait()
-        self._exit = code if code >= 0 else 128 - code
-        await asyncio.gather(*pumps)
-        self._ended = True
+        await asyncio.gather(*streams)
+        self._has_ended = True
         for task in loops:
             task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
+        return code if code >= 0 else 128 - code
 
     def _check(self, task: asyncio.Task[None]) -> None:
-        """End the program if its connection to the harness is broken."""
+        """Kill the program if a task of the exchange with the harness has failed."""
         if not task.cancelled() and task.exception() is not None:
             sys.stderr.write(f"{task.exception()!r}\n")
             kill_all(self._user)
 
-    def _tell(self, channel: bytes, data: bytes) -> None:
+    def _write(self, channel: bytes, data: bytes) -> None:
         self._pending += frame(channel, data)
         self._wake.set()
         if len(self._pending) > _MOST_PENDING:
-            self._room.clear()
+            self._may_read.clear()
 
-    async def _relay(self, listener: socket.socket) -> None:
-        """Give the harness what the first connection of the program's user sends."""
+    async def _relay_calls(self, listener: socket.socket) -> None:
+        """Send the bytes of the first connection of the program's user to the harness."""
         loop = asyncio.get_running_loop()
         program, _ = await loop.sock_accept(listener)
         while struct.unpack("3i", program.getsockopt(1, socket.SO_PEERCRED, 12))[1] != self._user:
@@ -293,43 +281,44 @@ class TaskSupervisor:
             program, _ = await loop.sock_accept(listener)
         self._program = program
         while data := await loop.sock_recv(program, _PIECE):
-            self._tell(CALLS, data)
-            await self._room.wait()
+            self._write(CALLS, data)
+            await self._may_read.wait()
 
-    async def _deliver(self) -> None:
-        """Give the program the answers to its calls as it reads them."""
+    async def _relay_answers(self) -> None:
+        """Send the answers of the harness to the program."""
         loop = asyncio.get_running_loop()
         while await self._has_answers.wait():
             self._has_answers.clear()
-            answers, self._answers = self._answers, bytearray()
+            answers = bytes(self._answers)
+            self._answers.clear()
             if self._program is not None:
                 await loop.sock_sendall(self._program, answers)
 
-    async def _forward(self, channel: bytes, stream: asyncio.StreamReader) -> None:
-        """Give the harness a stream up to the first byte that is too much."""
-        room: int = self._manifest["output_bytes"] + 1
+    async def _relay_stream(self, channel: bytes, stream: asyncio.StreamReader) -> None:
+        """Send a stream to the harness, up to one byte more than its limit, by which the harness sees that it is exceeded."""
+        remaining: int = self._manifest["limits"]["stream_bytes"] + 1
         while data := await stream.read(_PIECE):
-            if room > 0:
-                self._tell(channel, data[:room])
-            room -= len(data)
+            if remaining > 0:
+                self._write(channel, data[:remaining])
+            remaining -= len(data)
 
     async def _send(self) -> None:
-        """Write what is waiting, an object for each pause; without more addresses the last one is for the end."""
+        """Write the pending frames as one object in each pause. The last address is kept for the end of the program."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             data = bytes(self._pending)
-            if data and (len(self._up) > 1 or self._ended):
+            if data and (len(self._up) > 1 or self._has_ended):
                 writing = asyncio.ensure_future(asyncio.to_thread(store, self._up.pop(0), data))
                 del self._pending[: len(data)]
-                self._room.set()
+                self._may_read.set()
                 await asyncio.shield(writing)
-            if self._ended and not self._pending:
+            if self._has_ended and not self._pending:
                 return
             await asyncio.sleep(self._pause / 3)
 
     async def _receive(self) -> None:
-        """Read what the harness writes; a program that does not read its answers holds up no order to stop."""
+        """Handle the frames of the harness. Answers are only queued, so that STOP is handled if the program does not read."""
         while self._down:
             data = await asyncio.to_thread(fetch, self._down[0])
             if data is None:
@@ -340,40 +329,31 @@ class TaskSupervisor:
                 if channel == STOP:
                     kill_all(self._user)
                 elif channel == ADDRESSES:
-                    self._extend(json.loads(content))
+                    addresses: dict[str, list[str]] = json.loads(content)
+                    self._up += addresses["up"]
+                    self._down += addresses["down"]
+                    self._wake.set()  # frames may wait for an address
                 else:
                     self._answers += content
                     self._has_answers.set()
 
-    def _extend(self, addresses: dict[str, list[str]]) -> None:
-        self._up += addresses["up"]
-        self._down += addresses["down"]
-        self._wake.set()  # something may wait for an address
-
     async def _watch(self) -> None:
-        """Kill a program that fills the disk, or whose harness is gone and does not stop it in time."""
+        """Kill a program that exceeds its disk limits, or that still runs at the deadline because the harness has ended."""
         limits: dict[str, int] = self._manifest["limits"]
         deadline = time.monotonic() + limits["seconds"]
-        while time.monotonic() < deadline:
+        while not self._failure and time.monotonic() < deadline:
             await asyncio.sleep(_DISK_SECONDS)
-            used = await asyncio.to_thread(measure, Path(WORKSPACE))
-            size, count = used.size - self._restored[0], used.count - self._restored[1]
-            if used.problem:
-                self._failure = used.problem
-            elif size > limits["disk_bytes"]:
-                self._failure = f"it has written {size:,} bytes, and may {limits['disk_bytes']:,}"
-            elif count > limits["disk_files"]:
-                self._failure = f"it has made {count:,} files, and may {limits['disk_files']:,}"
-            else:
-                continue
-            break
+            usage = await asyncio.to_thread(measure, WORKSPACE)
+            self._failure = usage.problem_since(
+                self._restored, limits["disk_bytes"], limits["disk_files"]
+            )
         kill_all(self._user)
+
+
+async def _run(manifest: dict[str, Any]) -> None:
+    await TaskSupervisor(manifest).run()
 
 
 def main(manifest: dict[str, Any]) -> None:
     """Run the execution of a manifest."""
-
-    async def run() -> None:
-        await TaskSupervisor(manifest).run()
-
-    asyncio.run(run())
+    asyncio.run(_run(manifest))

@@ -69,7 +69,7 @@ def _open(name):
 
 def _problem(status, step, room):
     if not stat.S_ISREG(status.st_mode):
-        return "it is no plain file"
+        return "it is not a plain file"
     if status.st_nlink > 1:
         return "it has a second name: write a file of its own"
     if status.st_size > min(step["file_bytes"], room):
@@ -81,7 +81,7 @@ async def _put(name, step, room):
     except FileNotFoundError:
         return 0
     except OSError as error:
-        await tools.call("{PUT}", name=name, problem=f"it is no plain file: {{error.strerror}}")
+        await tools.call("{PUT}", name=name, problem=f"it is not a plain file: {{error.strerror}}")
         return 0
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
