@@ -99,13 +99,16 @@ def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) 
     question = "How long is black tea steeped?"
     ran = recorded("run", "guide", question, "--replay", "talk.jsonl", "-c", "other")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.count("nearest is number 1 of 3, and differs first at messages[1].content") == 1
+    assert (
+        ran.err.count("most similar is number 1 of 3, and differs first at messages[1].content")
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--record", "talk.jsonl"], "exists already"),
+        (["--record", "talk.jsonl"], "exists: replay it"),
         (["--replay", "guide/__init__.py"], "line 1"),
         (["--replay", "talk.jsonl", "--record", "new.jsonl"], "choose one"),
     ],

@@ -28,7 +28,7 @@ from loopline.providers.cassettes.cassette_file import (
     encode_line,
     read_cassette,
 )
-from loopline.providers.http import HttpModel, pooled
+from loopline.providers.http import HttpModel, create_http_client
 from tests.providers.flat_request import KEY, WIRES
 from tests.providers.local_model import PATIENT, PROMPT, asked, model_at
 from tests.providers.test_faults import peer_of, waited
@@ -78,7 +78,7 @@ async def recorded(
     """The model at the server, on the record."""
     tape = CassetteRecorder(file, SystemClock(), [], {})
     await tape.begin()
-    async with model_at(peer, wire, timeouts, lambda: tape.client(pooled())) as model:
+    async with model_at(peer, wire, timeouts, lambda: tape.client(create_http_client())) as model:
         yield model
     await tape.close()
 
@@ -179,7 +179,7 @@ async def test_who_asks_the_same_again_is_answered_in_the_recorded_order_and_no_
         await asked(model)
     async with again(peer, file) as model:
         assert [(await asked(model))[1].text for _ in range(2)] == ["One.", "Two."]
-        with pytest.raises(CassetteError, match="less often"):
+        with pytest.raises(CassetteError, match="more often than it was recorded"):
             await asked(model)
 
 
@@ -204,7 +204,7 @@ async def test_a_request_that_is_not_recorded_is_told_with_the_nearest_and_the_d
         with pytest.raises(CassetteError) as raised:
             await asked(model, about("With lemon, from far away, if there is some left?"))
     assert str(raised.value) == (
-        f"{file} holds no such request; the nearest is number 2 of 3, and differs first at "
+        f"{file} does not have this request; the most similar is number 2 of 3, and differs first at "
         'messages[2].content: recorded "…r away, if there is any left?", '
         'now "…r away, if there is some left?"'
     )
@@ -300,7 +300,7 @@ def test_a_file_that_is_no_cassette_is_told_with_the_line(
 
 async def test_a_recording_takes_no_place_of_another(file: Path) -> None:
     keep(file, HEAD)
-    with pytest.raises(CassetteError, match="exists already"):
+    with pytest.raises(CassetteError, match="exists: replay it"):
         await CassetteRecorder(file, SystemClock(), [], {}).begin()
     assert kept(file) == HEAD
 

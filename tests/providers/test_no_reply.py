@@ -65,7 +65,7 @@ async def test_what_is_no_stream_is_told_with_its_place_and_its_kind(
 @pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
 async def test_a_document_that_is_no_reply_is_told(wire: str) -> None:
     async with saying(*_whole({"hello": 1})) as peer, model_at(peer, wire) as model:
-        with pytest.raises(ModelRequestError, match=f"^{wire}:m: what came is no "):
+        with pytest.raises(ModelRequestError, match=f"^{wire}:m: the response is not a "):
             await asked(model)
 
 

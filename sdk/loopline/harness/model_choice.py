@@ -525,11 +525,11 @@ async def open_cassette(
 
 def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
     from loopline.providers.cassettes import CassetteRecorder
-    from loopline.providers.http import pooled
+    from loopline.providers.http import create_http_client
 
     named = model_names(model)
     tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
-    provider_models = ProviderModels(os.environ, lambda: tape.client(pooled()))
+    provider_models = ProviderModels(os.environ, lambda: tape.client(create_http_client()))
     return OpenCassette(_registry_maker(model, provider_models), tape.clock, tape)
 
 

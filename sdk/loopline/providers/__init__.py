@@ -1,4 +1,4 @@
-"""Models over HTTP, by the APIs of their providers."""
+"""Models that are called over HTTP, through the APIs of their providers."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ HTTP_MODELS: Mapping[Api, type[HttpModel]] = {
     "responses": OpenAiResponses,
     "messages": AnthropicMessages,
 }
-"""The class of the models that are asked by each API."""
+"""The class of models for each API."""

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: requests to `/v1/messages`, and the replies it streams."""
+"""Anthropic's Messages API: requests to `/v1/messages`, and their streamed replies."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from loopline.providers.http import HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.providers.request_bytes import (
     CallForm,
-    encoded,
+    encode_json,
     is_image,
-    joined_fields,
+    join_fields,
     message_bytes,
     provider_name,
 )
 
 FAMILY = "anthropic"
-"""Replies of this family go back as they came."""
+"""Replies of this family are replayed unchanged."""
 VERSION = "2023-06-01"
 BETAS = "mid-conversation-system-clear-at-2026-08-21,thinking-binding-controls-2026-08-01"
-"""For models whose thinking is bound: tails that are cleared, and thinking that is dropped, not refused."""
+"""For models that bind thinking to the prefix: the API clears tails, and drops thinking instead of refusing it."""
 BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 4_096, "medium": 16_384, "high": 32_768}
-"""Tokens of thinking for an effort, for models that want a number; a higher effort counts as `high`."""
+"""Thinking tokens for an effort, for models that require a number; a higher effort counts as `high`."""
 MIN_BUDGET = 1_024
 MAX_MARKERS = 4
 """The `cache_control` markers that a request may carry."""
@@ -58,7 +58,7 @@ _THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 """Calls that the server makes itself; their results are blocks of the same reply."""
 _INPUT = " input"
-"""Where the pieces of such a call's input are collected; no field has this name."""
+"""The key under which the pieces of such a call's input are collected; no field of the API has this name."""
 _COUNTS = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -66,7 +66,7 @@ _COUNTS = {
     "cache_creation_input_tokens": "cache_write_tokens",
     "thinking_tokens": "reasoning_tokens",
 }
-"""The fields of a `Usage`, by what the API calls them."""
+"""The fields of a `Usage`, by their names in the API."""
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -76,20 +76,21 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
 }
-_ASSISTANT, _USER = b'"role":"assistant"', b'"role":"user"'
+_ASSISTANT = b'"role":"assistant"'
+_USER = b'"role":"user"'
 _SYSTEM = b'"role":"system","clear_at":"next_user_message"'
 _DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
 
 
 class AnthropicMessages(HttpModel):
-    """A model behind `/v1/messages`."""
+    """A model that is called at `/v1/messages`."""
 
     path = "/v1/messages"
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The key, and the version of the API."""
+        """The headers of each request: the key, the version of the API, and beta features."""
         return {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
@@ -100,7 +101,7 @@ class AnthropicMessages(HttpModel):
 
     @property
     def _binds_thinking(self) -> bool:
-        """Whether thinking is bound to everything before it."""
+        """Whether thinking is valid only after the same prefix."""
         return self.facts.tail == "cleared"
 
     def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
@@ -108,8 +109,8 @@ class AnthropicMessages(HttpModel):
         return AnthropicReplyParser(offered, self.credentials)
 
     def tool_json(self, spec: ToolSpec) -> bytes:
-        """Return a tool as the API takes it."""
-        return encoded(
+        """Return a tool in the form of the API."""
+        return encode_json(
             {
                 "name": provider_name(spec.name),
                 "description": spec.description,
@@ -121,34 +122,38 @@ class AnthropicMessages(HttpModel):
         """Return the body of a request."""
         limit = prompt.options.output_limit or self.capabilities.output_limit
         fields = [
-            ("model", encoded(self.model)),
-            ("max_tokens", encoded(limit)),
+            ("model", encode_json(self.model)),
+            ("max_tokens", encode_json(limit)),
             ("stream", b"true"),
         ]
         if prompt.options.stop and self.facts.stop:
-            fields.append(("stop_sequences", encoded(list(prompt.options.stop))))
+            fields.append(("stop_sequences", encode_json(list(prompt.options.stop))))
         if prompt.system:
             text: JsonObject = {"type": "text", "text": prompt.system}
             marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
             fields.append(
-                ("system", b"[%s]" % (_marked(encoded(text)) if marked else encoded(text)))
+                (
+                    "system",
+                    b"[%s]" % (_add_marker(encode_json(text)) if marked else encode_json(text)),
+                )
             )
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
             if prompt.options.force_tool:
                 name = provider_name(prompt.options.force_tool)
-                fields.append(("tool_choice", encoded({"type": "tool", "name": name})))
+                fields.append(("tool_choice", encode_json({"type": "tool", "name": name})))
             elif not prompt.options.allow_calls:
-                fields.append(("tool_choice", encoded({"type": "none"})))
-        fields += [(name, encoded(value)) for name, value in self._thinking(prompt, limit)]
+                fields.append(("tool_choice", encode_json({"type": "none"})))
+        fields += [(name, encode_json(value)) for name, value in self._thinking(prompt, limit)]
         if output := self._output(prompt):
-            fields.append(("output_config", encoded(output)))
+            fields.append(("output_config", encode_json(output)))
         fields.append(("messages", _messages(prompt)))
-        return joined_fields(fields)
+        return join_fields(fields)
 
     def _thinking(self, prompt: Prompt, limit: int) -> Iterator[tuple[str, JsonObject]]:
-        """Yield whether and how hard to think; nothing if the model decides."""
-        facts, effort = self.facts, prompt.options.reasoning_effort
+        """Yield the `thinking` field, which turns thinking on or off; no field if the model decides."""
+        facts = self.facts
+        effort = prompt.options.reasoning_effort
         budget = self._budget(prompt, limit) if facts.thinking_by == "budget" else None
         is_barred = facts.thinking_by == "adaptive" and bool(prompt.options.force_tool)
         if facts.thinking_off and (effort == "none" or budget == 0 or is_barred):
@@ -162,21 +167,22 @@ class AnthropicMessages(HttpModel):
 
     @property
     def _adaptive(self) -> JsonObject:
-        """Thinking as hard as the model chooses, with its text if that must be requested."""
+        """The `thinking` field for an effort that the model chooses, with its text if the text must be requested."""
         display = self.facts.thinking_display
         return {"type": "adaptive", **({"display": display} if display else {})}
 
     def _output(self, prompt: Prompt) -> JsonObject:
-        """Return how hard to work on the output, and the schema that it must fit."""
-        off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
-        effort, form = "" if off else self.effort(prompt), prompt.options.json_form
+        """Return the `output_config` field: the effort, and the schema of the output."""
+        is_off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
+        effort = "" if is_off else self.effort(prompt)
+        form = prompt.options.json_form
         output: JsonObject = {"effort": effort} if effort else {}
         if form is not None and form.strict:
             output["format"] = {"type": "json_schema", "schema": form.schema}
         return output
 
     def _budget(self, prompt: Prompt, limit: int) -> int:
-        """Return the tokens to think with: 0 with a forced call, and behind calls whose thinking is lost."""
+        """Return the budget for thinking, in tokens: 0 if a call is forced, or if the thinking of earlier calls is lost."""
         effort = prompt.options.reasoning_effort
         if effort in ("", "none") or prompt.options.force_tool or breaks_off(prompt, FAMILY):
             return 0
@@ -185,8 +191,10 @@ class AnthropicMessages(HttpModel):
 
 
 def _messages(prompt: Prompt) -> bytes:
-    """Return the messages: neighbours of one role are one message, and cache points mark their last block."""
-    points, current, pieces = set(prompt.cache_points), b"", list[bytes]()
+    """Return the messages as JSON. Consecutive messages of one role are joined; cache points mark the last block."""
+    points = set(prompt.cache_points)
+    current = b""
+    pieces = list[bytes]()
     tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
     for number, message in enumerate((*prompt.messages, tail), start=1):
         blocks = message_bytes(message, FAMILY, _content)
@@ -194,16 +202,16 @@ def _messages(prompt: Prompt) -> bytes:
             continue
         role = _role(message)
         if role == _SYSTEM and current != _USER:
-            role = _USER  # a system message may stand only behind one of the user
+            role = _USER  # the API accepts a system message only after a user message
         opening = b'%s{%s,"content":[' % (b"]}," if current else b"", role)
         pieces.append(b"," if role == current else opening)
         current = role
-        pieces.append(_marked(blocks) if number in points else blocks)
+        pieces.append(_add_marker(blocks) if number in points else blocks)
     return b"[%s%s]" % (b"".join(pieces), b"]}" if current else b"")
 
 
 def _role(message: Message) -> bytes:
-    """Return the role of a message; a passing one is the system's, and cleared by the next user message."""
+    """Return the role of a message. A passing message has the role system, and the next user message clears it."""
     match message:
         case AssistantMessage():
             return _ASSISTANT
@@ -213,16 +221,16 @@ def _role(message: Message) -> bytes:
             return _USER
 
 
-def _marked(blocks: bytes) -> bytes:
-    """Return the blocks with a cache marker on the last one."""
+def _add_marker(blocks: bytes) -> bytes:
+    """Return the blocks with a cache marker in the last block."""
     return blocks[:-1] + _MARK
 
 
 def _content(message: Message) -> Iterator[JsonObject]:
-    """Yield the content blocks of a message; a blank text gives none."""
+    """Yield the content blocks of a message; a blank text has no block."""
     match message:
         case ToolMessage(text=text, ok=ok, attachments=images):
-            parts = list[Json](part for image in images for part in _attached(image))
+            parts = list[Json](part for image in images for part in _encode_file(image))
             content: Json = [{"type": "text", "text": text}, *parts] if parts else text
             call_id = sent_id(message, FAMILY)
             result: JsonObject = {
@@ -235,8 +243,8 @@ def _content(message: Message) -> Iterator[JsonObject]:
             if text.strip():
                 yield {"type": "text", "text": text}
             for attached in attachments:
-                yield from _attached(attached)
-        case AssistantMessage() if blocks := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
+                yield from _encode_file(attached)
+        case AssistantMessage() if blocks := _CALL.replay(message, FAMILY, _THINKING_TYPES):
             yield from blocks
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
@@ -252,8 +260,8 @@ def _call_fields(call: ToolCall) -> JsonObject:
 _CALL = CallForm("tool_use", "id", _call_fields)
 
 
-def _attached(attached: Attached) -> Iterator[JsonObject]:
-    """Yield the line that names a file, and the file if the model is given it."""
+def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "text", "text": attached.text}
     if attached.data:
         source: JsonObject = {
@@ -265,7 +273,7 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
 
 
 def _counts(usage: JsonObject) -> Mapping[str, int] | None:
-    """Return the counts that a message reports, by their fields of a `Usage`; None if it says nothing."""
+    """Return the token counts in a message by their fields of a `Usage`, or None if it has no usage."""
     if not usage:
         return None
     fields = {**usage, **object_in(usage, "output_tokens_details")}
@@ -277,7 +285,7 @@ def _counts(usage: JsonObject) -> Mapping[str, int] | None:
 
 
 class _BlockStart(NamedTuple):
-    """A content block begins; `block` is what goes back to the provider, a call without name and input."""
+    """The start of a content block; `block` is replayed to the provider, a call without its name and input."""
 
     number: int
     block: JsonObject
@@ -295,24 +303,24 @@ class _TextPiece(NamedTuple):
 
 
 class _Status(NamedTuple):
-    """What the message as a whole reports: tokens, and why it ended."""
+    """The state of the whole message: its token counts and its stop reason."""
 
     counts: Mapping[str, int] | None
     stop_reason: str = ""
 
 
 class _End(NamedTuple):
-    """The message is over."""
+    """The end of the message."""
 
 
 _Event: TypeAlias = _BlockStart | CallPiece | _TextPiece | _Status | _End
 
 
 def _decode(data: str, credentials: Credentials) -> _Event | None:
-    """Decode an event of the stream; None for a ping and for types that are newer than this.
+    """Decode an event of the stream, or return None for a ping and for unknown types.
 
     Raises:
-        ModelError: it is no JSON object, or reports an error.
+        ModelError: the event is not a JSON object, or reports an error.
     """
     event = parse_chunk(data, credentials)
     match text_in(event, "type"):
@@ -351,8 +359,8 @@ def _decode_block(index: int, block: JsonObject) -> _BlockStart:
     match text_in(block, "type"):
         case "tool_use":
             fields = {name: value for name, value in block.items() if name not in ("name", "input")}
-            provider_id, name = text_in(block, "id"), text_in(block, "name")
-            call = CallPiece(index, provider_id, name, object_in(block, "input") or None)
+            arguments = object_in(block, "input") or None
+            call = CallPiece(index, text_in(block, "id"), text_in(block, "name"), arguments)
             return _BlockStart(index, fields, call=call)
         case "text":
             return _BlockStart(index, block, text=text_in(block, "text"))
@@ -363,12 +371,12 @@ def _decode_block(index: int, block: JsonObject) -> _BlockStart:
 
 
 class AnthropicReplyParser(ReplyParser):
-    """A message that is still arriving."""
+    """Parses a message while it is received."""
 
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._stop_reason = ""
-        self._fresh = Usage()  # the latest counts, whose input does not include the caches
+        self._fresh = Usage()  # the latest counts; their input does not include cached tokens
         self._blocks: dict[int, PartialObject] = {}
 
     def feed(self, data: str) -> Sequence[TextDelta]:
@@ -395,11 +403,11 @@ class AnthropicReplyParser(ReplyParser):
         return ()
 
     def feed_document(self, data: str) -> Sequence[TextDelta]:
-        """Decode a message that came as one document."""
+        """Decode a message that was sent as one document."""
         message = parse_chunk(data, self.credentials)
         blocks = objects_in(message, "content")
         if text_in(message, "type") != "message" or not blocks:
-            raise ModelRequestError(f"{self.credentials.model}: what came is no message")
+            raise ModelRequestError(f"{self.credentials.model}: the response is not a message")
         starts = (_decode_block(index, block) for index, block in enumerate(blocks))
         deltas = [delta for start in starts for delta in self._start(start)]
         counts = _counts(object_in(message, "usage"))
@@ -409,13 +417,13 @@ class AnthropicReplyParser(ReplyParser):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the reply ended; None until the server says so."""
+        """The reason for the end of the reply, or None if the server has not sent it."""
         return _STOP_REASONS.get(self._stop_reason, "stop") if self._stop_reason else None
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The blocks as they came, if complete thinking is among them."""
-        blocks = [_with_input(block.value) for block in self._blocks.values()]
+        """The blocks in the order of the reply, or None if the reply has no complete thinking."""
+        blocks = [_parse_input(block.value) for block in self._blocks.values()]
         blocks = [block for block in blocks if _is_complete(block)]
         thinks = any(text_in(block, "type") in _THINKING_TYPES for block in blocks)
         return ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
@@ -449,8 +457,8 @@ class AnthropicReplyParser(ReplyParser):
             self.report(structs.replace(fresh, input_tokens=fresh.input_tokens + cached))
 
 
-def _with_input(block: JsonObject) -> JsonObject:
-    """Return a server's call with the input whose pieces came, without it if they are no object."""
+def _parse_input(block: JsonObject) -> JsonObject:
+    """Return a call of the server with its collected input, or without input if it is not a JSON object."""
     if _INPUT not in block:
         return block
     arguments = parse_object(text_in(block, _INPUT))
@@ -459,7 +467,7 @@ def _with_input(block: JsonObject) -> JsonObject:
 
 
 def _is_complete(block: JsonObject) -> bool:
-    """Return whether a block can be sent again: thinking needs its signature, and text must not be blank."""
+    """Return whether a block can be replayed: thinking needs a signature, and text must not be blank."""
     match block:
         case {"type": "thinking"}:
             return bool(text_in(block, "signature"))

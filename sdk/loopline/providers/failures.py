@@ -1,4 +1,4 @@
-"""Errors that a provider's server reports, as errors of Loopline."""
+"""Converts the errors that a provider's server reports to errors of Loopline."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _decode: Callable[[str], Json] = json.JSONDecoder().decode
 _EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _HARMLESS_CHARACTERS = 3
-"""A longer beginning of a key is hidden too."""
+"""A beginning of a key with more characters is redacted too."""
 _TOO_MANY_BYTES = 413
 _TIMEOUT_STATUSES = frozenset({408, 504})
 _VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
-"""Errors with these meanings may be about too long a prompt: their words decide."""
+"""Errors with these meanings may be caused by a prompt that is too long; their text decides."""
 _ADVICE: Mapping[ErrorMeaning, str] = {
     "key": "check",
-    "money": "nothing is left to spend with",
-    "rights": "that is not allowed with",
+    "money": "no credit is left for",
+    "rights": "the request is not allowed with",
 }
 
 
@@ -62,7 +62,7 @@ _ERROR_FIELDS: JsonObject = dict.fromkeys(
 
 
 class AnsweredError(ModelError):
-    """A server's error that ends a reply: `problem` is what is wrong with it, empty if it is a refusal."""
+    """An error of the server that ends a reply; `problem` describes the fault of the reply, and is empty for a refusal."""
 
     def __init__(self, message: str, problem: str = "") -> None:
         super().__init__(message)
@@ -71,10 +71,10 @@ class AnsweredError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The key of a model at a provider, and what error texts name: the model and its settings.
+    """The key of a model, and the names that error messages use.
 
-    `key_variable` sets the key, `url_variable` the base URL. Neither the key nor the `secrets` of that
-    URL are ever shown.
+    `key_variable` and `url_variable` are the settings for the key and the base URL. Error messages contain neither the
+    key nor the `secrets` of the URL.
     """
 
     model: str
@@ -85,7 +85,7 @@ class Credentials:
     url_variable: str = "base_url"
 
     def redact(self, text: str) -> str:
-        """Return the text without any secret: plain, as a URL has it, or cut off at the end of the text."""
+        """Return the text without secrets, also percent-encoded ones and the first part of one at the end of the text."""
         secrets = (self.key, *self.secrets)
         for secret in {*secrets, *(quote(plain, safe="") for plain in secrets)} - {""}:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
@@ -97,7 +97,7 @@ class Credentials:
         return text
 
     def excerpt(self, text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
-        """Return the beginning of a server's text; secrets are taken out before it is cut."""
+        """Return the first `limit` characters of a server's text; secrets are redacted before it is cut."""
         return self.redact(text)[:limit]
 
 
@@ -106,7 +106,7 @@ def response_error(
 ) -> ModelError:
     """Return the error for a response without a reply.
 
-    `body` is the server's text, JSON or not; only its beginning is quoted.
+    `body` is the text of the response, JSON or not; the message quotes at most 600 characters.
     """
     document = extract_json(body)
     if document is None:
@@ -134,50 +134,50 @@ def not_a_stream_error(
 
 
 def is_error_document(body: str) -> bool:
-    """Return whether a document reports an error, whatever its status was."""
+    """Return whether a response body is JSON that reports an error."""
     document = extract_json(body)
     return document is not None and reports_error(document)
 
 
 def reports_error(document: JsonObject) -> bool:
-    """Return whether the field for an error is there, and not empty."""
+    """Return whether the document has a non-empty `error` field."""
     return bool(document.get("error"))
 
 
 def stream_error(event: JsonObject, credentials: Credentials) -> ModelError:
-    """Return the error that an event of a stream reports instead of a piece of the reply."""
+    """Return the error that an event of a stream reports."""
     report = _ErrorReport.of(event)
     body = dumps(event["error"] if reports_error(event) else event)
     return _error(report, report.status, body, credentials)
 
 
 def parse_chunk(data: str, credentials: Credentials) -> JsonObject:
-    """Return the JSON object that one event of a reply holds.
+    """Return the JSON object in one event of a reply.
 
     Raises:
-        ModelStreamBroken: it is no JSON object, or one of more values than are read.
+        ModelStreamBroken: the event is not a JSON object, or has too many values.
     """
     if len(data) > MAX_VALUES and has_many_values(data):
         raise ModelStreamBroken(
-            f"{credentials.model}: a piece has more than {MAX_VALUES:,} values: ask for less at once"
+            f"{credentials.model}: an event has more than {MAX_VALUES:,} values: request less output at once"
         )
     try:
         chunk: Json = _decode(data)
     except (ValueError, RecursionError) as error:
-        raise ModelStreamBroken(f"{credentials.model}: a piece is no JSON: {error}") from error
+        raise ModelStreamBroken(f"{credentials.model}: an event is not JSON: {error}") from error
     if not isinstance(chunk, dict):
         raise ModelStreamBroken(
-            f"{credentials.model}: a piece is no object: {credentials.excerpt(data, 80)}"
+            f"{credentials.model}: an event is not a JSON object: {credentials.excerpt(data, 80)}"
         )
     return chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ErrorReport:
-    """An error as a server reports it: its message, its code and type, and the parameter it is about.
+    """An error as a server reports it: its message, its code and type, and the parameter that caused it.
 
-    `status` is the one that the body names, as OpenRouter, llama.cpp and Azure do. OpenRouter's message is
-    followed by that of the provider behind it; Groq's, by what the model wrote.
+    `status` is the status in the body, which OpenRouter, llama.cpp and Azure send. The message of OpenRouter is followed
+    by the message of its provider, the message of Groq by the output of the model.
     """
 
     message: str
@@ -187,7 +187,7 @@ class _ErrorReport:
 
     @classmethod
     def of(cls, document: JsonObject) -> _ErrorReport:
-        """Decode a body, which has the error in a field of its own or is the error."""
+        """Decode a body: the error is its `error` field, or the body itself."""
         error: Json = document.get("error", document)
         if isinstance(error, str):
             return cls(message=error)
@@ -216,15 +216,16 @@ def _error(
     credentials: Credentials,
     wait: float | None = None,
 ) -> ModelError:
-    """Return the error that a report means; `body` is all that the server wrote."""
+    """Return the error for a report; `body` is the whole response, which may have numbers of an overflow."""
     message = credentials.excerpt(report.message) or "no reason given"
     parameter = f" (in {credentials.excerpt(report.parameter)})" if report.parameter else ""
     words = f"{credentials.model}: {message}{parameter}{f' ({status})' if status else ''}"
     documented = find_documented_error(credentials.api_vendor, status, *report.names)
-    # An event without a status may pass on a second try.
+    # An error event without a status may be temporary, so it counts as a fault of the server.
     by_status: ErrorMeaning = "request" if status and status < 500 else "server"
     meaning = documented.meaning if documented else by_status
-    overflow, rate = find_overflow(status, body), find_token_rate(body)
+    overflow = find_overflow(status, body)
+    rate = find_token_rate(body)
     if overflow and meaning in _VAGUE:
         meaning = "size"
     elif rate and (meaning in _VAGUE or meaning == "size"):

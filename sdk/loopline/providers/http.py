@@ -1,4 +1,4 @@
-"""HTTP requests to a provider: one pooled client, and replies as server-sent events."""
+"""HTTP requests to a provider: one client with a connection pool, and replies as server-sent events."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ from loopline.tasks import compute
 
 EVENTS = "text/event-stream"
 DOCUMENT = "document"
-"""The type of an event that holds a whole reply, from a server that does not stream."""
+"""The type of the event for a whole reply, from a server that does not stream."""
 EVENT_BYTES = 4 * 2**20
-"""The size up to which an event, or a reply in one document, is read."""
-ERROR_BYTES, ERROR_SECONDS = 2**16, 5.0
-"""How much of an error response is read, and for how many seconds."""
+"""The maximum size of an event, and of a reply in one document."""
+ERROR_BYTES = 2**16
+ERROR_SECONDS = 5.0
+"""How much of an error response is received, and for how long."""
 
 ClientFactory: TypeAlias = Callable[[], httpx2.AsyncClient]
 
@@ -53,10 +54,10 @@ class _Closable(Protocol):
 
 
 class _RequestTrace:
-    """What the transport reports about a request.
+    """Traces the connection of a request, to close it when the request is cancelled.
 
-    The transport leaves a connection open when a request is cancelled during the TLS handshake, and with
-    HTTP/2 whenever it is cancelled: the server would go on writing.
+    The transport does not close the connection if a request is cancelled during the TLS handshake. With HTTP/2 it does
+    not close it after any cancelled request, and the server continues to send.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class _RequestTrace:
         self._streams: list[_Closable] = []
 
     async def __call__(self, event: str, details: Mapping[str, object]) -> None:
-        """Take note of an event of the transport."""
+        """Record an event of the transport; close the connection after a failed TLS handshake."""
         match event, details:
             case "connection.connect_tcp.complete", {"return_value": _Closable() as stream}:
                 self._streams.append(stream)
@@ -79,15 +80,16 @@ class _RequestTrace:
 
     @property
     def lingers(self) -> bool:
-        """Whether the server goes on writing although nobody reads."""
+        """Whether the server may continue to send after the request was cancelled."""
         return self._is_multiplexed and not self.is_over
 
 
 @dataclass(slots=True)
 class _Pool:
-    """A client, the number of replies that it is reading, and whether it is to be closed after them.
+    """A client and the number of replies that it is receiving.
 
-    It `lingers` when a server goes on writing that nobody reads.
+    `is_over` means that the client is closed after these replies, `lingers` that a server may still be sending a
+    cancelled reply.
     """
 
     client: asyncio.Future[httpx2.AsyncClient]
@@ -102,14 +104,14 @@ class _Pool:
 
 
 class HttpTransport:
-    """One client for each event loop, created at its first request; any number of models share it.
+    """An HTTP client for each event loop, which is created at the first request and shared by all models.
 
-    It honours the usual variables for proxies and certificates, and speaks HTTP/2 if the server does.
+    The client uses the environment variables for proxies and certificates, and HTTP/2 if the server supports it.
     """
 
     def __init__(self, create_client: ClientFactory | None = None) -> None:
-        """`create_client` is called in a thread; it is `pooled` unless another is given."""
-        self._create_client = create_client or pooled
+        """`create_client` is called in a thread; the default is `create_http_client`."""
+        self._create_client = create_client or create_http_client
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     async def events(
@@ -121,10 +123,10 @@ class HttpTransport:
         credentials: Credentials,
         timeouts: Timeouts,
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
-        """Yield the events of a reply. Leaving the iteration closes the connection.
+        """Send a request and yield the events of the reply. Leaving the iteration closes the connection.
 
         Raises:
-            ModelError: there is no reply, or it breaks off.
+            ModelError: the server sends no reply, or the reply is incomplete.
         """
         trace = _RequestTrace()
         async with self._client(credentials, trace) as client:
@@ -137,7 +139,7 @@ class HttpTransport:
                 timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
                 extensions={"trace": trace},
             )
-            with _translated(credentials, timeouts, url):
+            with _translate_errors(credentials, timeouts, url):
                 async with asyncio.timeout_at(deadline):
                     response = await client.send(request, stream=True)
             try:
@@ -153,7 +155,7 @@ class HttpTransport:
                         url, response.status_code, response.headers, text, credentials
                     )
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
-                with _translated(credentials, timeouts, url):
+                with _translate_errors(credentials, timeouts, url):
                     while (event := await _next(events, deadline)) is not None:
                         if event.data:
                             yield event
@@ -162,7 +164,7 @@ class HttpTransport:
                 await response.aclose()
 
     async def close(self) -> None:
-        """Close the connections, those in use after their replies; a new request opens new ones."""
+        """Close the connections; connections in use are closed after their replies. A later request opens new ones."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
@@ -171,13 +173,13 @@ class HttpTransport:
     async def _client(
         self, credentials: Credentials, trace: _RequestTrace
     ) -> AsyncGenerator[httpx2.AsyncClient, None]:
-        """Provide the client, which stays open as long as it is needed here.
+        """Provide the client of this event loop, and keep it open during the context.
 
-        One that lingers is closed, with its connections, as soon as it reads no reply.
+        If a server may still be sending a cancelled reply, the client is closed when it receives no other reply.
         """
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
-        if pool is None:  # created once, for reading certificates takes a while
+        if pool is None:  # created once, because loading the certificates takes long
             pool = _Pool(asyncio.ensure_future(asyncio.to_thread(self._create_client)))
             self._pools[loop] = pool
         pool.replies += 1
@@ -201,8 +203,8 @@ class HttpTransport:
             ) from error
 
 
-def pooled() -> httpx2.AsyncClient:
-    """Return a client for any number of concurrent requests. Blocks while it reads certificates."""
+def create_http_client() -> httpx2.AsyncClient:
+    """Return a client without a limit of concurrent requests. Blocks while it loads certificates."""
     logging.getLogger("hpack").setLevel(logging.INFO)  # DEBUG would log the key of each request
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
@@ -213,7 +215,7 @@ def _now() -> float:
 
 
 def _content_type(response: httpx2.Response) -> str:
-    """Return the type of what a response holds, events if it does not say; empty if it is no success."""
+    """Return the content type of a response; empty if the status is an error, events if the header is missing."""
     content_type = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
     return content_type.strip().lower() if response.is_success else ""
 
@@ -226,10 +228,9 @@ async def _next(
 
 
 async def _beginning(response: httpx2.Response, deadline: float, *, is_document: bool) -> str:
-    """Return the text of a response, up to a size and a time; a document may take all of its time."""
-    limit, until = ERROR_BYTES, min(deadline, _now() + ERROR_SECONDS)
-    if is_document:
-        limit, until = EVENT_BYTES, deadline
+    """Return the text of a response: a document until the deadline, an error for at most 5 seconds and 64 KiB."""
+    limit = EVENT_BYTES if is_document else ERROR_BYTES
+    until = deadline if is_document else min(deadline, _now() + ERROR_SECONDS)
     content = bytearray()
     with suppress(TimeoutError, httpx2.HTTPError, httpx2.StreamError):
         async with asyncio.timeout_at(until):
@@ -241,10 +242,10 @@ async def _beginning(response: httpx2.Response, deadline: float, *, is_document:
 
 
 @contextmanager
-def _translated(
+def _translate_errors(
     credentials: Credentials, timeouts: Timeouts, url: str
 ) -> Generator[None, None, None]:
-    """Raise what goes wrong on the way as an error of Loopline."""
+    """Raise errors and timeouts of the transport as errors of Loopline."""
     server = f"{credentials.excerpt(public_url(url))}, which {credentials.url_variable} sets"
     try:
         yield
@@ -266,16 +267,16 @@ def _translated(
 
 
 DRAIN_SECONDS = 0.2
-"""How long to wait for the end of a stream whose reply is over."""
+"""How long to wait for the end of a stream after the reply is complete."""
 EFFORTS: tuple[str, ...] = get_args(Effort)
-"""How hard a model may be asked to think, from the least."""
+"""The reasoning efforts in ascending order."""
 
 
 class HttpModel(ABC):
     """A model at a server that streams its replies as server-sent events."""
 
     path: ClassVar[str]
-    """Where requests go, relative to the base URL."""
+    """The path of requests, relative to the base URL."""
 
     def __init__(
         self,
@@ -290,7 +291,7 @@ class HttpModel(ABC):
         timeouts: Timeouts | None = None,
         reply_limits: ReplyLimits | None = None,
     ) -> None:
-        """`name` is the model string, `model` the server's name for it, `url` the base URL."""
+        """`name` is the model string, `model` the name of the model at the server, `url` the base URL."""
         self.name = name
         self.capabilities = capabilities
         self.model = model
@@ -308,7 +309,7 @@ class HttpModel(ABC):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of each request; the key, if there is one, is a bearer token."""
+        """The headers of each request; a key is sent as a bearer token."""
         key = self.credentials.key
         bearer = {"Authorization": f"Bearer {key}"} if key else {}
         return {"Content-Type": "application/json", "Accept": "text/event-stream", **bearer}
@@ -323,13 +324,13 @@ class HttpModel(ABC):
 
     @abstractmethod
     def tool_json(self, spec: ToolSpec) -> bytes:
-        """Return a tool as the API takes it."""
+        """Return a tool in the form of the API."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield text while the model writes, then the reply.
+        """Send a prompt; yield the text of the reply as it is received, then the reply.
 
         Raises:
-            ModelError: the model cannot be reached, or the reply breaks off.
+            ModelError: the model cannot be reached, or the reply is incomplete.
         """
         parser = self.new_parser(tuple(tool.name for tool in prompt.tools))
         events = self._http.events(
@@ -361,8 +362,12 @@ class HttpModel(ABC):
             yield parser.reply_ended_by(ending)
 
     def effort(self, prompt: Prompt) -> str:
-        """Return the hardest effort the model accepts up to the requested one, empty if it accepts none."""
-        requested, accepted = prompt.options.reasoning_effort, self.facts.efforts
+        """Return the highest effort that the model accepts up to the requested effort; empty if none is requested.
+
+        If the model accepts only higher efforts, it is the lowest of these.
+        """
+        requested = prompt.options.reasoning_effort
+        accepted = self.facts.efforts
         if not requested or not accepted:
             return ""
         order = EFFORTS[: EFFORTS.index(requested) + 1] if requested in EFFORTS else EFFORTS
@@ -375,14 +380,14 @@ class HttpModel(ABC):
         await self._http.close()
 
     def tools_json(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        """Return the tools as the API takes them, encoded once for each set."""
+        """Return the tools in the form of the API, encoded once for each set of tools."""
         if self._tools[0] is not tools:
             self._tools = (tools, b"[%s]" % b",".join(map(self.tool_json, tools)))
         return self._tools[1]
 
 
 async def _drain(events: AsyncIterator[object]) -> None:
-    """Read the end of a stream for a moment, so that its connection can be used again."""
+    """Receive the end of a stream for up to 0.2 seconds, to make its connection reusable."""
     with suppress(TimeoutError, ModelError):
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in events:

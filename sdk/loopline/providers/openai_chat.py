@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API: requests to `/chat/completions`, as many servers take them."""
+"""OpenAI's Chat Completions API: requests to `/chat/completions`, which many servers accept."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.providers.reply_parser import ReplyParser
 from loopline.providers.request_bytes import (
     data_url,
-    encoded,
+    encode_json,
     is_image,
-    joined,
-    joined_fields,
+    join_fields,
+    join_parts,
     message_bytes,
     openai_schema,
     provider_name,
@@ -39,18 +39,18 @@ IMAGES_KEY = "openai.images"
 
 
 class OpenAiChat(HttpModel):
-    """A model behind `/chat/completions`."""
+    """A model that is called at `/chat/completions`."""
 
     path = "/chat/completions"
 
     @cached_property
     def family(self) -> str:
-        """The family whose sealed replies go back: its own, for only the model that sealed them reads them."""
+        """The family of this model: encrypted thinking is replayed only to the model that encrypted it."""
         return f"{FAMILY}:{self.name}"
 
     @cached_property
     def _bytes_key(self) -> str:
-        """The key of a message's bytes, which differ for another model or thinking field."""
+        """The key of a message's bytes: they depend on the model and on its thinking field."""
         return f"{self.family} {self.facts.thinking_field}"
 
     def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
@@ -58,13 +58,13 @@ class OpenAiChat(HttpModel):
         return ChatReplyParser(offered, self.credentials, self.facts.thinking_field, self.family)
 
     def tool_json(self, spec: ToolSpec) -> bytes:
-        """Return a tool as the API takes it."""
+        """Return a tool in the form of the API."""
         function: JsonObject = {
             "name": provider_name(spec.name),
             "description": spec.description,
             "parameters": spec.parameters,
         }
-        return encoded({"type": "function", "function": function})
+        return encode_json({"type": "function", "function": function})
 
     def body(self, prompt: Prompt) -> bytes:
         """Return the body of a request."""
@@ -73,14 +73,14 @@ class OpenAiChat(HttpModel):
         else:
             messages = [*self._messages(prompt)]
             if prompt.tail:
-                messages.append(encoded({"role": "user", "content": prompt.tail}))
+                messages.append(encode_json({"role": "user", "content": prompt.tail}))
         if prompt.system:
-            messages.insert(0, encoded({"role": "system", "content": prompt.system}))
-        fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
+            messages.insert(0, encode_json({"role": "system", "content": prompt.system}))
+        fields = [("model", encode_json(self.model)), ("messages", b"[%s]" % b",".join(messages))]
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
-        fields += [(name, encoded(value)) for name, value in self._options(prompt)]
-        return joined_fields(fields)
+        fields += [(name, encode_json(value)) for name, value in self._options(prompt)]
+        return join_fields(fields)
 
     def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
         options = prompt.options
@@ -110,7 +110,7 @@ class OpenAiChat(HttpModel):
             yield "reasoning_effort", effort
 
     def _messages(self, prompt: Prompt) -> Iterator[bytes]:
-        """Yield the messages; the images of a round's results stand in a message of the user behind all of them."""
+        """Yield the messages; the images of the results of a round follow them in one user message."""
         images: list[bytes] = []
         for message in prompt.messages:
             if images and not isinstance(message, ToolMessage):
@@ -138,9 +138,10 @@ class OpenAiChat(HttpModel):
                 yield self._assistant(message)
 
     def _assistant(self, message: AssistantMessage) -> JsonObject:
-        """Return a message of the model; with calls its thinking field is always there, empty if need be."""
+        """Return a message of the model. A message with calls always has the thinking field, which may be empty."""
         fields: JsonObject = {"role": "assistant", "content": message.text or None}
-        echo, field = echo_for(message, self.family), self.facts.thinking_field
+        echo = echo_for(message, self.family)
+        field = self.facts.thinking_field
         replayed, extras = ({}, {}) if echo is None else _split(echo)
         if field and message.calls and DETAILS not in replayed:
             fields[field] = ""
@@ -159,9 +160,9 @@ class OpenAiChat(HttpModel):
         return {"id": call_id, "type": "function", "function": function, **extra}
 
     def _messages_with_tail_inside(self, prompt: Prompt) -> list[bytes]:
-        """Return the messages for a server that refuses a user message behind a tool result.
+        """Return the messages for a server that refuses a user message directly after a tool result.
 
-        The text of such a message goes into the message before it.
+        The text of such a user message is appended to the tool result.
         """
         messages: list[tuple[bytes, list[bytes]]] = []
         for message in prompt.messages:
@@ -169,18 +170,18 @@ class OpenAiChat(HttpModel):
                 case AssistantMessage():
                     messages.append((self._message(message), []))
                 case ToolMessage():
-                    call_id = encoded(sent_id(message, self.family))
+                    call_id = encode_json(sent_id(message, self.family))
                     head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
                     messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
                 case UserMessage():
                     _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
         if prompt.tail:
-            _append_text(messages, joined(_content(UserMessage(text=prompt.tail))))
+            _append_text(messages, join_parts(_content(UserMessage(text=prompt.tail))))
         return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
 
 
 def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
-    """Return the replayed fields of a message, and those of its calls by their ids."""
+    """Return the replayed fields of the message, and the replayed fields of its calls by their ids."""
     fields, *calls = echo.parts
     return fields, {
         str(call["id"]): {name: value for name, value in call.items() if name != "id"}
@@ -200,17 +201,17 @@ def _content(message: Message) -> Iterator[JsonObject]:
 
 
 def _images(message: Message) -> Iterator[JsonObject]:
-    """Yield the files of a message; "Chat Completions" takes images from the user alone, and no result may hold one."""
+    """Yield the files of a message. In Chat Completions only user messages may have images, results may not."""
     for attached in () if isinstance(message, AssistantMessage) else message.attachments:
-        yield from _attached(attached)
+        yield from _encode_file(attached)
 
 
 def _image_message(images: Sequence[bytes]) -> bytes:
     return b'{"role":"user","content":[' + b",".join(images) + b"]}"
 
 
-def _attached(attached: Attached) -> Iterator[JsonObject]:
-    """Yield the line that names a file, and the file if the model is given it, as in "File inputs"."""
+def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file itself if its data is sent, as in "File inputs"."""
     yield {"type": "text", "text": attached.text}
     if attached.data and is_image(attached):
         image: JsonObject = {"url": data_url(attached), "detail": "high"}

@@ -25,25 +25,26 @@ from loopline.providers.failures import Credentials, parse_chunk, reports_error,
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 
 FAMILY = "openai"
-"""Plain thinking goes back to any model of this family."""
+"""Plain thinking is replayed to any model of this family."""
 DETAILS = "reasoning_details"
-"""The field in which OpenRouter, and servers that follow it, send thinking that is sealed or signed."""
+"""The field in which OpenRouter and compatible servers send encrypted or signed thinking."""
 EXTRA = "extra_content"
 """The field in which Google sends the signature of a call."""
 _DETAIL_TEXTS: tuple[str, ...] = ("text", "summary")
 _DONE = "[DONE]"
-_OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
+_OPENING_TAG = "<think>"
+_CLOSING_TAG = "</think>"
 
 
 class ThinkTagParser:
-    """Separates thinking from text: only a `<think>` that begins the reply opens it, and it ends once."""
+    """Separates thinking from text. Thinking begins only with `<think>` at the start of a reply, and ends once."""
 
     def __init__(self) -> None:
         self._pending = ""
         self._state = "before"
 
     def feed(self, text: str) -> list[TextDelta]:
-        """Return what the next piece adds to text and thinking; what may be half a tag is held back."""
+        """Return the text and thinking in the next piece. The end of a piece that may be half a tag is buffered."""
         if self._state == "answer":
             return [TextDelta(text=text)] if text else []
         self._pending += text
@@ -56,13 +57,14 @@ class ThinkTagParser:
                 return self._answer()
 
     def close(self) -> list[TextDelta]:
-        """Return what was held back, when nothing more comes."""
+        """Return the buffered text at the end of the reply."""
         return self._release(len(self._pending), is_thinking=self._state == "thinking")
 
     def _begin(self) -> list[TextDelta]:
         text = self._pending.lstrip()
         if text.startswith(_OPENING_TAG):
-            self._pending, self._state = text[len(_OPENING_TAG) :], "thinking"
+            self._pending = text[len(_OPENING_TAG) :]
+            self._state = "thinking"
             return self._think()
         if _OPENING_TAG.startswith(text):
             return []
@@ -76,17 +78,19 @@ class ThinkTagParser:
             half = next(size for size in sizes if self._pending.endswith(_CLOSING_TAG[:size]))
             return self._release(len(self._pending) - half, is_thinking=True)
         thinking = self._release(end, is_thinking=True)
-        self._pending, self._state = self._pending[len(_CLOSING_TAG) :], "after"
+        self._pending = self._pending[len(_CLOSING_TAG) :]
+        self._state = "after"
         return [*thinking, *self._answer()]
 
     def _answer(self) -> list[TextDelta]:
-        """Return the text behind the thinking, without the line ends before it."""
+        """Return the text after the thinking, without leading line ends."""
         self._pending = self._pending.lstrip("\n")
         self._state = "answer" if self._pending else "after"
         return self._release(len(self._pending))
 
     def _release(self, length: int, *, is_thinking: bool = False) -> list[TextDelta]:
-        text, self._pending = self._pending[:length], self._pending[length:]
+        text = self._pending[:length]
+        self._pending = self._pending[length:]
         if not text:
             return []
         return [TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
@@ -119,10 +123,10 @@ class _DetailPiece(NamedTuple):
 
 
 class _ReasoningDetails:
-    """The reasoning details of one reply, put together as OpenRouter wants them back.
+    """The reasoning details of one reply, assembled in the form in which OpenRouter expects them again.
 
-    Form: "Reasoning tokens", openrouter.ai/docs. Neighbours of one type and index are pieces of one detail,
-    but each encrypted one is complete.
+    The form is described under "Reasoning tokens" on openrouter.ai/docs. Consecutive pieces with the same type and
+    index belong to one detail, but each encrypted piece is a complete detail.
     """
 
     def __init__(self) -> None:
@@ -135,7 +139,7 @@ class _ReasoningDetails:
         return [part.value for part in self._parts]
 
     def add(self, piece: _DetailPiece) -> str:
-        """Add a piece, and return what of it can be read."""
+        """Add a piece, and return its readable text."""
         if piece.kind != self._kind or piece.is_encrypted:
             self._parts.append(PartialObject())
             self._kind = piece.kind
@@ -149,7 +153,8 @@ class _ReasoningDetails:
 def _call_piece(piece: JsonObject) -> CallPiece:
     """Decode a piece of a call."""
     function = object_in(piece, "function")
-    index, extra = piece.get("index"), piece.get(EXTRA)
+    index = piece.get("index")
+    extra = piece.get(EXTRA)
     return CallPiece(
         index if isinstance(index, int) else None,
         text_in(piece, "id"),
@@ -160,7 +165,7 @@ def _call_piece(piece: JsonObject) -> CallPiece:
 
 
 class _Choice(NamedTuple):
-    """What a chunk adds to the reply: texts, each of them thinking or not, calls, and why it ended."""
+    """The additions of a chunk to the reply: texts, each with a flag for thinking, calls, and the finish reason."""
 
     finish_reason: str
     thinking: str
@@ -172,7 +177,7 @@ class _Choice(NamedTuple):
 
     @classmethod
     def of(cls, choice: JsonObject) -> _Choice:
-        """Decode a choice of a chunk, or of a completion that came as one document."""
+        """Decode a choice of a chunk, or of a completion that was sent as one document."""
         delta = object_in(choice, "delta") or object_in(choice, "message")
         details = delta.get(DETAILS)
         return cls(
@@ -189,7 +194,7 @@ class _Choice(NamedTuple):
 
 
 def _texts(content: Json) -> Sequence[tuple[str, bool]]:
-    """Return the texts of a content, and whether each is thinking; Mistral sends a list of parts."""
+    """Return the texts of a content, each with a flag for thinking; Mistral sends a list of parts."""
     if isinstance(content, str):
         return ((content, False),)
     texts: list[tuple[str, bool]] = []
@@ -205,7 +210,7 @@ def _texts(content: Json) -> Sequence[tuple[str, bool]]:
 
 
 def usage_in(document: JsonObject, sent: str, written: str) -> Usage | None:
-    """Decode a `usage` whose counts are `<sent>_tokens` and `<written>_tokens`; None if it says nothing."""
+    """Decode a `usage` with the counts `<sent>_tokens` and `<written>_tokens`, or return None if it is empty."""
     fields = object_in(document, "usage")
     if not fields:
         return None
@@ -232,7 +237,7 @@ class _Chunk(NamedTuple):
         """Decode a chunk.
 
         Raises:
-            ModelError: it is no JSON object, or reports an error.
+            ModelError: the chunk is not a JSON object, or reports an error.
         """
         chunk = parse_chunk(data, credentials)
         if reports_error(chunk):
@@ -242,7 +247,7 @@ class _Chunk(NamedTuple):
 
 
 class ChatReplyParser(ReplyParser):
-    """Parses a chat completion while it arrives. Models of `family` get encrypted thinking back unchanged."""
+    """Parses a chat completion while it is received. Encrypted thinking is replayed unchanged to models of `family`."""
 
     def __init__(
         self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str
@@ -263,20 +268,22 @@ class ChatReplyParser(ReplyParser):
         return self._take(_Chunk.of(data, self.credentials))
 
     def feed_document(self, data: str) -> Sequence[TextDelta]:
-        """Decode a completion that came as one document."""
+        """Decode a completion that was sent as one document."""
         completion = _Chunk.of(data, self.credentials)
         if not completion.choices:
-            raise ModelRequestError(f"{self.credentials.model}: what came is no chat completion")
+            raise ModelRequestError(
+                f"{self.credentials.model}: the response is not a chat completion"
+            )
         self.end()
         return self._take(completion)
 
     def flush(self) -> Sequence[TextDelta]:
-        """Return the text that was held back as half a tag."""
+        """Return the text that was buffered as half a tag."""
         return self._add_deltas(self._tags.close())
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The thinking, if the server wants it back: sealed, signed, or plain in a field of its own."""
+        """The thinking to replay: encrypted, signed, or plain in its own field; None if the server expects no replay."""
         calls: list[JsonObject] = [
             {"id": provider_id, **extra}
             for provider_id, extra in self.calls.extras.items()
@@ -293,7 +300,7 @@ class ChatReplyParser(ReplyParser):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the reply ended; without a reason, `[DONE]` ends one that is complete."""
+        """The reason for the end; without a reason, `[DONE]` ends a reply with content and complete calls."""
         if not self._finish_reason:
             has_content = bool(self.calls) or bool(self._text)
             if not (self.is_over and has_content and self.calls.are_complete):
@@ -308,11 +315,13 @@ class ChatReplyParser(ReplyParser):
         """Return the complete reply.
 
         Raises:
-            ModelOverloaded: it ended for a fault of the server.
-            ModelStreamBroken: the server never said that the reply is over.
+            ModelOverloaded: the server reported that it failed.
+            ModelStreamBroken: the reply has no stop reason.
         """
         if self._finish_reason == "error":
-            raise ModelOverloaded(f"{self.credentials.model}: the server gave the reply up")
+            raise ModelOverloaded(
+                f"{self.credentials.model}: the server ended the reply with an error"
+            )
         return super().reply()
 
     def _take(self, chunk: _Chunk) -> list[TextDelta]:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: requests to `/responses`, and the replies it streams."""
+"""OpenAI's Responses API: requests to `/responses`, and their streamed replies."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from loopline.providers.reply_parser import CallPiece, ReplyParser
 from loopline.providers.request_bytes import (
     CallForm,
     data_url,
-    encoded,
+    encode_json,
     is_image,
-    joined_fields,
+    join_fields,
     message_bytes,
     openai_schema,
     provider_name,
 )
 
 FAMILY = "responses"
-"""Replies of this family go back as they came."""
+"""Replies of this family are replayed unchanged."""
 _THINKING_TYPES = frozenset({"reasoning"})
 REASONING = "reasoning.encrypted_content"
-"""What a request must include so that thinking can go back although nothing is stored."""
+"""The value of `include` that requests encrypted thinking, which can be replayed without a stored response."""
 
 
 class OpenAiResponses(HttpModel):
-    """A model behind `/responses`; nothing is stored there."""
+    """A model that is called at `/responses`; the server stores no response."""
 
     path = "/responses"
 
@@ -60,8 +60,8 @@ class OpenAiResponses(HttpModel):
         return ResponsesReplyParser(offered, self.credentials)
 
     def tool_json(self, spec: ToolSpec) -> bytes:
-        """Return a tool as the API takes it."""
-        return encoded(
+        """Return a tool in the form of the API."""
+        return encode_json(
             {
                 "type": "function",
                 "name": provider_name(spec.name),
@@ -81,19 +81,19 @@ class OpenAiResponses(HttpModel):
         if prompt.tail:
             match prompt.messages[-1:]:
                 case [ToolMessage() as last] if prompt.tail_kind == "inside":
-                    items[-1] = encoded(_with_tail(last, prompt.tail))
+                    items[-1] = encode_json(_append_tail(last, prompt.tail))
                 case _:
-                    items.append(encoded({"role": "user", "content": prompt.tail}))
-        fields = [("model", encoded(self.model))]
+                    items.append(encode_json({"role": "user", "content": prompt.tail}))
+        fields = [("model", encode_json(self.model))]
         if prompt.system and _is_any_json(prompt):
-            items.insert(0, encoded({"role": "developer", "content": prompt.system}))
+            items.insert(0, encode_json({"role": "developer", "content": prompt.system}))
         elif prompt.system:
-            fields.append(("instructions", encoded(prompt.system)))
+            fields.append(("instructions", encode_json(prompt.system)))
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
         fields.append(("input", b"[%s]" % b",".join(items)))
-        fields += [(name, encoded(value)) for name, value in self._options(prompt)]
-        return joined_fields(fields)
+        fields += [(name, encode_json(value)) for name, value in self._options(prompt)]
+        return join_fields(fields)
 
     def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
         options = prompt.options
@@ -118,7 +118,7 @@ class OpenAiResponses(HttpModel):
 
 
 def _is_any_json(prompt: Prompt) -> bool:
-    """Return whether any JSON object will do, which is refused if only the instructions speak of JSON."""
+    """Return whether the reply must be any JSON object. The API then requires the word JSON outside of instructions."""
     return prompt.options.json_object and prompt.options.json_form is None
 
 
@@ -129,13 +129,13 @@ def _items(message: Message) -> Iterator[JsonObject]:
         case UserMessage(text=text, attachments=attachments):
             parts: list[Json] = [{"type": "input_text", "text": text}]
             for attached in attachments:
-                parts.extend(_attached(attached))
+                parts.extend(_encode_file(attached))
             yield {"role": "user", "content": parts}
         case ToolMessage(text=text, attachments=()) as result:
             yield _output(result, text)
         case ToolMessage() as result:
             yield _output(result, _output_parts(result))
-        case AssistantMessage() if items := _CALL.replayed(message, FAMILY, _THINKING_TYPES):
+        case AssistantMessage() if items := _CALL.replay(message, FAMILY, _THINKING_TYPES):
             yield from items
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
@@ -159,17 +159,17 @@ def _output_parts(result: ToolMessage) -> list[Json]:
     """Return the text of a result and its images."""
     parts: list[Json] = [{"type": "input_text", "text": result.text}]
     for image in result.attachments:
-        parts.extend(_attached(image))
+        parts.extend(_encode_file(image))
     return parts
 
 
-def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
-    """Return a result with the tail behind it."""
+def _append_tail(result: ToolMessage, tail: str) -> JsonObject:
+    """Return a result with the tail as its last part."""
     return _output(result, [*_output_parts(result), {"type": "input_text", "text": tail}])
 
 
-def _attached(attached: Attached) -> Iterator[JsonObject]:
-    """Yield the line that names a file, and the file if the model is given it."""
+def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+    """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "input_text", "text": attached.text}
     if attached.data and is_image(attached):
         yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
@@ -190,7 +190,7 @@ class _TextPiece(NamedTuple):
 
 
 class _ItemEnd(NamedTuple):
-    """An item is complete; `item` is what goes back to the provider, None if it cannot be sent again."""
+    """The end of an item; `item` is replayed to the provider, or None if it cannot be replayed."""
 
     item: JsonObject | None
     is_reasoning: bool
@@ -198,10 +198,10 @@ class _ItemEnd(NamedTuple):
 
     @classmethod
     def of(cls, item: JsonObject, size: int = 0) -> _ItemEnd:
-        """Decode an item of so many characters; a call keeps what the call itself does not say."""
+        """Decode an item with its size in characters; the name and arguments of a call are left out."""
         match item:
             case {"type": "reasoning"}:
-                # Without encryption, only the server that stored it could read it again.
+                # Without encryption, only a server that stored the item could decode it.
                 is_sealed = "encrypted_content" in item and bool(item["encrypted_content"])
                 return cls(item if is_sealed else None, True, size)
             case {"type": "function_call"}:
@@ -213,7 +213,7 @@ class _ItemEnd(NamedTuple):
 
 
 class _End(NamedTuple):
-    """The response is over: its status, the reason if it is incomplete, and the tokens it reports."""
+    """The end of the response: its status, the reason if it is incomplete, and its token counts."""
 
     status: str
     reason: str
@@ -221,10 +221,10 @@ class _End(NamedTuple):
 
     @classmethod
     def of(cls, response: JsonObject, credentials: Credentials) -> _End:
-        """Decode a response that is over.
+        """Decode a complete response.
 
         Raises:
-            ModelError: it reports an error.
+            ModelError: the response reports an error.
         """
         if reports_error(response):
             raise stream_error(response, credentials)
@@ -239,10 +239,10 @@ _Event: TypeAlias = _TextPiece | CallPiece | _ItemEnd | _End
 
 
 def _decode(data: str, credentials: Credentials) -> _Event | None:
-    """Decode an event of the stream; None if it repeats earlier ones, or its type is newer than this.
+    """Decode an event of the stream, or return None if it repeats earlier events or has an unknown type.
 
     Raises:
-        ModelError: it is no JSON object, or reports an error.
+        ModelError: the event is not a JSON object, or reports an error.
     """
     event = parse_chunk(data, credentials)
     match text_in(event, "type"):
@@ -268,7 +268,7 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
 
 
 def _decode_call(index: int, item: JsonObject) -> CallPiece | None:
-    """Decode an item that begins; None if it is no call."""
+    """Decode the start of an item, or return None if the item is not a call."""
     match item:
         case {"type": "function_call", **fields}:
             arguments = {"arguments": None, **fields}["arguments"]
@@ -288,7 +288,7 @@ def _decode_texts(item: JsonObject) -> Iterator[_TextPiece]:
 
 
 class ResponsesReplyParser(ReplyParser):
-    """A response that is still arriving."""
+    """Parses a response while it is received."""
 
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
@@ -301,11 +301,11 @@ class ResponsesReplyParser(ReplyParser):
         return self._take(_decode(data, self.credentials))
 
     def feed_document(self, data: str) -> Iterator[TextDelta]:
-        """Decode a response that came as one document."""
+        """Decode a response that was sent as one document."""
         response = parse_chunk(data, self.credentials)
         items = objects_in(response, "output")
         if not items:
-            raise ModelRequestError(f"{self.credentials.model}: what came is no response")
+            raise ModelRequestError(f"{self.credentials.model}: the response is not a reply")
         for index, item in enumerate(items):
             self._take(_decode_call(index, item))
             for piece in _decode_texts(item):
@@ -327,7 +327,8 @@ class ResponsesReplyParser(ReplyParser):
                     self._thinks = self._thinks or event.is_reasoning
             case _End():
                 self.end()
-                self._status, self._incomplete_reason = event.status, event.reason
+                self._status = event.status
+                self._incomplete_reason = event.reason
                 self.report(event.usage)
             case None:
                 pass
@@ -335,7 +336,7 @@ class ResponsesReplyParser(ReplyParser):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the reply ended; None until the server says so."""
+        """The reason for the end of the reply, or None if the server has not sent it."""
         if not self._status:
             return None
         if self._refused or self._incomplete_reason == "content_filter":
@@ -346,5 +347,5 @@ class ResponsesReplyParser(ReplyParser):
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The items as they came, if thinking is among them."""
+        """The items in the order of the reply, or None if the reply has no thinking."""
         return ReasoningReplay(wire=FAMILY, parts=tuple(self._items)) if self._thinks else None

@@ -1,4 +1,4 @@
-"""Replies that arrive in pieces: their text, thinking, tool calls and usage."""
+"""Replies that are received in pieces: their text, thinking, tool calls and usage."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from loopline.models import (
 )
 from loopline.models.prompt import Channel
 from loopline.providers.failures import AnsweredError, Credentials
-from loopline.providers.request_bytes import offered_name
+from loopline.providers.request_bytes import resolve_tool_name
 
 
 @dataclass(slots=True)
 class PartialObject:
-    """A JSON object whose texts arrive in pieces."""
+    """A JSON object with texts that are received in pieces."""
 
     fields: JsonObject = field(default_factory=JsonObject)
     _pieces: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -45,12 +45,12 @@ class PartialObject:
 
     @property
     def value(self) -> JsonObject:
-        """The object as far as it has arrived."""
+        """The object as received so far."""
         return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
 
 
 class CallPiece(NamedTuple):
-    """A piece of a tool call; `extra` is what its server wants back with the call."""
+    """A piece of a tool call; `extra` are fields that the server expects in later requests with the call."""
 
     number: int | None
     provider_id: str = ""
@@ -61,7 +61,7 @@ class CallPiece(NamedTuple):
 
 @dataclass(slots=True)
 class _PartialCall:
-    """A tool call that is still arriving."""
+    """A tool call that is not completely received."""
 
     provider_id: str = ""
     name: str = ""
@@ -83,16 +83,16 @@ class _PartialCall:
             return False
 
     def differs_from(self, piece: CallPiece) -> bool:
-        """Return whether a piece begins another call."""
+        """Return whether a piece belongs to another call: it has another id, or a name when this call is complete."""
         if piece.provider_id and self.provider_id:
             return piece.provider_id != self.provider_id
         return bool(piece.name) and bool(self.name) and self.is_complete
 
 
 class ToolCallParser:
-    """Assembles the tool calls of one reply, however its server numbers, names and cuts them.
+    """Assembles the tool calls of one reply from pieces in any numbering.
 
-    `offered` are the names of the tools that it may call.
+    `offered` are the ids of the tools that the model may call.
     """
 
     def __init__(self, offered: tuple[str, ...] = ()) -> None:
@@ -102,7 +102,7 @@ class ToolCallParser:
         self._latest: dict[int | None, _PartialCall] = {}
 
     def __len__(self) -> int:
-        """Return how many calls have begun."""
+        """Return the number of calls, including incomplete ones."""
         return len(self._calls)
 
     @property
@@ -114,14 +114,14 @@ class ToolCallParser:
 
     @property
     def extras(self) -> dict[str, JsonObject]:
-        """What came with calls beside name and arguments, by the provider's ids."""
+        """The extra fields of the calls, by the provider's ids."""
         return {call.provider_id: call.extra for call in self._calls}
 
     def add(self, piece: CallPiece) -> None:
-        """Add a piece of a call; `extra` is data that the server wants back with the call.
+        """Add a piece to the latest call with its number, or to a new call.
 
-        The piece belongs to the latest call of its index, unless it has another id, or a name although the arguments
-        are complete: then a new call has begun.
+        A new call begins if the piece has another id, or if it has a name and the arguments of the latest call are
+        complete.
         """
         call = self._latest.get(piece.number)
         if call is None or call.differs_from(piece):
@@ -138,27 +138,30 @@ class ToolCallParser:
             self.size += len(text)
 
     def finish(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
-        """Return the calls, and what is wrong with the first one that cannot be read.
+        """Return the calls with valid arguments, and the problem of the first invalid call, or an empty text.
 
-        In a reply that was `cut` off, a last call without arguments does not count.
+        If the reply was `cut` off, a last call without arguments is ignored.
         """
-        calls, problem = list[ToolCall](), ""
+        calls = list[ToolCall]()
+        problem = ""
         partial_calls = self._calls
         if cut and partial_calls and not partial_calls[-1].arguments.strip():
             partial_calls = partial_calls[:-1]
         for partial in partial_calls:
-            name, provider_id = offered_name(partial.name, self._offered), partial.provider_id
+            name = resolve_tool_name(partial.name, self._offered)
             arguments = parse_object(partial.arguments)
             if isinstance(arguments, BrokenJson) or not name:
                 fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
                 problem = problem or f"The call of {name or 'a tool'} cannot be read: {fault}"
             else:
-                calls.append(ToolCall(name=name, arguments=arguments, provider_id=provider_id))
+                calls.append(
+                    ToolCall(name=name, arguments=arguments, provider_id=partial.provider_id)
+                )
         return tuple(calls), problem
 
 
 class ReplyParser(ABC):
-    """A reply that is still arriving; `offered` are the names of the tools that it may call."""
+    """Parses a reply while it is received; `offered` are the ids of the tools that the model may call."""
 
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         self.credentials = credentials
@@ -174,34 +177,34 @@ class ReplyParser(ABC):
         """Decode an event of the stream and return the text it adds.
 
         Raises:
-            ModelError: it cannot be read, or reports an error.
+            ModelError: the event cannot be decoded, or reports an error.
         """
 
     @abstractmethod
     def feed_document(self, data: str) -> Iterable[TextDelta]:
-        """Decode a reply that came as one document, though a stream was asked for.
+        """Decode a reply that was sent as one document instead of a stream, and return its text.
 
         Raises:
-            ModelError: it cannot be read, or reports an error.
+            ModelError: the document cannot be decoded, or reports an error.
         """
 
     @property
     @abstractmethod
     def stop_reason(self) -> StopReason | None:
-        """Why the reply ended; None until the server says so."""
+        """The reason for the end of the reply, or None if the server has not sent it."""
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The reply as its provider wants it back, if it wants its thinking back."""
+        """The parts of the reply to replay in later requests, or None if the provider expects no replay."""
         return None
 
     @property
     def thinking(self) -> str:
-        """All of the thinking that can be read."""
+        """The readable thinking, without encrypted parts."""
         return "".join(self._thinking)
 
     def flush(self) -> Iterable[TextDelta]:
-        """Return the text that was held back, when nothing more comes."""
+        """Return the buffered text at the end of the stream."""
         return ()
 
     def add(self, text: str, channel: Channel = "answer") -> Sequence[TextDelta]:
@@ -213,7 +216,7 @@ class ReplyParser(ABC):
         return [TextDelta(text=text, channel=channel)]
 
     def count(self, characters: int) -> None:
-        """Count characters that stand in no text, thinking or call towards the limit of a reply."""
+        """Count characters outside of text, thinking and calls for the size limit."""
         self.size += characters
 
     def report(self, usage: Usage | None) -> None:
@@ -221,14 +224,14 @@ class ReplyParser(ABC):
         self.usage = usage or self.usage
 
     def end(self) -> None:
-        """Record that the server sent all of the reply."""
+        """Record that the server has sent the whole reply."""
         self.is_over = True
 
     def check_limits(self, limits: ReplyLimits) -> None:
-        """Refuse a reply that holds more than is read of one.
+        """Check the size and the number of calls received so far.
 
         Raises:
-            ModelReplyTooLarge: it does.
+            ModelReplyTooLarge: the reply exceeds a limit.
         """
         if len(self.calls) > limits.calls or self.size + self.calls.size > limits.bytes:
             maximum = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
@@ -238,14 +241,16 @@ class ReplyParser(ABC):
             )
 
     def reply(self) -> Reply:
-        """Return the complete reply; a call that the output limit cut in half is no problem.
+        """Return the complete reply. A call that the output limit cut off is not reported as a problem.
 
         Raises:
-            ModelStreamBroken: the server never said that the reply is over.
+            ModelStreamBroken: the reply has no stop reason.
         """
         stop = self.stop_reason
         if stop is None:
-            raise ModelStreamBroken(f"{self.credentials.model}: the reply ended without a reason")
+            raise ModelStreamBroken(
+                f"{self.credentials.model}: the reply ended without a stop reason"
+            )
         calls, problem = self.calls.finish(cut=stop == "length")
         return Reply(
             text="".join(self._text),
@@ -258,7 +263,7 @@ class ReplyParser(ABC):
         )
 
     def reply_ended_by(self, error: AnsweredError) -> Reply:
-        """Return the reply that a server's error ended; none of its calls counts."""
+        """Return the reply that an error of the server ended, without calls."""
         return Reply(
             text="".join(self._text),
             thinking=self.thinking,

@@ -1,4 +1,4 @@
-"""Parts of a request as bytes: each is encoded once, and a request joins them."""
+"""Parts of a request as bytes: each part is encoded once, and each request joins its parts."""
 
 from __future__ import annotations
 
@@ -21,76 +21,79 @@ from loopline.models.prompt import echo_for, sent_id
 from loopline.tools import provider_names
 
 
-def encoded(value: Json) -> bytes:
+def encode_json(value: Json) -> bytes:
     """Return the value as JSON in UTF-8."""
     return dumps(value).encode("utf-8", "replace")
 
 
-def joined(parts: Iterable[JsonObject]) -> bytes:
+def join_parts(parts: Iterable[JsonObject]) -> bytes:
     """Return the parts as JSON, with commas between them."""
-    return b",".join(map(encoded, parts))
+    return b",".join(map(encode_json, parts))
 
 
 def message_bytes(
     message: Message, key: str, parts: Callable[[Message], Iterable[JsonObject]]
 ) -> bytes:
-    """Return the joined parts of a message, which are encoded once for each key and stay with it."""
+    """Return the parts of a message as joined JSON, which is stored in the message under the key.
+
+    `parts` is called only for the first request with this message and key.
+    """
     cached = message.wire.get(key)
     if cached is None:
-        cached = message.wire[key] = joined(parts(message))
+        cached = message.wire[key] = join_parts(parts(message))
     return cached
 
 
 def data_url(attached: Attached) -> str:
-    """Return the file as a data URL, as OpenAI takes it."""
+    """Return the file as a data URL, the form that the APIs of OpenAI accept."""
     return f"data:{attached.mime};base64,{attached.data}"
 
 
 def is_image(attached: Attached) -> bool:
-    """Return whether the file travels as an image; any other file travels as a document."""
+    """Return whether the file is sent as an image, not as a document."""
     return attached.mime.startswith("image/")
 
 
-def joined_fields(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return the JSON object of fields whose values are JSON already."""
+def join_fields(fields: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return a JSON object of these fields; their values are encoded already."""
     return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields) + b"}"
 
 
 @lru_cache(maxsize=4_096)
 def provider_name(name: str) -> str:
-    """Return what a tool is called in every request to a provider."""
+    """Return the name of a tool in requests to a provider: its id without dots."""
     return provider_names([name]).provider_name(name)
 
 
 @lru_cache(maxsize=256)
 def names_by_provider_name(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the tools that are offered by what a provider calls them."""
+    """Return the offered tools by their names in requests."""
     return {provider_name(name): name for name in names}
 
 
-def offered_name(called: str, offered: tuple[str, ...]) -> str:
-    """Return the tool that a model means; in a name that was never offered, `__` stands for a dot."""
+def resolve_tool_name(called: str, offered: tuple[str, ...]) -> str:
+    """Return the id of the tool that a model calls; in a name that was not offered, `__` becomes a dot."""
     return names_by_provider_name(offered).get(called, called.replace("__", "."))
 
 
 class CallForm(NamedTuple):
-    """The form of a call in an API: the type and the field for the id of its parts, and its other fields."""
+    """The form of a call in an API: the type of its part, the name of its id field, and a function for the other fields."""
 
     type: str
     id: str
     fields: Callable[[ToolCall], JsonObject]
 
     def call(self, call: ToolCall, family: str) -> JsonObject:
-        """Return a call as it is sent to this family."""
+        """Return a call as the API of this family expects it."""
         return {"type": self.type, self.id: sent_id(call, family), **self.fields(call)}
 
-    def replayed(
+    def replay(
         self, message: AssistantMessage, family: str, thinking_types: frozenset[str]
     ) -> list[JsonObject]:
-        """Return the parts of a reply as this family wants them back; none of a reply that only thought.
+        """Return the parts of a reply as this family sent them; an empty list if it sent only thinking.
 
-        Calls get their names and arguments again, and those that were never made are left out. Parts of
-        the `thinking_types` must have another part behind them.
+        Calls get their names and arguments from the message; calls that were not made are left out. Parts of the
+        `thinking_types` at the end are left out, because the API requires another part after them.
         """
         echo = echo_for(message, family)
         calls_by_id = {
@@ -108,5 +111,5 @@ class CallForm(NamedTuple):
 
 
 def openai_schema(form: JsonForm) -> JsonObject:
-    """Return a form as OpenAI's APIs take it."""
+    """Return the form in the fields that the APIs of OpenAI expect."""
     return {"name": form.name, "schema": form.schema, "strict": form.strict}

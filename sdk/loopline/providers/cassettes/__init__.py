@@ -1,4 +1,4 @@
-"""Cassettes: what models at a provider were asked over HTTP and what came, kept and served again."""
+"""Cassettes: recorded HTTP requests to models and their responses, which can be replayed."""
 
 from loopline.providers.cassettes.cassette_player import CassettePlayer
 from loopline.providers.cassettes.cassette_recorder import CassetteRecorder

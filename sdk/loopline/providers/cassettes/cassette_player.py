@@ -27,35 +27,36 @@ from loopline.providers.cassettes.cassette_file import (
     RecordedResponse,
     read_cassette,
 )
-from loopline.providers.cassettes.cassette_recorder import is_on_event_loop, recorded_request
+from loopline.providers.cassettes.cassette_recorder import is_on_event_loop, record_request
 
 
-def _with_subclasses(
+def _list_subclasses(
     error: type[httpx2.TransportError],
 ) -> Iterator[type[httpx2.TransportError]]:
     yield error
     for subclass in error.__subclasses__():
-        yield from _with_subclasses(subclass)
+        yield from _list_subclasses(subclass)
 
 
-ERRORS: Final = {error.__name__: error for error in _with_subclasses(httpx2.TransportError)}
+ERRORS: Final = {error.__name__: error for error in _list_subclasses(httpx2.TransportError)}
 _CACHE_KEY = re.compile(rb',"prompt_cache_key":"[0-9a-f]*"')
-BEFORE, AFTER = 20, 60
-"""How many characters of a text are shown before its first difference, and from there on."""
+BEFORE = 20
+AFTER = 60
+"""How many characters of a text are shown before its first difference, and after it."""
 NOTHING = "nothing"
 
 
 class CassettePlayer:
-    """A cassette that is replayed: each recorded response is served once, in the order of recording.
+    """Replays a cassette: each recorded response is returned once, in the order of recording.
 
     `models` are the model strings of the recorded chain, `settings` its base URLs by their variables.
     """
 
     def __init__(self, file: Path) -> None:
-        """Read the file. Blocks.
+        """Load the file. Blocks.
 
         Raises:
-            CassetteError: it cannot be read, or is no cassette.
+            CassetteError: the file cannot be read, or is not a cassette.
         """
         self._file = file
         header, lines = read_cassette(file)
@@ -68,7 +69,7 @@ class CassettePlayer:
         for line in lines:
             match line:
                 case RecordedRequest():
-                    request = _without_cache_key(line)
+                    request = _remove_cache_key(line)
                     self._requests.append(request)
                     self._unserved[_key(request)].append(request)
                     times[line.number - 1] = line.times
@@ -79,29 +80,30 @@ class CassettePlayer:
         self.clock: ReplayClock = ReplayClock(header.at, times)
 
     async def begin(self) -> None:
-        """Tell the recorded times from here on."""
+        """Start the clock at the first recorded time."""
         self.clock.move_to(0)
 
     def client(self) -> httpx2.AsyncClient:
-        """Return a client that is answered by the cassette alone."""
+        """Return a client that gets all responses from the cassette, without a network."""
         return httpx2.AsyncClient(transport=_ReplayTransport(self))
 
     async def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Close the player, which has no open file."""
 
     def response(self, request: RecordedRequest) -> RecordedResponse:
         """Return the next recorded response to a request.
 
         Raises:
-            CassetteError: none is recorded; the message names the nearest request, and where it differs.
+            CassetteError: no response is left for this request; the message names the most similar request and the
+                first difference.
         """
-        request = _without_cache_key(request)
+        request = _remove_cache_key(request)
         unserved = self._unserved.get(_key(request))
         if unserved is None:
             raise CassetteError(self._missing(request))
         if not unserved:
             raise CassetteError(
-                f"{self._file}: this request was recorded less often than it is made now"
+                f"{self._file}: this request is sent more often than it was recorded"
             )
         number = unserved.popleft().number
         self.clock.move_to(number)
@@ -111,10 +113,10 @@ class CassettePlayer:
 
     def _missing(self, request: RecordedRequest) -> str:
         if not self._requests:
-            return f"{self._file} holds no request at all"
+            return f"{self._file} has no requests"
         nearest = max(self._requests, key=lambda recorded: _likeness(recorded, request))
         return (
-            f"{self._file} holds no such request; the nearest is number {nearest.number} of "
+            f"{self._file} does not have this request; the most similar is number {nearest.number} of "
             f"{len(self._requests)}, and differs first at {_difference(nearest, request)}"
         )
 
@@ -126,19 +128,19 @@ def _key(request: RecordedRequest) -> _Key:
     return request.url, tuple(sorted(request.headers.items())), request.content
 
 
-def _without_cache_key(request: RecordedRequest) -> RecordedRequest:
-    """Return the request without its cache key, which depends on the conversation's name."""
+def _remove_cache_key(request: RecordedRequest) -> RecordedRequest:
+    """Return the request without its cache key, which depends on the name of the conversation."""
     return replace(request, content=_CACHE_KEY.sub(b"", request.content))
 
 
 class _ReplayTransport(httpx2.AsyncBaseTransport):
-    """Answers from a cassette."""
+    """An HTTP transport that returns responses from a cassette."""
 
     def __init__(self, player: CassettePlayer) -> None:
         self._player = player
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        recorded = self._player.response(recorded_request(request))
+        recorded = self._player.response(record_request(request))
         if not recorded.status:
             raise _error(recorded)
         return httpx2.Response(
@@ -147,7 +149,7 @@ class _ReplayTransport(httpx2.AsyncBaseTransport):
 
 
 class _ReplayedStream(httpx2.AsyncByteStream):
-    """A recorded body, piece by piece, up to how it ended."""
+    """A recorded body in its original pieces; raises the recorded error at the end, if there is one."""
 
     def __init__(self, recorded: RecordedResponse) -> None:
         self._recorded = recorded
@@ -161,27 +163,29 @@ class _ReplayedStream(httpx2.AsyncByteStream):
 
 def _error(recorded: RecordedResponse) -> httpx2.TransportError:
     if recorded.end == ABANDONED:
-        return httpx2.ReadTimeout("in the recorded run nobody read on")
+        return httpx2.ReadTimeout("the recorded run stopped receiving here")
     return ERRORS.get(recorded.end, httpx2.RemoteProtocolError)(recorded.said)
 
 
 class ReplayClock(SystemClock):
-    """A clock that returns the recorded times; times from between two requests are returned between the same two.
+    """A clock that returns recorded times, each between the same two requests as in the recording.
 
-    If it is read more often than was recorded, it returns the last time again, and before `begin` the time when the
-    recording began. Sleeping takes no real time; alarms and ids are real.
+    After the last recorded time it repeats that time. Before `begin` it returns the start time of the recording.
+    Sleeping takes no real time. Alarms and ids are real.
     """
 
     def __init__(self, start: datetime, times: Mapping[int, ClockTimes]) -> None:
-        """`times` are those after so many requests, up to the next."""
+        """`times` are the recorded times by the number of requests before them."""
         self._times = times
-        self._now, self._seconds = start, 0.0
+        self._now = start
+        self._seconds = 0.0
         self.move_to(-1)
 
     def move_to(self, requests: int) -> None:
-        """Tell the times that were recorded after so many requests."""
+        """Continue with the times that were recorded after this number of requests."""
         times = self._times.get(requests, ClockTimes())
-        self._loop, self._threads = iter(times.loop), iter(times.threads)
+        self._loop = iter(times.loop)
+        self._threads = iter(times.threads)
         self._elapsed = iter(times.elapsed)
 
     def now(self) -> datetime:
@@ -190,7 +194,7 @@ class ReplayClock(SystemClock):
         return self._now
 
     def elapsed(self) -> float:
-        """Return the next recorded seconds."""
+        """Return the next recorded monotonic time, in seconds."""
         if is_on_event_loop():
             self._seconds = next(self._elapsed, self._seconds)
         return self._seconds
@@ -202,14 +206,14 @@ class ReplayClock(SystemClock):
 
 
 def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int]:
-    """Return how many leading messages two requests share, and how many leading bytes."""
+    """Return the number of equal messages at the start of two requests, and the number of equal bytes."""
     pairs = zip(_messages(recorded), _messages(now), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return shared, _common_length(recorded.content, now.content)
 
 
 def _common_length(first: AnyStr, second: AnyStr) -> int:
-    """Return the length of the beginning that both have."""
+    """Return the length of the longest common prefix."""
     lengths = range(min(len(first), len(second)))
     return bisect_left(lengths, True, key=lambda n: first[: n + 1] != second[: n + 1])
 
@@ -223,7 +227,7 @@ def _messages(request: RecordedRequest) -> list[Json]:
 
 
 def _difference(recorded: RecordedRequest, now: RecordedRequest) -> str:
-    """Return where two requests first differ, such as `messages[3].content`, and what each has there."""
+    """Describe the first difference of two requests: its position, such as `messages[3].content`, and both values."""
     if recorded.url != now.url:
         return _text_difference("url", recorded.url, now.url)
     difference = _json_difference("headers", dict(recorded.headers), dict(now.headers))
@@ -248,7 +252,7 @@ def _json_difference(path: str, recorded: Json, now: Json) -> str | None:
             return None if recorded == now else _text_difference(path, dumps(recorded), dumps(now))
     for inner, before, after in pairs:
         if not before or not after:
-            return f"{inner}: recorded {_shown(before)}, now {_shown(after)}"
+            return f"{inner}: recorded {_show_value(before)}, now {_show_value(after)}"
         difference = _json_difference(inner, before[0], after[0])
         if difference is not None:
             return difference
@@ -259,7 +263,7 @@ def _values_at(fields: dict[str, Json], name: str) -> list[Json]:
     return [fields[name]] if name in fields else []
 
 
-def _shown(values: list[Json]) -> str:
+def _show_value(values: list[Json]) -> str:
     return _excerpt(dumps(values[0])) if values else NOTHING
 
 
@@ -269,6 +273,7 @@ def _text_difference(path: str, recorded: str, now: str) -> str:
 
 
 def _excerpt(text: str, at: int = 0) -> str:
-    """Return the text around a position, in quotes."""
-    start, end = max(at - BEFORE, 0), at + AFTER
+    """Return the text around a position, as a JSON string."""
+    start = max(at - BEFORE, 0)
+    end = at + AFTER
     return dumps(f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}")

@@ -1,4 +1,4 @@
-"""Recording a cassette: requests and responses are written to a file as they travel, without secrets."""
+"""Records a cassette: requests and responses are written to a file without secrets while they are transferred."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from loopline.providers.cassettes.cassette_file import (
     encode_line,
 )
 
-FINEST = 6
-"""The decimals of a second that are recorded."""
+DECIMALS = 6
+"""The decimals of the recorded seconds."""
 REQUEST_HEADERS: Final = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type"}
 )
@@ -43,33 +43,34 @@ RESPONSE_HEADERS: Final = frozenset(
     {"content-encoding", "content-type", "location", "request-id", "retry-after", "retry-after-ms"}
     | {"x-request-id", "x-should-retry"}
 )
-"""The headers of a response that are recorded, beside those with `ratelimit` in their names."""
+"""The headers of a response that are recorded, in addition to headers with `ratelimit` in their names."""
 CLIENT_HEADERS: Final = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
 )
-"""Headers that any client sends: they are not recorded, and no secrets."""
+"""Headers that every client sends: they are not recorded, and are not secret."""
 HIDDEN = "…"
 
 
 class CassetteRecorder:
-    """A cassette that is being written; `clock` records the times it tells, for the replay."""
+    """Records a cassette; `clock` records the times that it returns, for the replay."""
 
     def __init__(
         self, file: Path, clock: Clock, models: Sequence[str], settings: Mapping[str, str]
     ) -> None:
-        """`models` are the chain's model strings, `settings` the variables of their base URLs."""
+        """`models` are the model strings of the chain, `settings` the base URLs by their variables."""
         self.clock: RecordingClock = RecordingClock(clock)
         self._path = file
-        self._models, self._settings = tuple(models), settings
+        self._models = tuple(models)
+        self._settings = settings
         self._requests = 0
         self._writing = Lock()
         self._file: FileIO | None = None
 
     async def begin(self) -> None:
-        """Create the file, and record times from here on: earlier ones depend on the surroundings.
+        """Create the file and start to record times; times before this call are not reproducible.
 
         Raises:
-            CassetteError: the file exists already, or cannot be written.
+            CassetteError: the file exists, or cannot be written.
         """
         header = CassetteHeader(
             at=self.clock.now(),
@@ -82,7 +83,7 @@ class CassetteRecorder:
         self.clock.take_times()
 
     def client(self, sender: httpx2.AsyncClient) -> httpx2.AsyncClient:
-        """Return a client that records what it sends by another one."""
+        """Return a client that sends through `sender`, and records each request and response."""
         return httpx2.AsyncClient(transport=_RecordingTransport(sender, self))
 
     async def write_request(self, request: RecordedRequest) -> int:
@@ -93,26 +94,26 @@ class CassetteRecorder:
         return line.number
 
     async def write(self, line: CassetteHeader | Line) -> None:
-        """Write a line; nothing is written once the recording is over.
+        """Write a line to the file. After `close` this has no effect.
 
         Raises:
-            CassetteError: it cannot be written.
+            CassetteError: the file cannot be written.
         """
         await asyncio.to_thread(self._write, line)
 
     async def close(self) -> None:
-        """End the file."""
+        """Write the last line and close the file."""
         await self.write(CassetteEnd(times=self.clock.take_times()))
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _create(self) -> FileIO:
         try:
             return FileIO(self._path, "x")
         except FileExistsError as error:
             raise CassetteError(
-                f"{self._path} exists already: replay it, or remove it to record anew"
+                f"{self._path} exists: replay it, or remove it to record again"
             ) from error
         except OSError as error:
             raise self._unwritable(error) from error
@@ -131,7 +132,7 @@ class CassetteRecorder:
 
 
 class RecordingClock:
-    """A clock that records each time it tells, until the times are taken."""
+    """A clock that records each time that it returns, until `take_times` is called."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -141,14 +142,14 @@ class RecordingClock:
         self._elapsed: list[float] = []
 
     def now(self) -> datetime:
-        """Return the time, which is recorded."""
+        """Return the current time, and record it."""
         now = self._clock.now()
         (self._loop if is_on_event_loop() else self._threads).append(now)
         return now
 
     def elapsed(self) -> float:
-        """Return the seconds since the recording began, which are recorded."""
-        elapsed = round(self._clock.elapsed() - self._start, FINEST)
+        """Return the seconds since the recording began, and record them if the caller is on an event loop."""
+        elapsed = round(self._clock.elapsed() - self._start, DECIMALS)
         if is_on_event_loop():
             self._elapsed.append(elapsed)
         return elapsed
@@ -158,7 +159,7 @@ class RecordingClock:
         await self._clock.sleep(seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Call `ring` once after so many seconds."""
+        """Call `ring` once after this number of seconds."""
         return self._clock.alarm(seconds, ring)
 
     def new_id(self) -> str:
@@ -166,16 +167,18 @@ class RecordingClock:
         return self._clock.new_id()
 
     def take_times(self) -> ClockTimes:
-        """Return the times told since the last call."""
+        """Return the times that were recorded since the last call."""
         times = ClockTimes(
             loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
         )
-        self._loop, self._threads, self._elapsed = [], [], []
+        self._loop = []
+        self._threads = []
+        self._elapsed = []
         return times
 
 
 def is_on_event_loop() -> bool:
-    """Return whether the caller runs on an event loop, and not in another thread."""
+    """Return whether the current thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -185,13 +188,13 @@ def is_on_event_loop() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The texts that must not be readable in a cassette."""
+    """The texts that are removed from a cassette."""
 
     texts: tuple[str, ...]
 
     @classmethod
     def of(cls, request: httpx2.Request) -> Secrets:
-        """Return the keys among the headers of a request, if they are long enough, and those in its URL."""
+        """Return the secrets of a request: long values of headers that are not known to be harmless, and keys in the URL."""
         harmless = REQUEST_HEADERS | CLIENT_HEADERS
         values = (value for name, value in request.headers.items() if name not in harmless)
         keys = (value.rpartition(" ")[2] for value in values)
@@ -204,7 +207,7 @@ class Secrets:
         return redacted.decode("utf-8", "surrogatepass")
 
     def hide_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return the pieces without the secrets; as one piece if any was taken out."""
+        """Return the pieces without the secrets; joined to one piece if a secret was removed."""
         content = redacted = b"".join(pieces)
         for secret in self.texts:
             redacted = _secret_pattern(secret).sub(HIDDEN.encode(), redacted)
@@ -213,7 +216,7 @@ class Secrets:
 
 @lru_cache(maxsize=64)
 def _secret_pattern(secret: str) -> re.Pattern[bytes]:
-    """Return a pattern of a secret in any case, each character as itself or as a URL or JSON escapes it."""
+    """Return a pattern that matches a secret in any case, with characters escaped for URLs or JSON."""
     return re.compile(b"".join(map(_character_pattern, secret)), re.IGNORECASE)
 
 
@@ -226,8 +229,8 @@ def _character_pattern(character: str) -> bytes:
     return b"(?:%s|%s|%s)" % (rb"\\?" + re.escape(plain), url, json)
 
 
-def recorded_request(request: httpx2.Request) -> RecordedRequest:
-    """Return a request as a cassette has it."""
+def record_request(request: httpx2.Request) -> RecordedRequest:
+    """Return the recorded form of a request, without secrets."""
     secrets = Secrets.of(request)
     (content,) = secrets.hide_in((request.content,))
     headers = request.headers.items()
@@ -239,7 +242,7 @@ def recorded_request(request: httpx2.Request) -> RecordedRequest:
 
 
 class _RecordingTransport(httpx2.AsyncBaseTransport):
-    """Sends by a client, with its proxies and certificates, and records."""
+    """An HTTP transport that sends through a client, with its proxies and certificates, and records."""
 
     def __init__(self, client: httpx2.AsyncClient, recorder: CassetteRecorder) -> None:
         self._client = client
@@ -247,13 +250,15 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         secrets = Secrets.of(request)
-        request.headers["accept-encoding"] = "identity"  # so that people can read the cassette
-        number = await self._recorder.write_request(recorded_request(request))
+        request.headers["accept-encoding"] = (
+            "identity"  # compressed pieces would not be readable in the file
+        )
+        number = await self._recorder.write_request(record_request(request))
         line = RecordedResponse(number=number, end=ABANDONED)
         try:
             response = await self._client.send(request, stream=True)
         except httpx2.TransportError as error:
-            await self._recorder.write(_failed(line, error, secrets))
+            await self._recorder.write(_add_error(line, error, secrets))
             raise
         except asyncio.CancelledError:
             await self._recorder.write(line)
@@ -270,7 +275,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
 
 
 class _RecordedStream(httpx2.AsyncByteStream):
-    """A response's body, which is recorded while it is read; the line is written when it is over."""
+    """The body of a response, which is recorded while it is received; its line is written when it is closed."""
 
     def __init__(
         self,
@@ -297,7 +302,7 @@ class _RecordedStream(httpx2.AsyncByteStream):
                     self._pieces.append(piece)
                     yield piece
         except httpx2.TransportError as error:
-            self._line = _failed(self._line, error, self._secrets)
+            self._line = _add_error(self._line, error, self._secrets)
             raise
         self._line = replace(self._line, end=COMPLETE)
 
@@ -307,8 +312,8 @@ class _RecordedStream(httpx2.AsyncByteStream):
         await self._recorder.write(replace(self._line, pieces=pieces))
 
 
-def _failed(
+def _add_error(
     line: RecordedResponse, error: httpx2.TransportError, secrets: Secrets
 ) -> RecordedResponse:
-    """Return the line with the error that ended the response, or came in its place."""
+    """Return the line with the error that ended or replaced the response."""
     return replace(line, end=type(error).__name__, said=secrets.hide(str(error)))
