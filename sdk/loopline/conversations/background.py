@@ -1,4 +1,4 @@
-"""The background of a harness: work of calls that have ended, each with one result in the conversation's inbox."""
+"""Background calls: a call ends at once, its work continues, and the result arrives in the conversation's inbox."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _Make = Callable[[Timeline], Sequence[Body]]
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The process that does the work: a machine since its start, and a process since its start."""
+    """The process that does the work, identified by the boot of its machine and the start of the process."""
 
     machine: str
     process: int
@@ -72,20 +72,20 @@ class _Owner:
 
     @classmethod
     def parse(cls, text: str) -> _Owner | None:
-        """Return the owner that prints so, None if none does."""
+        """Parse the text of an owner, None if it is malformed."""
         machine, _, rest = text.partition(":")
         process, _, began = rest.partition(":")
         return cls(machine, int(process), began) if process.isdigit() else None
 
     @property
     def is_gone(self) -> bool:
-        """Return whether this is a process of this machine that has ended."""
+        """Return whether the process ran on this machine and has ended."""
         return self.machine == _machine() and _start_of(self.process) != self.began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A call whose work has begun and that has no result, as the log has it."""
+    """A call in the log whose background work has started and that has no result."""
 
     call_id: str
     tool: str
@@ -95,7 +95,7 @@ class _Started:
 
     @classmethod
     def of(cls, call_id: str, block: Block, data: Json) -> _Started | None:
-        """Return what the block says of the call's start, None if it is an event of somebody else by the same name."""
+        """Parse the event of a started call, None if another author used the same event name."""
         match data:
             case {"owner": str(owner), "until": str(until), "tool": str(tool)}:
                 return cls(
@@ -110,7 +110,7 @@ class _Started:
 
 
 class BackgroundCalls:
-    """The calls of a harness whose work goes on in the background; closing it ends all of them as interrupted."""
+    """The background calls of one harness. Closing it ends all of them as interrupted."""
 
     def __init__(self, log: TimelineLog, clock: Clock) -> None:
         self._log = log
@@ -119,14 +119,14 @@ class BackgroundCalls:
         self._recorders: Mapping[ConversationKey, Recorder] = {}
 
     def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
-        """Take the recorders of the turns that run: results are recorded beside these turns."""
+        """Remember the recorders of the running turns, through which results are recorded while a turn runs."""
         self._recorders = recorders
 
     def begin(self, call: BackgroundCall, work: Work) -> Outcome:
-        """Begin the work, and return the result of the call itself.
+        """Start the work in the background and return the immediate result of the call.
 
         Raises:
-            ToolError: too much goes on already, or the call is one of a child run, which ends with its turn.
+            ToolError: too many calls run in the background, or the call belongs to a child run, which ends with its turn.
         """
         if parent_name(call.conversation.name) is not None:
             raise ToolError("a child run ends with its turn: call it without background")
@@ -143,10 +143,10 @@ class BackgroundCalls:
         )
 
     async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
-        """Give each call a result whose work is not done any more, and fold it into the timeline."""
+        """Record a result for each call whose process has gone, and fold it into `timeline`."""
         if parent_name(conversation.name) is not None:
             return
-        for started in self._begun(timeline):
+        for started in self._find_started(timeline):
             if (conversation, started.call_id) in self._tasks or not self._is_lost(started):
                 continue
             text = INTERRUPTED.format(call_id=started.call_id, tool=started.tool)
@@ -158,8 +158,8 @@ class BackgroundCalls:
             appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
             timeline.extend(await appended)
 
-    def _begun(self, timeline: Timeline) -> Sequence[_Started]:
-        """Return the calls that have begun in the background and have no result."""
+    def _find_started(self, timeline: Timeline) -> Sequence[_Started]:
+        """Return the calls that have started in the background and have no result."""
         work = timeline.fold(BackgroundWork, "background", BackgroundWork)
         work.extend(timeline.after(work.seq))
         begun = [_Started.of(call_id, *start) for call_id, start in work.calls.items()]
@@ -170,7 +170,7 @@ class BackgroundCalls:
         return self._clock.now() > started.until + GRACE or owner is None or owner.is_gone
 
     async def close(self) -> None:
-        """End all work; each call has its result, which says that it was cut off."""
+        """Cancel all work and record for each call a result that says so."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -195,7 +195,7 @@ class BackgroundCalls:
             _logger.exception("the result of %s could not be recorded", call.call_id)
 
     async def _append(self, call: BackgroundCall, text: str) -> None:
-        """Append a result without files, for which no lease is needed."""
+        """Append a result without files. It needs no lease."""
         summary = await self._log.find(call.conversation)
         if summary is None:
             return  # it was forgotten
@@ -206,7 +206,7 @@ class BackgroundCalls:
         )
 
     async def _record(self, call: BackgroundCall, make: _Make) -> None:
-        """Record the result beside the turn that runs here, or as soon as nobody runs one."""
+        """Record the result through the turn that runs here, or under a lease when no turn runs."""
         recorder = self._recorders.get(call.conversation)
         if recorder is not None:
             with suppress(LooplineError):  # the turn has just ended
@@ -223,7 +223,7 @@ class BackgroundCalls:
 
 
 def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Sequence[Body]:
-    """Return the result of a call with its files and its artifact; without the files if they cannot be recorded."""
+    """Build the bodies of a result: its files, its artifact and its text. Leaves the files out if they cannot be recorded."""
     artifact, kept = artifact_bodies(timeline, call.turn, call.call_id, outcome.artifact)
     files: list[FileBody] = []
     lines: list[str] = []
@@ -255,12 +255,12 @@ def _key(call_id: str) -> str:
 
 
 def _machine() -> str:
-    """Return what names this machine until it starts anew."""
+    """Return an id of this machine that changes when it boots."""
     return boot_id() or os.uname().nodename
 
 
 def _start_of(process: int) -> str:
-    """Return when a process of this machine was started, in a form that only is compared; empty if there is none."""
+    """Return the start time of a process on this machine as an opaque text, empty if the process does not exist."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

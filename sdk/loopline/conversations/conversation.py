@@ -11,7 +11,7 @@ from typing import Any, Generic, Unpack, overload
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.conversations.interrupts import InterruptQueue, Receipt, check_own, checked_text
+from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
 from loopline.conversations.submission import (
     QUEUED,
     Message,
@@ -21,9 +21,9 @@ from loopline.conversations.submission import (
     WhenBusy,
     turn_to_continue,
 )
-from loopline.conversations.subscriptions import EventOrder, ordered_events
+from loopline.conversations.subscriptions import EventOrder, order_events
 from loopline.conversations.turn_order import sender_of
-from loopline.conversations.turns import Request, Turns, stopped_early
+from loopline.conversations.turns import Request, Turns, build_stopped_result
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
 from loopline.files import (
@@ -68,7 +68,7 @@ from loopline.timeline.log import check_not_forgotten
 
 
 async def free_fork_name(log: TimelineLog, conversation: ConversationKey) -> str:
-    """Return the first free name for a fork; a forgotten conversation's name is not free."""
+    """Return the first unused name for a fork. The name of a forgotten conversation counts as used."""
     number = 0
     while True:
         number += 1
@@ -79,20 +79,20 @@ async def free_fork_name(log: TimelineLog, conversation: ConversationKey) -> str
 
 @dataclass(frozen=True, slots=True)
 class InputChecks:
-    """The limits of messages, the scanner of their files, and the redactor of their texts, if there are any."""
+    """The checks of a message: its limits, the scanner of its files, and the redactor of its texts."""
 
     caps: AttachmentCaps = field(default_factory=AttachmentCaps)
     scanner: AttachmentScanner | None = None
     redactor: Redactor | None = None
 
-    def stored(self, text: str) -> str:
-        """Return the text of a message as it is stored."""
+    def storable_text(self, text: str) -> str:
+        """Return the text in the form that is stored: redacted, if a redactor is set."""
         return text if self.redactor is None else redact_text(self.redactor, text)
 
     async def attachments(
         self, text: str, attachments: AttachmentInput | Sequence[AttachmentInput]
     ) -> Sequence[UserAttachment]:
-        """Return the files of a message as they are recorded, and check them and its text.
+        """Check the text and the files of a message, and return the files as bodies to record.
 
         Raises:
             AttachmentError: the text or a file is too large or not allowed.
@@ -109,15 +109,15 @@ class InputChecks:
         return files
 
     def _check_documents(self, files: Sequence[UserAttachment]) -> None:
-        """Check that no document has a text that may not be stored: in its bytes it cannot be replaced.
+        """Check that no document holds a text that must be redacted: the bytes of a document cannot be edited.
 
         Raises:
-            AttachmentError: one has, or the name of a file may not be stored.
+            AttachmentError: a document holds such a text, or the name of a file does.
         """
         for file in files:
-            if self.stored(file.name) != file.name:
+            if self.storable_text(file.name) != file.name:
                 raise AttachmentError("the name of a file may not be stored here: rename it")
-            if file.data and self.stored(file.text) != file.text:
+            if file.data and self.storable_text(file.text) != file.text:
                 raise AttachmentError(
                     f"{file.name} has text that may not be stored here: attach its text in its place"
                 )
@@ -284,7 +284,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         mailbox = Mailbox() if after is None else Mailbox(limit=HELD_SIZE)
         with self.subscribed(mailbox.put):
             order = None if after is None else self.event_order(after)
-            events = mailbox if order is None else ordered_events(mailbox, order, self.blocks)
+            events = mailbox if order is None else order_events(mailbox, order, self.blocks)
             async for event in events:
                 yield event
 
@@ -293,7 +293,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return self._turns.subscribed(self.conversation, sink)
 
     def event_order(self, after: int) -> EventOrder:
-        """Return the order of the events behind a seq, for what `subscribed` receives from now on."""
+        """Return the order of the events after a seq, for the events that `subscribed` receives from now on."""
         return EventOrder(after, self._turns.last_seq(self.conversation) or 0)
 
     @overload
@@ -324,10 +324,10 @@ class Conversation(ConversationReader, Generic[T_co]):
     ) -> TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
-        `values` are the user's answers to calls that wait, by call id; for an approval, True or False. The result is that
+        `values` are the user's answers to waiting calls, by call id; True or False for an approval. The result is that
         of the turn whose calls they answer. Without an `output_type` the answer keeps the type that the turn was started
-        with. A turn that was sent through another bundle, or through a later version of this one, is refused; with
-        `any_bundle` it is run with this bundle all the same.
+        with. A turn that was sent through another bundle, or through a later version of this one, is refused. With
+        `any_bundle` this bundle runs it.
 
         Raises:
             LooplineError: there is nothing to resume, no call waits for such a value, or the turn is one of another
@@ -380,19 +380,19 @@ class Conversation(ConversationReader, Generic[T_co]):
         return Submission(receipt, turn)
 
     def asks(self, call_id: str) -> bool:
-        """Return whether a call of the running turn stays open for an answer, in this process; see `answer`."""
+        """Return whether a call of a turn that runs in this process waits for an answer; see `answer`."""
         return self._turns.asks(self.conversation, call_id)
 
     def answer(self, call_id: str, value: Json) -> bool:
-        """Answer a question that a call of the running turn asks, as a `pending` event says; None declines.
+        """Answer the question of a running call, which a `pending` event announced. None declines.
 
-        Return whether the call still asks, in this process. The call goes on once the answer is recorded; if another
-        process has answered first, it goes on with that answer. A turn that is paused is resumed instead.
+        Returns whether the call still waits in this process. The call continues once the answer is recorded; if another
+        process answered first, it continues with that answer. For a paused turn use `resume` instead.
         """
         return self._turns.answer(self.conversation, call_id, well_formed_json(value))
 
     async def steer(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
-        """Redirect the running turn: its current model reply or tool calls are cut off for this message.
+        """Redirect the running turn: its current model reply or tool calls are cancelled for this message.
 
         If no turn is running, the next one takes the message.
 
@@ -420,8 +420,8 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def stop(self) -> bool:
         """Stop the turn that runs or is paused, in any process; return whether there was a turn to stop.
 
-        Messages that wait behind it in this harness are taken back; if nothing runs or waits here, those of all processes.
-        What is said after this call is not meant. The next turn continues from what this one left.
+        Queued messages of this harness are recalled too, or those of all processes if nothing runs or waits here.
+        Messages that are sent after this call are not affected.
 
         Raises:
             LooplineError: this is a child run, which ends with its parent's turn.
@@ -467,9 +467,9 @@ class Conversation(ConversationReader, Generic[T_co]):
         )
 
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
-        """Return a new conversation of the same user that begins with the blocks up to `seq`.
+        """Create a conversation of the same user that starts with the blocks up to `seq`.
 
-        A call that is open at that place is not run; the next turn ends the call's turn as interrupted. Without a name
+        A call that is open at that seq is not run: the next turn ends its turn as interrupted. Without a name
         the fork is named after this conversation.
 
         Raises:
@@ -495,7 +495,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._turns.check_bundle()
         body = self._prompt(message)
         self._turns.check_outside(self.conversation)
-        earlier = await self._sent_before(message) if message.key else None
+        earlier = await self._find_earlier_receipt(message) if message.key else None
         receipts = [] if earlier is None else [earlier]
         began: Sequence[Block] | None = None
         wait = message.when_busy == "queue" or earlier is not None
@@ -505,7 +505,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             began = blocks if receipt.seq == 1 else None
 
         async def choose(timeline: Timeline) -> int:
-            """Return the turn of the message, which is recorded only now where it may not have to wait."""
+            """Return the number of the message's turn, storing the message now unless it was stored before."""
             if not receipts:
                 receipt, _ = await self._store(body, message)
                 receipts.append(receipt)
@@ -536,7 +536,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             if not receipts:
                 receipts.append((await self._store(body, message))[0])
             await self.recall(receipts[0])
-            return await self._turns.stopped_result(request, receipts[0].turn)
+            return await self._turns.result_of_stopped(request, receipts[0].turn)
         except asyncio.CancelledError:
             await finish(asyncio.ensure_future(self._withdraw(receipts)))
             raise
@@ -544,12 +544,12 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def _run_or_queue(
         self, request: Request, message: Message, receipts: Sequence[Receipt]
     ) -> TurnResult[Any]:
-        """Run the turn of a message; if the message had to be stored before it was known that it has to wait, it waits.
+        """Run the turn of a message at once, or queue it if it had to be stored before the conversation turned out to be busy.
 
-        Such a message is the prompt of a turn already, so it cannot join another turn. With "reject" it is taken back.
+        A stored message is the prompt of a turn, so it cannot join another turn. With "reject" it is recalled.
 
         Raises:
-            ConflictError: the conversation is busy, and the message is not stored, or was taken back.
+            ConflictError: the conversation is busy; the message was not stored, or was recalled.
         """
         try:
             return await self._turns.run(request)
@@ -561,7 +561,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             return await self._turns.run(structs.replace(request, wait=True))
 
     def _prompt(self, message: Message) -> UserPrompt:
-        """Return the prompt of a message.
+        """Build the prompt body of a message.
 
         Raises:
             LooplineError: the text is empty, or a limit or the policy for a busy conversation is unknown.
@@ -571,21 +571,21 @@ class Conversation(ConversationReader, Generic[T_co]):
                 f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
             )
         return UserPrompt(
-            text=checked_text(message.text),
+            text=check_message_text(message.text),
             limits=stored_limits(check_limits(message.limits)),
             output=message.output.schema if message.output else None,
             sender=self._turns.sender,
         )
 
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:
-        """Take back a message whose turn has not begun: its sender no longer waits for it."""
+        """Recall a message whose turn has not started, because its sender no longer waits."""
         for receipt in receipts:
             timeline = await open_timeline(self._log, self.conversation)
             if receipt.seq in timeline.pending and timeline.turn(receipt.turn).header is None:
                 await self.recall(receipt)
 
-    async def _sent_before(self, message: Message) -> Receipt | None:
-        """Return the receipt of the message, which has a key, if it was sent with that key before.
+    async def _find_earlier_receipt(self, message: Message) -> Receipt | None:
+        """Return the receipt of an earlier message with the same key, None if the key is new.
 
         Raises:
             ConflictError: the key was used for another text.
@@ -596,7 +596,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         if receipt is None:
             return None
         [block] = await self.blocks(after=receipt.seq - 1, limit=1)
-        if not _INPUTS.has(block.body) or block.body.text != self._checks.stored(
+        if not _INPUTS.has(block.body) or block.body.text != self._checks.storable_text(
             well_formed(message.text)
         ):
             raise ConflictError(
@@ -607,7 +607,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return receipt
 
     async def _store(self, body: UserPrompt, message: Message) -> tuple[Receipt, Sequence[Block]]:
-        """Store the message as the prompt of a new turn; return its receipt and all blocks that were not read here."""
+        """Store the message as the prompt of a new turn. Returns its receipt and all blocks that this process had not read."""
         receipt, blocks = await self.interrupts.append_input(
             body, NEW_TURN, message.files, key=message.key
         )
@@ -616,7 +616,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return receipt, blocks
 
     async def _join(self, message: Message) -> TurnResult[Any] | None:
-        """Add the message to the running turn and return the result of the turn that took it; None if it came too late."""
+        """Add the message to the running turn and return the result of the turn that took it, None if it was too late."""
         steers = message.when_busy == "steer"
         add = self.interrupts.steer if steers else self.interrupts.followup
         receipt = await add(message.text, message.files, key=message.key)
@@ -627,18 +627,18 @@ class Conversation(ConversationReader, Generic[T_co]):
         if outcome is None:
             if await self.recall(receipt):
                 return None
-            # A round has taken it meanwhile; if none has, somebody else has taken it back.
+            # A round took it meanwhile, or another process recalled it.
             outcome = await self._turns.outcome(self.conversation, receipt.seq, reads)
-        return outcome or stopped_early(receipt.turn_id)
+        return outcome or build_stopped_result(receipt.turn_id)
 
     async def _resume(self, resumption: Resumption) -> TurnResult[Any]:
         return await self._run_again(resumption, await self._answer(resumption))
 
     async def _answer(self, resumption: Resumption) -> int:
-        """Store the answers of a resumption; return the number of the turn that asked, 0 without answers.
+        """Store the answers of a resumption. Returns the number of the turn that asked, 0 without answers.
 
         Raises:
-            LooplineError: there is no bundle here, or the turn may not run with it; nothing was stored.
+            LooplineError: this process has no bundle, or the turn may not run with it; nothing was stored.
         """
         check_own(self.conversation)
         order = self._turns.order()
@@ -652,7 +652,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return await self.interrupts.answer_paused(resumption.values, self._checks.caps)
 
     async def _run_again(self, resumption: Resumption, number: int) -> TurnResult[Any]:
-        """Run the turn of that number, or if it is 0 the one that is to be continued."""
+        """Run the turn of that number; 0 means the turn that `resume` continues."""
         chosen = number
 
         async def choose(timeline: Timeline) -> int:
@@ -676,7 +676,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             open_turns = (await open_timeline(self._log, self.conversation)).open_turns
             if not chosen and not open_turns:
                 raise
-            return await self._turns.stopped_result(request, chosen or open_turns[0].number)
+            return await self._turns.result_of_stopped(request, chosen or open_turns[0].number)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]
@@ -693,4 +693,4 @@ class Conversation(ConversationReader, Generic[T_co]):
     def _discard_task(self, task: asyncio.Task[TurnResult[Any]]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # raised to whoever still iterates; else it is in the log
+            task.exception()  # also raised to a caller that still iterates; the log has it in any case

@@ -1,4 +1,4 @@
-"""The inbox of a conversation: what its user sends while a turn runs, stored before anyone is told of it."""
+"""The inbox of a conversation: inputs that its user sends while a turn runs, stored before they are announced."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Receipt:
 
 
 class LocalTurns(Protocol):
-    """The turns that run in this process, and the bundle through which inputs are sent here."""
+    """The running turns of this process, and the sender of its inputs."""
 
     @property
     def sender(self) -> Sender | None:
@@ -65,11 +65,11 @@ class LocalTurns(Protocol):
         ...
 
     def steer(self, conversation: ConversationKey, seq: int) -> None:
-        """Have the conversation's turn look at once: the user has steered it, by the block of that seq."""
+        """Wake the conversation's running turn for the steer that is stored at `seq`."""
         ...
 
     def last_seq(self, conversation: ConversationKey) -> int | None:
-        """Return the last seq of the conversation that was read here, None if nothing was read."""
+        """Return the last seq of the conversation that this process has read, None if it has read none."""
         ...
 
 
@@ -84,44 +84,44 @@ class InterruptQueue:
     async def followup(
         self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
     ) -> Receipt:
-        """Add a message that the running turn also answers, or else the next one.
+        """Add a message to the running turn, or to the next one if no turn is running.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to follow up: say something first")
-        followup = UserFollowup(text=checked_text(text), sender=self._turns.sender)
+        followup = UserFollowup(text=check_message_text(text), sender=self._turns.sender)
         return await self._add(followup, turn, files, key)
 
     async def steer(
         self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
     ) -> Receipt:
-        """Redirect the running turn: its current model reply or tool calls are cut off for this message.
+        """Redirect the running turn: its current model reply or tool calls are cancelled for this message.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to steer: say something first")
-        steer = UserSteer(text=checked_text(text), sender=self._turns.sender)
+        steer = UserSteer(text=check_message_text(text), sender=self._turns.sender)
         receipt = await self._add(steer, turn, files, key)
         self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
     async def questions(self) -> Sequence[ToolQuestion]:
-        """Return what calls of the running turn ask the user, and stay open for."""
+        """Return the unanswered questions of running calls."""
         return [question for _, question in await self.question_blocks()]
 
     async def question_blocks(self) -> Sequence[tuple[Block, ToolQuestion]]:
-        """Return what calls of the running turn ask the user, with the blocks that say so."""
+        """Return the unanswered questions of running calls, with their blocks."""
         return questions_of(await open_timeline(self._log, self._conversation))
 
     async def answer(self, call_id: str, value: Json) -> bool:
-        """Answer the question that a call asks, in whatever process it runs; None declines.
+        """Answer the question of a running call in any process. None declines.
 
-        Return whether this is the answer that it gets: another one may have come first.
+        Returns whether the call gets this answer; another answer may have been stored first.
 
         Raises:
-            LooplineError: no such call asks anything, or nobody runs its turn any more.
+            LooplineError: no such call waits for an answer, or no process runs its turn.
         """
         body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
         encode_checked(body)
@@ -143,7 +143,7 @@ class InterruptQueue:
         return await self._append_at_head(entries)
 
     async def _is_left(self) -> bool:
-        """Return whether there is a turn that a runner began and left, as when its process died."""
+        """Return whether a turn was started and has neither an end nor a running process."""
         if not (await open_timeline(self._log, self._conversation)).resumable:
             return False
         try:
@@ -187,7 +187,7 @@ class InterruptQueue:
         return number
 
     async def _append_at_head(self, entries: Callable[[Timeline], Sequence[Entry]]) -> bool:
-        """Append what `entries` returns for all blocks before it; return whether it returned anything."""
+        """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
         timeline = await open_timeline(self._log, self._conversation)
         while appended := entries(timeline):
             try:
@@ -215,12 +215,12 @@ class InterruptQueue:
         return False
 
     async def pending(self) -> Sequence[Block]:
-        """Return the messages that no round has taken and nobody has recalled, in order."""
+        """Return the messages that no round has taken and that were not recalled, in order."""
         timeline = await open_timeline(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def receipt_of(self, key: str) -> Receipt | None:
-        """Return the receipt of the message that was sent with the key, None if none was."""
+        """Return the receipt of the message with this key, None if the key is new."""
         last = await self._log.appended(self._conversation, key) if key else None
         if last is None:
             return None
@@ -231,7 +231,7 @@ class InterruptQueue:
     async def _add(
         self, body: Body, turn: int, files: Sequence[UserAttachment], key: str
     ) -> Receipt:
-        """Append the message, its files renamed where the turn has files of these names."""
+        """Append the message. A file is renamed if the turn has a file of its name."""
         if files:
             attached = await self._log.read(
                 self._conversation, types=["user.attachment"], turn=turn
@@ -243,12 +243,12 @@ class InterruptQueue:
     async def append(
         self, body: Body, turn: int, files: Sequence[UserAttachment] = (), *, key: str = ""
     ) -> Receipt:
-        """Append the user's input with its files, all of it or nothing; it is in the log when this returns.
+        """Append the user's input with its files in one transaction.
 
         With a `key` that was used before nothing is appended, and the first receipt is returned.
 
         Raises:
-            LooplineError: this is a child run, which may only be judged.
+            LooplineError: this is a child run, which takes only feedback.
         """
         receipt, _ = await self.append_input(body, turn, files, key=key)
         return receipt
@@ -256,9 +256,9 @@ class InterruptQueue:
     async def append_input(
         self, body: Body, turn: int, files: Sequence[UserAttachment], *, key: str
     ) -> tuple[Receipt, Sequence[Block]]:
-        """Append the same, and return beside the receipt all blocks behind the last one that was read here.
+        """Append as `append` does. Returns the receipt and all blocks after the last one that this process has read.
 
-        Where the key was used before there are none.
+        If the key was used before, the blocks are empty.
         """
         if not isinstance(body, Feedback):
             check_own(self._conversation)
@@ -282,14 +282,14 @@ class InterruptQueue:
 
 
 def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
-    """Return what open calls ask without an answer so far, with the blocks; calls of a turn that has ended ask nothing."""
+    """Return the unanswered questions of open calls with their blocks. Calls of an ended turn are left out."""
     turns = {turn.number for turn in timeline.open_turns}
     questions = open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
 
 
 def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
-    """Return the paused turn whose calls of these ids wait for the user.
+    """Return the paused turn that has waiting calls with these ids.
 
     Raises:
         LooplineError: one of the calls does not wait, or the turn is over.
@@ -307,8 +307,8 @@ def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
     return turn
 
 
-def checked_text(text: str) -> str:
-    """Return the text in a form that can be stored.
+def check_message_text(text: str) -> str:
+    """Return the text with lone surrogates escaped.
 
     Raises:
         LooplineError: it is empty.
@@ -336,7 +336,7 @@ def check_own(conversation: ConversationKey) -> None:
 
 
 def child_input(timeline: Timeline, child: Child) -> Body | None:
-    """Return the input that the child run still needs: its task, or the user's answer to its question.
+    """Return the next input of a child run: its task, or the user's answer to its question.
 
     Raises:
         LooplineError: the child run was started with another task.
@@ -354,7 +354,7 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
 
 
 def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
-    """Return the answer as the child's own; None when it has been given already."""
+    """Return the answer as an input of the child, None if the child has it already."""
     question = timeline.find(answer.question)
     if question is None or not isinstance(question.body, ToolPending):
         return None

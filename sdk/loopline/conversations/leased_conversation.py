@@ -1,4 +1,4 @@
-"""A conversation whose lease this process holds: its turns are begun and ended by the lease's owner alone."""
+"""A conversation whose lease this process holds. Only the lease's owner starts and ends turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CUT_OFF: dict[ResultStatus, str] = {
 
 
 async def finish(step: Coroutine[Any, Any, None]) -> None:
-    """Take a step to its end although cancelled meanwhile; the cancellation is raised after it."""
+    """Await `step` to its end. A cancellation that arrives meanwhile is raised afterwards."""
     task, cancelled = asyncio.ensure_future(step), False
     while not task.done():
         try:
@@ -49,7 +49,7 @@ async def finish(step: Coroutine[Any, Any, None]) -> None:
 
 
 class LeasedConversation(Struct, frozen=True, kw_only=True):
-    """A conversation, its timeline as it stands, and the term of the lease that is held here."""
+    """A conversation, its current timeline, and the term of the lease that this process holds."""
 
     log: TimelineLog
     clock: Clock
@@ -60,7 +60,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
     term: int
 
     def recorder(self, number: int, sender: Subscriber | None = None) -> tuple[Recorder, EventSink]:
-        """Return the recorder of a turn, whose time passes from now on, and the sink of its events."""
+        """Return a recorder for the turn, whose clock starts now, and the sink of its events."""
         uid = self.summary.uid if self.summary else ""
         turn = self.subscriptions.observed(self.conversation, uid, number)
         audience = self.subscriptions.audience(turn, self.timeline, sender)
@@ -80,7 +80,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         return recorder, sink
 
     async def interrupt(self, number: int) -> None:
-        """End a turn that a runner began and left, although cancelled meanwhile; as stopped if its user has stopped it."""
+        """End a turn whose process has gone: as stopped if its user stopped it, else as interrupted. Not cancellable."""
         recorder, _ = self.recorder(number)
         if recorder.turn.stopped:
             await self.stop(recorder)
@@ -88,7 +88,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             await finish(self.end(recorder, "interrupted"))
 
     async def stop(self, recorder: Recorder) -> None:
-        """End a turn as stopped by its user, although cancelled meanwhile."""
+        """End a turn as stopped by its user. Not cancellable."""
         await finish(self.end(recorder, "stopped", status="stopped"))
 
     async def end(
@@ -100,10 +100,9 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         status: ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
-        """End a turn, and give each of its open calls a result that says why there is no other.
+        """End a turn, and record for each open call a result that says why it has no other.
 
-        Its unfinished child runs, such as one that waits for the user, end before it. `by_bundle` says that the
-        bundle's own code failed.
+        Its unfinished child runs end first. `by_bundle` is True if the bundle's code failed.
         """
         recorder.round = recorder.turn.rounds
         await self._end_children(recorder, status)
@@ -126,7 +125,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         )
 
     async def _end_children(self, recorder: Recorder, status: ResultStatus) -> None:
-        """End the child runs of a turn that have not ended, and record in it what each of them used."""
+        """End the unfinished child runs of a turn, and record their usage in the turn."""
         children = [
             child
             for child in recorder.turn.children.values()

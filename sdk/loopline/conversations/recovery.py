@@ -1,4 +1,4 @@
-"""Recovery: turns that were left unfinished in a store are resumed, each once."""
+"""Recovery: the unfinished turns of a store are resumed, each once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ NEVER_STARTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The outcome for a turn that was left unfinished.
+    """The outcome for one unfinished turn.
 
-    It was "resumed", and has a `result`; it is "waiting" for the user to answer `result.pending`; another runner has it
-    "running"; it was "skipped", or "failed", for the `reason`. `bundle` is the one that it was skipped for.
+    `status` is "resumed" (with a `result`), "waiting" for the user to answer `result.pending`, "running" in another process,
+    "skipped" or "failed" (with a `reason`). `bundle` is the id of the bundle that a skipped turn belongs to.
     """
 
     conversation: ConversationKey
@@ -51,11 +51,11 @@ class Recovery:
 
 
 class _NothingToResume(LooplineError):
-    """The turn was resumed or ended elsewhere since the conversation was read."""
+    """Another process resumed or ended the turn after the conversation was read."""
 
 
 class _CutOffAgain(LooplineError):
-    """The turn was resumed before, and its second runner is gone too."""
+    """The turn was resumed once before, and that process has gone too."""
 
 
 LeftTurns = dict[ConversationKey, tuple[int, list[Recovery]]]
@@ -66,8 +66,8 @@ LeftTurns = dict[ConversationKey, tuple[int, list[Recovery]]]
 class Recoveries:
     """Resumes the unfinished turns of a harness's bundle in a store.
 
-    With `unbegun_since` it also starts those of conversations that were active since, and where no bundle has begun a turn.
-    The conversations of `left` are not read again until they have a new block.
+    With `unbegun_since` it also starts prompts that were sent since then and that no process has started.
+    The conversations in `left` are not read again until they have a new block.
     """
 
     log: TimelineLog
@@ -77,9 +77,9 @@ class Recoveries:
     unbegun_since: datetime | None = None
 
     async def carry_on(self, at_once: int) -> list[Recovery]:
-        """Resume turn after turn, at most `at_once` at a time; return the outcomes in the order they became known.
+        """Resume all unfinished turns, at most `at_once` at a time. Returns the outcomes in the order of their ends.
 
-        Whoever listens to a conversation here is told which of its turns is not run, and why.
+        Subscribers of a conversation receive a notice of each turn that is skipped, with the reason.
 
         Raises:
             LooplineError: `at_once` is below 1.
@@ -99,9 +99,9 @@ class Recoveries:
         return outcomes
 
     async def _unbegun(self) -> list[ConversationSummary]:
-        """Return the conversations whose messages no runner has ever taken, as a kill right after the first one leaves them.
+        """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message.
 
-        A fork that its user has said nothing to is left alone.
+        A fork without a message of its own is left out.
         """
         if self.unbegun_since is None:
             return []
@@ -144,7 +144,7 @@ class Recoveries:
             self.on_outcome(outcome)
 
     async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
-        """Resume the oldest unfinished turn and return the outcome; None if there is none."""
+        """Resume the oldest unfinished turn. Returns None if the conversation has no unfinished turn."""
         status: RecoveryStatus
         try:
             timeline = await open_timeline(self.log, conversation)
@@ -171,7 +171,7 @@ class Recoveries:
     async def _reason_to_leave(
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
     ) -> Recovery | None:
-        """Return why the turn is not resumed; None if it is to be."""
+        """Return the outcome of a turn that must not be resumed, None if it may be."""
         name = turn_id(turn.number)
         if turn.is_paused:
             paused = result(timeline, turn.number, "paused")
@@ -188,7 +188,7 @@ class Recoveries:
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
-            """Return the turn, if it is still unfinished now that the conversation is leased."""
+            """Return the number of the turn if it is still unfinished under the lease."""
             turn = timeline.next_turn
             if (
                 turn is None
@@ -216,5 +216,5 @@ class Recoveries:
 
 
 def _lasts(outcome: Recovery) -> bool:
-    """Return whether the outcome is the same each time until the conversation has a new block."""
+    """Return whether the outcome can change only after a new block of the conversation."""
     return outcome.status in ("waiting", "skipped") and outcome.reason != NEVER_STARTED

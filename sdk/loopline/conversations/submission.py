@@ -1,4 +1,4 @@
-"""A message as it is sent, and its submission: the receipt, and the turn that runs in the background."""
+"""Messages and their submissions: the receipt of a message, and its turn in the background."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class StoppedInQueue(LooplineError):
 
 
 class HandedOver(LooplineError):
-    """This process ends, and leaves the turn unfinished: the next process that serves the store resumes it."""
+    """This process is ending and leaves the turn unfinished. The next process that serves the store resumes it."""
 
     def __init__(self) -> None:
         super().__init__("this process ends: the next one resumes the turn, or begins it")
 
 
 def turn_to_resume(timeline: Timeline) -> int:
-    """Return the oldest turn that was cut off, else the oldest that never started.
+    """Return the number of the oldest interrupted turn, or of the oldest turn that never started.
 
     Raises:
-        LooplineError: there is none.
+        LooplineError: there is no such turn.
     """
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
@@ -48,7 +48,7 @@ def check_known(timeline: Timeline) -> None:
     """Refuse a conversation with blocks of a newer Loopline.
 
     Raises:
-        StoreVersion: it has one.
+        StoreVersion: the conversation has such a block.
     """
     if (block := timeline.unknown) is not None:
         raise StoreVersion(
@@ -58,10 +58,10 @@ def check_known(timeline: Timeline) -> None:
 
 
 def check_confirmed(timeline: Timeline, number: int) -> None:
-    """Refuse a turn that was imported unfinished and that nobody has confirmed.
+    """Refuse a turn that was imported unfinished and was not confirmed.
 
     Raises:
-        LooplineError: it is one.
+        LooplineError: the turn is unconfirmed.
     """
     if timeline.turn(number).inert:
         raise LooplineError(
@@ -76,7 +76,7 @@ QUEUED = "~queued"
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message as it is sent: `on_receipt` is called once it is stored, `sink` receives the turn's events."""
+    """A message to send. `on_receipt` is called once it is stored, and `sink` receives the events of its turn."""
 
     text: str
     files: Sequence[UserAttachment]
@@ -89,7 +89,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Resumption(Struct, frozen=True, kw_only=True):
-    """A turn to be continued: the user's answers by call id, and what `Conversation.resume` takes beside them."""
+    """A turn to continue: the user's answers by call id, and the other arguments of `Conversation.resume`."""
 
     values: Mapping[str, Json] | None
     limits: Limits
@@ -100,7 +100,7 @@ class Resumption(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A message that is stored, and the turn that answers it, which runs in the background."""
+    """A stored message and its turn, which runs in the background."""
 
     receipt: Receipt
     _turn: asyncio.Task[TurnResult[Any]]
@@ -120,10 +120,10 @@ class Submission:
 
 
 def turn_to_continue(timeline: Timeline) -> int:
-    """Return the turn that `resume` continues.
+    """Return the number of the turn that `resume` continues.
 
     Raises:
-        LooplineError: there is none, or it waits for answers.
+        LooplineError: there is no such turn, or it waits for answers.
     """
     number = turn_to_resume(timeline)
     turn = timeline.turn(number)

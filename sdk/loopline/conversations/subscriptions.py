@@ -1,4 +1,4 @@
-"""Subscriptions: who is told of a conversation's events, and how each of them is told every block once."""
+"""Subscriptions: the receivers of a conversation's events. Each receives every block once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _running: ContextVar[Recorder | None] = ContextVar("_running", default=None)
 class InTurn(logging.Filter):
     """A filter that gives each record the `conversation`, `turn_id` and `round` of the turn that made it.
 
-    Outside of a turn they are empty and 0. Child runs have their own, and so has a tool's thread.
+    Outside a turn they are empty and 0. A child run and the thread of a tool have the values of their turn.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -69,7 +69,7 @@ IN_TURN: InTurn = InTurn()
 
 @contextmanager
 def in_turn(recorder: Recorder) -> Generator[None, None, None]:
-    """Attribute the records that are made within the context to that turn."""
+    """Attribute log records inside the context to the turn of `recorder`."""
     token = _running.set(recorder)
     try:
         yield
@@ -86,7 +86,7 @@ _LOGGED = BodyUnion[LoggedBody](LoggedBody)
 
 
 def log_block(conversation: str, block: Block) -> None:
-    """Log the block, if blocks of its type are logged for people."""
+    """Log the block if its type is one of those that are logged."""
     body = block.body
     if _LOGGED.has(body):
         turn = block.turn_id
@@ -96,7 +96,7 @@ def log_block(conversation: str, block: Block) -> None:
 
 
 def _record(body: LoggedBody, number: int) -> tuple[str, Values]:
-    """Return the text of a record, and its values for programs that read records."""
+    """Return the text of a log record, and its structured values."""
     match body:
         case TurnHeader(bundle=bundle, model=model):
             return f"begins: {bundle} with {model}", {"bundle": bundle, "model": model}
@@ -127,16 +127,16 @@ _ROUNDS = BodyUnion[RoundStart](RoundStart)
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A receiver of events, and the seq of the last block that it received: no block comes twice.
+    """A receiver of events that drops blocks it has received before. `seq` is that of its last block.
 
-    `seq` is None where that is not known yet.
+    `seq` is None before the first block.
     """
 
     sink: EventSink
     seq: int | None
 
     def receive(self, event: Event) -> None:
-        """Pass the event on, unless it is a block that was received before."""
+        """Deliver the event, unless it is a block that was received before."""
         match event:
             case Block(seq=seq) if seq <= (self.seq or 0):
                 return
@@ -148,9 +148,9 @@ class Subscriber:
 
 
 class Subscriptions:
-    """All receivers of the events of turns: their senders, the subscribers of conversations, and an observer.
+    """All receivers of events of turns: senders, subscribers of conversations, and the observer.
 
-    `running` has the recorders of the turns that run here.
+    `running` has the recorders of the turns that run in this process.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Subscriptions:
     def subscribed(
         self, conversation: ConversationKey, subscriber: Subscriber
     ) -> Generator[None, None, None]:
-        """Tell the subscriber of the conversation's events until the context is left."""
+        """Deliver the conversation's events to `subscriber` inside the context."""
         subscribers = self._subscribers.setdefault(conversation, [])
         subscribers.append(subscriber)
         try:
@@ -180,7 +180,7 @@ class Subscriptions:
                 del self._subscribers[conversation]
 
     def notify(self, conversation: ConversationKey, text: str) -> None:
-        """Tell the subscribers of a conversation what its next turn waits for."""
+        """Send the subscribers of a conversation a notice."""
         notice = Delta(type="progress", channel=QUEUE_CHANNEL, text=text)
         for subscriber in tuple(self._subscribers.get(conversation, ())):
             subscriber.receive(notice)
@@ -188,7 +188,7 @@ class Subscriptions:
     def audience(
         self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None
     ) -> Audience:
-        """Return all who receive the events of a turn, with its sender if there is one."""
+        """Return the receivers of a turn's events, with its sender if it has one."""
         observation = None
         if self._observer is not None:
             observation = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))
@@ -202,15 +202,15 @@ class Subscriptions:
         )
 
     def has(self, conversation: ConversationKey) -> bool:
-        """Return whether anybody subscribes to the conversation."""
+        """Return whether the conversation has a subscriber."""
         return conversation in self._subscribers
 
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
     ) -> None:
-        """Send the subscribers what was written since their last block, before that turn is run.
+        """Send the subscribers the blocks since their last one, before the turn runs.
 
-        A subscriber without a known last block receives the turn from its first block on.
+        A subscriber without a last block receives the turn from its first block on.
         """
         subscribers = tuple(self._subscribers.get(conversation, ()))
         prompt = timeline.turn(number).prompt
@@ -226,7 +226,7 @@ class Subscriptions:
                 subscriber.receive(block)
 
     def observed(self, conversation: ConversationKey, uid: str, number: int) -> ObservedTurn:
-        """Return the turn as an observer knows it, with the call that began it if a turn that runs here did."""
+        """Return the turn for an observer, with the call that started it if its parent runs in this process."""
         name = parent_name(conversation.name)
         parent = (
             None if name is None else self.running.get(structs.replace(conversation, name=name))
@@ -240,7 +240,7 @@ class Subscriptions:
 
 
 class Audience(Struct, frozen=True, kw_only=True):
-    """Who receives the events of a turn: the observer, the program's log, the sender and the subscribers."""
+    """The receivers of one turn's events: the observer, the log, the sender and the subscribers."""
 
     conversation: ConversationKey
     sender: Subscriber | None
@@ -250,7 +250,7 @@ class Audience(Struct, frozen=True, kw_only=True):
     logs: bool
 
     def receive(self, event: Event) -> None:
-        """Pass the event on to everybody."""
+        """Deliver the event to all receivers."""
         match event:
             case Block():
                 if self.observation is not None:
@@ -258,7 +258,7 @@ class Audience(Struct, frozen=True, kw_only=True):
                 if self.logs:
                     log_block(self.conversation.name, event)
             case Delta():
-                event = _redacted(event, self.redactor)
+                event = _redact(event, self.redactor)
         if self.sender is not None:
             self.sender.receive(event)
         if self.subscribers:
@@ -266,17 +266,17 @@ class Audience(Struct, frozen=True, kw_only=True):
                 subscriber.receive(event)
 
     def is_there(self) -> bool:
-        """Return whether there is a sender, or anybody subscribes to the conversation."""
+        """Return whether the turn has a sender or the conversation a subscriber."""
         return self.sender is not None or self.conversation in self.subscribers
 
     def has_user(self) -> bool:
-        """Return whether somebody who hears a question can answer it: the sender of a child run is its parent."""
+        """Return whether a receiver can answer a question. The sender of a child run is its parent, which cannot."""
         is_child = parent_name(self.conversation.name) is not None
         return self.conversation in self.subscribers if is_child else self.is_there()
 
 
-def _redacted(delta: Delta, redactor: Redactor | None) -> Delta:
-    """Return what a tool or a workflow reports, redacted; what a model writes is redacted as it comes."""
+def _redact(delta: Delta, redactor: Redactor | None) -> Delta:
+    """Redact a delta of a tool or workflow. Deltas of a model are redacted before they arrive here."""
     if redactor is None or delta.type not in ("progress", "custom", "pending"):
         return delta
     text, data = redact_text(redactor, delta.text), redact_json(redactor, delta.data)
@@ -284,7 +284,7 @@ def _redacted(delta: Delta, redactor: Redactor | None) -> Delta:
 
 
 class _Observation:
-    """An observer of a turn. One that breaks cannot harm the turn, and is told no more of it."""
+    """An observer of a turn. If it raises, the turn continues and the observer receives no more of it."""
 
     def __init__(self, observer: Observer, turn: ObservedTurn, blocks: Sequence[Block]) -> None:
         self._tell: Callable[[Block], None] | None = None
@@ -304,14 +304,14 @@ class _Observation:
 
 
 def blocks_of(timeline: Timeline, number: int) -> list[Block]:
-    """Return the blocks of a turn, which begins with its prompt."""
+    """Return the blocks of a turn, from its prompt on."""
     prompt = timeline.turn(number).prompt
     after = timeline.seq if prompt is None else prompt.seq - 1
     return [block for block in timeline.after(after) if block.turn == number]
 
 
 def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
-    """Tell the sender the turn as far as it goes, and the user's input that it took or may take."""
+    """Send the sender the blocks of the turn so far, with the user input that the turn took or may take."""
     if sender is None:
         return
     blocks = blocks_of(timeline, number)
@@ -325,7 +325,7 @@ def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
 
 
 class BusyNotice:
-    """A notice of which turn the sender of a turn waits for, told once it has waited `BUSY_SECONDS`, until it ends."""
+    """A notice for a sender that has waited `BUSY_SECONDS`: it names the turn that the sender waits for."""
 
     def __init__(
         self, log: TimelineLog, clock: Clock, conversation: ConversationKey, sink: EventSink | None
@@ -337,7 +337,7 @@ class BusyNotice:
         self._alarm = clock.alarm(BUSY_SECONDS, self._begin)
 
     async def end(self) -> None:
-        """Tell nothing more."""
+        """Cancel the notice."""
         self._alarm.cancel()
         telling, self._telling = self._telling, None
         if telling is not None:
@@ -348,7 +348,7 @@ class BusyNotice:
         self._telling = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell the sender, and the log of the program."""
+        """Send the notice to the sender and the log."""
         try:
             timeline = await open_timeline(self._log, self._conversation)
         except StoreError:
@@ -373,7 +373,7 @@ FIRST_PAGE = 8
 
 
 class ReadBlocks(Protocol):
-    """Reads the blocks of a conversation behind a seq, at most `limit` of them."""
+    """A function that reads at most `limit` blocks of a conversation after a seq."""
 
     def __call__(self, *, after: int, limit: int) -> Awaitable[Sequence[Block]]:
         """Return the blocks."""
@@ -382,10 +382,10 @@ class ReadBlocks(Protocol):
 
 @dataclass(slots=True, eq=False)
 class EventOrder:
-    """What comes next behind the block `newest`.
+    """Decides which events follow the block `newest`.
 
-    `reached` is the newest block that the turns told. The log may be ahead of them: deltas from before the last block
-    that a runner wrote are dropped then.
+    `reached` is the newest block that turns have published. The log may be ahead of it; then deltas that precede the
+    last block in the log are dropped.
     """
 
     newest: int
@@ -393,14 +393,14 @@ class EventOrder:
     _stands: int = 0
 
     def take_stored(self, blocks: Sequence[Block]) -> list[Block]:
-        """Take blocks of the log, which begin no later than behind the newest one; return those that come next."""
+        """Take blocks of the log. They must start at or before the successor of `newest`. Returns those that follow it."""
         new = [block for block in blocks if block.seq > self.newest]
         self._stands = max([block.seq for block in new if block.term], default=self._stands)
         self.newest = max([block.seq for block in new], default=self.newest)
         return new
 
     def missing(self, event: Event) -> int:
-        """Return how many blocks are to be read from the log before the event is taken."""
+        """Return the number of blocks to read from the log before the event is taken."""
         match event:
             case Block(seq=seq):
                 return max(seq - 1 - self.newest, 0)
@@ -410,7 +410,7 @@ class EventOrder:
                 return 0
 
     def take(self, event: Event) -> bool:
-        """Take what a turn told; return whether it comes next."""
+        """Take an event of a turn. Returns whether it follows."""
         match event:
             case Block(seq=seq):
                 self.reached, is_next = max(self.reached, seq), seq > self.newest
@@ -423,10 +423,10 @@ class EventOrder:
                 return self.reached >= self._stands
 
 
-async def ordered_events(
+async def order_events(
     mailbox: Mailbox, order: EventOrder, read: ReadBlocks
 ) -> AsyncGenerator[Event, None]:
-    """Yield the blocks of the log that come next, then the events of the mailbox, and from the log what it lacks."""
+    """Yield the next blocks of the log, then the events of the mailbox, with blocks that the mailbox lacks read from the log."""
     limit, is_behind = FIRST_PAGE, True
     while is_behind:
         page = await read(after=order.newest, limit=limit)
@@ -444,7 +444,7 @@ async def ordered_events(
 async def missing_blocks(
     order: EventOrder, event: Event, read: ReadBlocks
 ) -> AsyncGenerator[Block, None]:
-    """Take the blocks that are to be read from the log before an event, page by page, and yield those that come next."""
+    """Read the blocks that precede an event from the log, page by page, and yield them."""
     limit = FIRST_PAGE
     while missing := order.missing(event):
         page = await read(after=order.newest, limit=min(missing, limit))
@@ -456,6 +456,6 @@ async def missing_blocks(
 
 
 def _next_limit(limit: int, page: Sequence[Block]) -> int:
-    """Return how many blocks to read next, so that a page holds no more than a mailbox."""
+    """Return the number of blocks to read next, so that a page stays as small as a mailbox."""
     size = sum(map(event_size, page))
     return min(limit * 2, PAGE) if size < HELD_SIZE // 4 else max(limit // 2, 1)

@@ -1,4 +1,4 @@
-"""The order of turns: which harness runs a turn, and what becomes of the turns before the one that is requested.
+"""The order of turns: which harness runs a turn, and how earlier turns end.
 
 A turn runs with the bundle through which its message was sent. A message that was sent after the question of a paused
 turn ends that turn; a message that was sent before waits for the answer, and a stored answer is applied first.
@@ -33,7 +33,7 @@ class EndTurn:
 
 @dataclass(frozen=True, slots=True)
 class WaitForTurn:
-    """The requested turn waits until `sender` begins an earlier turn, or until the user answers if it is None."""
+    """The requested turn waits until `sender` starts an earlier turn, or, if `sender` is None, until the user answers."""
 
     sender: Sender | None = None
 
@@ -45,7 +45,7 @@ Step = RunTurn | EndTurn | WaitForTurn
 class TurnOrder:
     """The order of turns as one request of a harness sees it.
 
-    `absent` are harnesses that did not begin their turn in time. `skipped` are turns that nobody here may run.
+    `absent` are harnesses that did not start their turn in time. `skipped` are turns that this harness may not run.
     """
 
     log: TimelineLog
@@ -54,9 +54,9 @@ class TurnOrder:
     skipped: set[int] = field(default_factory=set[int])
 
     async def next_step(self, timeline: Timeline, number: int, inherited: int) -> Step | None:
-        """Return what comes before the turn of that number, None if nothing does.
+        """Return the step that precedes the turn of that number, None if it may run now.
 
-        Nobody waits here for messages up to the seq `inherited`: a fork has them from its parent.
+        Messages up to the seq `inherited` come from the parent of a fork, so no sender waits for them.
         """
         turn = timeline.turn(number)
         if turn.prompt is None or turn.exit is not None:
@@ -81,7 +81,7 @@ class TurnOrder:
         return WaitForTurn(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
 
     async def _before(self, timeline: Timeline, unfinished_turn: Turn, turn: Turn) -> Step:
-        """Return what becomes of an unfinished turn when another one is to begin."""
+        """Return the step for an unfinished turn that precedes a new one."""
         seq, answers = turn.prompt.seq if turn.prompt else 0, unfinished_turn.new_answers
         is_first = unfinished_turn.asked_seq > seq or any(answered < seq for answered in answers)
         if unfinished_turn.stopped or unfinished_turn.inert:
@@ -102,13 +102,13 @@ class TurnOrder:
         """Refuse a turn that may not run with the bundle of this harness.
 
         Raises:
-            WrongBundle: it may not; the message says why.
+            WrongBundle: the turn may not run here; the message says why.
         """
         if refusal := await self.refusal(timeline, turn):
             raise WrongBundle(refusal)
 
     async def refusal(self, timeline: Timeline, turn: Turn) -> str:
-        """Return why this harness may not run the turn, empty if it may.
+        """Return the reason why this harness may not run the turn, "" if it may.
 
         It may run the turn if its bundle has the id of the bundle through which the prompt was sent, and its version is
         not earlier than the version of the prompt or the version that last ran the turn. A bundle without a version
@@ -138,7 +138,7 @@ class TurnOrder:
         return f"{name} needs version {later[-1]!r} of the bundle {bundle!r}, and {here}"
 
     async def _is_elsewhere(self, turn: Turn, inherited: int) -> bool:
-        """Return whether another harness, which is present, sent the prompt of a queued turn."""
+        """Return whether a live harness other than this one sent the prompt of a queued turn."""
         is_own = turn.prompt is not None and turn.prompt.seq > inherited
         return is_own and await self._is_present(sender_of(turn))
 
@@ -149,7 +149,7 @@ class TurnOrder:
 
 
 def sender_of(turn: Turn) -> Sender | None:
-    """Return the sender of the turn's prompt, None if it names none."""
+    """Return the sender of the turn's prompt, None if the prompt names no sender."""
     if turn.prompt is None or not isinstance(turn.prompt.body, UserPrompt):
         return None
     return turn.prompt.body.sender
@@ -165,7 +165,7 @@ def _bundles(turn: Turn) -> Iterator[Sender]:
 
 
 def bundle_of(timeline: Timeline, turn: Turn) -> str:
-    """Return the id of the bundle that the turn was sent through, else of that which ran a turn last, else nothing."""
+    """Return the id of the bundle that the turn was sent through, or of the bundle that last ran a turn, or ""."""
     senders = (sender.bundle for sender in _bundles(turn))
     turns = reversed(timeline.turns.values())
     headers = (turn.header.bundle for turn in turns if turn.header is not None)

@@ -1,4 +1,4 @@
-"""Turns and their boundaries: one at a time in a conversation, each begun once and ended once."""
+"""Turns: one at a time in a conversation, each started once and ended once."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=
 
 
 class ChildRun(Struct, frozen=True, kw_only=True):
-    """What a child run gets from its parent: the chain of models, the first model, and the loop."""
+    """Values that a child run gets from its parent: the chain of models, the first model, and the loop."""
 
     models: ModelRegistry
     model: Model | str | None
@@ -98,12 +98,12 @@ class ChildRun(Struct, frozen=True, kw_only=True):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A request to run a turn; with `wait` False it does not queue behind another one.
+    """A request to run a turn. With `wait` False it fails if another turn runs.
 
-    `began` has the blocks of a conversation that was begun for this request, else it is None. `sink` receives the turn's
-    events. A turn is `adopted` by who did not ask for it. With `any_bundle` a person has decided that the bundle here runs
-    the turn, although it was sent through another one. `output` is the type of the answer,
-    and `default` the bundle's, by which an answer is read that was given before.
+    `began` has the blocks of a conversation that was created for this request, else it is None. `sink` receives the events
+    of the turn. `adopted` is True if another process sent the message. With `any_bundle` a person has decided that this
+    bundle runs the turn although it was sent through another one. `output` is the type of the answer, and `default` the
+    bundle's type, which reads an answer that is stored already.
     """
 
     conversation: ConversationKey
@@ -120,13 +120,13 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def answer_type(self) -> OutputType[Any] | None:
-        """The type that an answer is read as."""
+        """The type by which the answer is read."""
         return self.output or self.default
 
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request in this process, from when it is made until its turn is over."""
+    """A request of this process whose turn has not ended."""
 
     request: Request
     task: asyncio.Task[TurnResult[Any]] = field(init=False)
@@ -136,14 +136,14 @@ class _PendingRequest:
 
 @dataclass(slots=True)
 class _CachedConversation:
-    """A conversation that was run here: its timeline, and the summary, whose names never change."""
+    """A conversation that this process has run: its timeline and its summary."""
 
     timeline: Timeline
     summary: ConversationSummary | None = None
 
 
 class Turns:
-    """Runs the turns of a harness's conversations; without a bundle, conversations can only be read."""
+    """Runs the turns of a harness's conversations. Without a bundle it can run none."""
 
     def __init__(
         self,
@@ -168,19 +168,19 @@ class Turns:
 
     @property
     def sender(self) -> Sender | None:
-        """The bundle through which inputs are sent here, None without a bundle."""
+        """The sender of this harness's inputs, None without a bundle."""
         return None if self._bundle is None else self._bundle.services.sender
 
     def order(self) -> TurnOrder:
         """Return the order of turns for a request of this harness.
 
         Raises:
-            LooplineError: there is no bundle.
+            LooplineError: the harness has no bundle.
         """
         return TurnOrder(self._log, self.check_bundle().services.sender)
 
     def check_bundle(self) -> OpenBundle:
-        """Return the bundle that runs the turns.
+        """Return the bundle that runs the turns of this harness.
 
         Raises:
             LooplineError: there is none.
@@ -193,11 +193,11 @@ class Turns:
 
     @property
     def output(self) -> OutputType[Any] | None:
-        """The type of the bundle's answers, where a turn asks for no other."""
+        """The type of the bundle's answers, used if a turn names no other."""
         return None if self._bundle is None else self._bundle.services.output
 
     def check_outside(self, conversation: ConversationKey) -> None:
-        """Refuse to wait for a conversation from within its own turn, which would never end.
+        """Refuse to wait for a conversation inside its own turn: the wait would never end.
 
         Raises:
             LooplineError: this is called from within a turn of the conversation.
@@ -211,30 +211,29 @@ class Turns:
     async def run(self, request: Request) -> TurnResult[Any]:
         """Run the chosen turn once the conversation is free.
 
-        An unfinished turn of another runner is ended first, as interrupted. An earlier requested turn that nobody has
-        run is run first. The turn has a task of its own, so that `stop` ends it and not its caller; cancelling the
-        caller stops it too.
+        An unfinished turn of a process that has gone is ended first, as interrupted. An earlier queued turn runs first.
+        The turn runs in its own task, so `stop` ends the turn and not the caller. Cancelling the caller stops the turn.
 
         Raises:
-            StoppedInQueue: it was stopped while it waited.
-            HandedOver: this process ends, and leaves the turn to the next one.
-            ConflictError: it may not wait, and another turn runs.
+            StoppedInQueue: the request was stopped while it waited.
+            HandedOver: this process is ending and leaves the turn to the next one.
+            ConflictError: another turn runs, and the request may not wait.
             BundleError: the bundle's code failed; the turn is closed as an error.
         """
         self.check_outside(request.conversation)
         if self._closing:
             raise HandedOver
         pending = _PendingRequest(request)
-        pending.task = asyncio.create_task(self._with_lease(pending))
+        pending.task = asyncio.create_task(self._run_with_lease(pending))
         self._requests.append(pending)
         try:
             return await asyncio.shield(pending.task)
         except LeaseLost as error:
             raise HandedOver if pending.handed_over else error from None
         except asyncio.CancelledError:
-            if pending.task.cancelled() and self._closing and not _cancelled():
+            if pending.task.cancelled() and self._closing and not _is_cancelled():
                 raise HandedOver from None
-            if pending.task.cancelled() and pending.stopping and not _cancelled():
+            if pending.task.cancelled() and pending.stopping and not _is_cancelled():
                 # A task that is cancelled before its first step has run nothing that could say so.
                 raise StoppedInQueue("the turn was stopped before it was begun") from None
             pending.task.cancel()
@@ -254,10 +253,10 @@ class Turns:
         loop: RunLoop,
         /,
     ) -> TurnResult[Any]:
-        """Begin a child of that conversation, carry it on, or return its result; it has its parent's models.
+        """Start a child run, or continue it, or return its stored result. It uses its parent's models.
 
         Raises:
-            LooplineError: its code failed, or the child of that name was given another task.
+            LooplineError: the child's code failed, or a child of that name has another task.
         """
         conversation = structs.replace(parent, name=child.name)
 
@@ -283,45 +282,44 @@ class Turns:
     def subscribed(
         self, conversation: ConversationKey, sink: EventSink
     ) -> AbstractContextManager[None]:
-        """Have the sink receive every event of the conversation's turns here, beside all other subscribers.
+        """Deliver every event of the conversation's turns in this process to `sink` inside the context.
 
-        It begins behind the last block that was read here, or, where none was, with the first one of the
-        next turn.
+        Delivery starts after the last block that this process has read, or with the next turn if it has read none.
         """
         return self._subscriptions.subscribed(
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
 
     def notify(self, conversation: ConversationKey, text: str) -> None:
-        """Tell the subscribers of a conversation why a turn does not go on."""
+        """Send the subscribers of a conversation a notice why a turn does not continue."""
         self._subscriptions.notify(conversation, text)
 
     def is_requested(self, conversation: ConversationKey) -> bool:
-        """Return whether a turn of the conversation runs here, or waits to be run."""
+        """Return whether a turn of the conversation runs or waits in this process."""
         return any(pending.request.conversation == conversation for pending in self._requests)
 
     def steer(self, conversation: ConversationKey, seq: int) -> None:
-        """Tell the turn that runs here that the user has just steered it, by the block of that seq."""
+        """Wake the conversation's running turn for the steer that is stored at `seq`."""
         recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
             recorder.notify_steer(seq)
 
     def asks(self, conversation: ConversationKey, call_id: str) -> bool:
-        """Return whether a running call of the conversation waits for an answer here."""
+        """Return whether a call of the conversation that runs in this process waits for an answer."""
         recorder = self._subscriptions.running.get(conversation)
         return recorder is not None and recorder.questions.asks(call_id)
 
     def answer(self, conversation: ConversationKey, call_id: str, value: Json) -> bool:
-        """Answer a question that a running call asks; return whether it asks one here."""
+        """Answer the question of a running call. Returns whether the call waits in this process."""
         recorder = self._subscriptions.running.get(conversation)
         return recorder is not None and recorder.questions.answer(call_id, value)
 
     async def outcome(
         self, conversation: ConversationKey, seq: int, output: OutputType[Any] | None = None
     ) -> TurnResult[Any] | None:
-        """Wait until no turn runs, here or in another process, and return the result of the turn that took an input.
+        """Wait until no process runs a turn, and return the result of the turn that took an input.
 
-        `seq` is that of the input. The result is None if no round has taken the input.
+        `seq` is the seq of the input. Returns None if no round took the input.
 
         Raises:
             BundleError: the bundle's code failed in that turn.
@@ -344,9 +342,9 @@ class Turns:
                 raise HandedOver
             reason: ExitReason = "paused" if turn.pending else "interrupted"
             return result(timeline, number, reason, output=output)
-        return _ended_result(timeline, number, output)
+        return _build_result(timeline, number, output)
 
-    async def stopped_result(self, request: Request, number: int) -> TurnResult[Any]:
+    async def result_of_stopped(self, request: Request, number: int) -> TurnResult[Any]:
         """Return the result of a turn whose request was stopped while it waited.
 
         Another request may have begun the turn meanwhile; its result is then the stored one, once its runner has ended it.
@@ -363,30 +361,30 @@ class Turns:
             async with queue, self._log.lease(conversation):
                 timeline.extend(await self._log.read(conversation, after=timeline.seq))
         if timeline.turn(number).exit is not None:
-            return _ended_result(timeline, number, request.answer_type)
-        return stopped_early(turn_id(number))
+            return _build_result(timeline, number, request.answer_type)
+        return build_stopped_result(turn_id(number))
 
     def last_seq(self, conversation: ConversationKey) -> int | None:
-        """Return the last seq of the conversation that was read here; None if it was not run here."""
+        """Return the last seq of the conversation that this process has read, None if it has run no turn of it."""
         cached = self._cached.get(conversation)
         return cached.timeline.seq if cached else None
 
     async def stop(self, conversation: ConversationKey) -> tuple[bool, int]:
         """Stop the running turn and the turns that wait for it in this process.
 
-        Return whether there were any, and the seq of the last block then: later messages are not meant.
+        Returns whether there were any, and the last seq at that time: later messages are not stopped.
         """
         stopped = self._begin_to_stop({conversation})
         summary = await self._log.find(conversation)
-        await _ended(stopped)
+        await _wait_for_ends(stopped)
         return bool(stopped), summary.head if summary else 0
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
-        """Wait until the turns that the user has stopped have ended, and end those that nobody runs."""
+        """Wait until the turns that the user stopped have ended. Ends those that no process runs."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         pause = FIRST_LOOK_SECONDS
         timeline = await open_timeline(self._log, conversation)
-        while any(turn.header is not None for turn in _stopped(timeline)):
+        while any(turn.header is not None for turn in _find_stopped(timeline)):
             try:
                 if queue.locked():
                     raise ConflictError("a turn runs here")
@@ -401,21 +399,21 @@ class Turns:
     async def _end_stopped(self, conversation: ConversationKey, term: int) -> None:
         timeline = await open_timeline(self._log, conversation)
         cached = _CachedConversation(timeline, await self._log.find(conversation))
-        lease = self._leased(conversation, cached, term)
-        for turn in _stopped(timeline):
+        lease = self._lease_conversation(conversation, cached, term)
+        for turn in _find_stopped(timeline):
             recorder, _ = lease.recorder(turn.number)
             await lease.stop(recorder)
 
     async def close(self) -> None:
         """Stop every running turn; waiting turns stay pending."""
         self._closing = True
-        await _ended(
+        await _wait_for_ends(
             self._begin_to_stop({key for key, lock in self._queues.items() if lock.locked()})
         )
         await self._cancel(self._requests)
 
     async def hand_over(self) -> None:
-        """Leave every running turn unfinished for the next process, except those that a user stops; begin no other."""
+        """Leave every running turn unfinished for the next process, except turns that a user is stopping. Starts no other turn."""
         self._closing = True
         left = [pending for pending in self._requests if not pending.stopping]
         await asyncio.gather(*map(self._hand_over, left))
@@ -433,10 +431,10 @@ class Turns:
     async def _cancel(self, requests: Sequence[_PendingRequest]) -> None:
         for pending in requests:
             pending.task.cancel()
-        await _ended(requests)
+        await _wait_for_ends(requests)
 
     def _begin_to_stop(self, conversations: Container[ConversationKey]) -> list[_PendingRequest]:
-        """Begin to stop the requests of these conversations here, and return them."""
+        """Start to stop the requests of these conversations in this process, and return them."""
         stopped = [
             pending for pending in self._requests if pending.request.conversation in conversations
         ]
@@ -444,11 +442,11 @@ class Turns:
             _begin_to_stop(pending)
         return stopped
 
-    async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
-        """Take the lease and run the chosen turn; a sender who has to wait is told which turn it waits for.
+    async def _run_with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
+        """Take the lease and run the chosen turn. A sender that has to wait receives a notice of the turn that it waits for.
 
         Raises:
-            ConflictError: it may not wait, and another turn runs.
+            ConflictError: another turn runs, and the request may not wait.
         """
         request, conversation = pending.request, pending.request.conversation
         _inside.set(_inside.get() | {conversation})
@@ -461,7 +459,7 @@ class Turns:
         try:
             while True:
                 async with queue, self._log.lease(conversation, wait=request.wait) as term:
-                    number, lease = await self._chosen(request, term)
+                    number, lease = await self._choose_turn(request, term)
                     wait = await self._clear_way(pending, lease, number, order)
                     seen = lease.timeline.seq  # the next request here extends the same timeline
                     if wait is None:
@@ -483,9 +481,9 @@ class Turns:
     async def _wait_for_change(
         self, conversation: ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
     ) -> None:
-        """Wait for a block behind `seen`, or until the conversation is forgotten.
+        """Wait for a block after `seen`, or until the conversation is forgotten.
 
-        A harness that is to write a block and does not within `BEGIN_SECONDS`, or has gone, counts as absent.
+        The harness that should write it counts as absent if it has gone or writes no block within `BEGIN_SECONDS`.
         """
         pause, waited = FIRST_LOOK_SECONDS, 0.0
         while not await self._log.read(conversation, after=seen, limit=1):
@@ -505,7 +503,7 @@ class Turns:
     async def _clear_way(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int, order: TurnOrder
     ) -> WaitForTurn | None:
-        """Run or end the turns that come before the chosen one; return what it waits for, None if nothing.
+        """Run or end the turns that precede the chosen one. Returns the step that it waits for, None if it may run.
 
         Raises:
             LooplineError: the chosen turn may not run with this bundle.
@@ -536,8 +534,8 @@ class Turns:
                         order.skipped.add(turn.number)
         return None
 
-    async def _chosen(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
-        """Return the turn that is chosen from the newest blocks, and the conversation as it is leased."""
+    async def _choose_turn(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
+        """Choose the turn from the newest blocks. Returns its number and the leased conversation."""
         conversation = request.conversation
         cached = await self._current(request, term)
         check_known(cached.timeline)
@@ -550,12 +548,12 @@ class Turns:
         cached.timeline = timeline
         if cached.summary is None:
             cached.summary = await self._log.find(conversation)
-        return number, self._leased(conversation, cached, term)
+        return number, self._lease_conversation(conversation, cached, term)
 
     async def _current(self, request: Request, term: int) -> _CachedConversation:
-        """Return the conversation with its newest blocks, from the cache where it is there.
+        """Return the conversation with its newest blocks, from the cache if it is cached.
 
-        One that began with the request has no others that a runner wrote in the first term; an append returns the rest.
+        A conversation that was created by the request is not read: in the first term no other process has written to it.
         """
         conversation = request.conversation
         cached = self._cached.pop(conversation, None)
@@ -571,7 +569,7 @@ class Turns:
             self._cached.pop(next(iter(self._cached)))
         return cached
 
-    def _leased(
+    def _lease_conversation(
         self, conversation: ConversationKey, cached: _CachedConversation, term: int
     ) -> LeasedConversation:
         return LeasedConversation(
@@ -587,7 +585,7 @@ class Turns:
     async def _run_chosen(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> TurnResult[Any]:
-        """Run the chosen turn under the lease; on every way out it is ended."""
+        """Run the chosen turn under the lease. The turn has ended or is left for another process when this returns."""
         timeline, request = lease.timeline, pending.request
         if self._subscriptions.has(lease.conversation):
             await self._subscriptions.catch_up(lease.conversation, timeline, number)
@@ -595,9 +593,9 @@ class Turns:
         turn = timeline.turn(number)
         if turn.exit is not None:
             replay(timeline, number, sender)
-            return _ended_result(timeline, number, request.answer_type)
+            return _build_result(timeline, number, request.answer_type)
         if _is_recalled(timeline, turn):
-            return stopped_early(turn_id(number))
+            return build_stopped_result(turn_id(number))
         if turn.is_paused and not turn.stopped:
             replay(timeline, number, sender)
             return result(timeline, number, "paused", output=request.answer_type)
@@ -608,7 +606,7 @@ class Turns:
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
                     await lease.stop(recorder)
-                    return _ended_result(timeline, number, request.answer_type)
+                    return _build_result(timeline, number, request.answer_type)
                 return await self._run_turn(pending, lease, recorder, sink)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None and not pending.handed_over:
@@ -617,12 +615,12 @@ class Turns:
                 if not pending.stopping:
                     raise
                 _uncancel()
-                return _ended_result(timeline, number, request.answer_type)
+                return _build_result(timeline, number, request.answer_type)
 
     async def _run_for_another(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> None:
-        """Run a turn whose sender is gone or still waits; the sender reads of it in the log."""
+        """Run a turn of another sender, which reads the result in the log."""
         recorder, sink = lease.recorder(number)
         recorder.adopted = True
         with in_turn(recorder):
@@ -640,7 +638,7 @@ class Turns:
         recorder: Recorder,
         sink: EventSink,
     ) -> TurnResult[Any]:
-        """Prepare the run of the turn, hand it to the bundle, and end the turn with the result."""
+        """Prepare the turn, let the bundle run it, and record its end."""
         payload, limits, schema = _payload(recorder)
         request, bundle, child = pending.request, self.check_bundle(), pending.request.child
         recorder.output = None if recorder.adopted else request.output
@@ -699,7 +697,7 @@ class Turns:
 
 
 def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
-    """Return whether the turn has not begun, and its message was taken back."""
+    """Return whether the message was recalled before its turn started."""
     return (
         turn.header is None
         and turn.exit is None
@@ -708,17 +706,17 @@ def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
     )
 
 
-def _stopped(timeline: Timeline) -> list[Turn]:
-    """Return the turns that the user has stopped, and that have not ended."""
+def _find_stopped(timeline: Timeline) -> list[Turn]:
+    """Return the turns that the user stopped and that have not ended."""
     return [turn for turn in timeline.turns.values() if turn.stopped and turn.exit is None]
 
 
-def stopped_early(turn: str) -> TurnResult[Any]:
-    """Return the result of a turn that was stopped before it began."""
+def build_stopped_result(turn: str) -> TurnResult[Any]:
+    """Build the result of a turn that was stopped before it started."""
     return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
 
 
-async def _ended(requests: Sequence[_PendingRequest]) -> None:
+async def _wait_for_ends(requests: Sequence[_PendingRequest]) -> None:
     if requests:
         await asyncio.wait([pending.task for pending in requests])
 
@@ -729,22 +727,22 @@ def _begin_to_stop(pending: _PendingRequest) -> None:
         pending.task.cancel()
 
 
-def _cancelled() -> bool:
+def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _uncancel() -> None:
-    """Withdraw a cancellation that was only our way to stop the turn."""
+    """Withdraw the cancellation that stopped the turn, so that the task can continue."""
     task = asyncio.current_task()
     while task is not None and task.cancelling() > 0:
         task.uncancel()
 
 
-def _ended_result(
+def _build_result(
     timeline: Timeline, number: int, output: OutputType[Any] | None
 ) -> TurnResult[Any]:
-    """Return the result of a turn that is over.
+    """Build the result of an ended turn.
 
     Raises:
         BundleError: its bundle's code failed.
@@ -758,7 +756,7 @@ def _ended_result(
 
 
 def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
-    """Return the turn's payload, its limits and the type of its answer, as the log has them."""
+    """Read the payload of the turn, its limits and the schema of its answer from the log."""
     block, key = recorder.turn.prompt, recorder.conversation
     if block is None or not isinstance(prompt := block.body, UserPrompt):
         raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")

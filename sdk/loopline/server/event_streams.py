@@ -14,7 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from loopline.conversations import Conversation, HandedOver, Submission
-from loopline.conversations.subscriptions import ordered_events
+from loopline.conversations.subscriptions import order_events
 from loopline.errors import LooplineError
 from loopline.events import HELD_SIZE, Dialect, Event, Mailbox, Record, RunDialect, sse
 from loopline.models import JsonObject
@@ -56,7 +56,7 @@ class EarlyEvents:
 
     def events(self) -> AsyncGenerator[Event, None]:
         """Yield all stored blocks of the conversation in order, and then the events since the subscription."""
-        return ordered_events(self._mailbox, self._order, self._read)
+        return order_events(self._mailbox, self._order, self._read)
 
     def close(self) -> None:
         """Release the slot and end the subscription. An iteration over `events` ends."""
