@@ -693,5 +693,5 @@ async def test_a_fork_is_as_long_as_what_it_shows(opening: Opening) -> None:
 
 
 def test_limits_leave_room_for_something() -> None:
-    with pytest.raises(LooplineError, match="could never begin: both limits are 1 or more"):
+    with pytest.raises(LooplineError, match="cannot start: both limits must be 1 or more"):
         ConversationLimits(blocks=0)

@@ -171,7 +171,7 @@ async def test_a_tool_that_only_reads_may_not_write() -> None:
         ("../etc/passwd", "'..' is no name"),
         ("/etc/passwd", "it is absolute"),
         ("files/a\0b", "a control"),
-        ("files/.git/hooks/pre-commit", "Git keeps for itself"),
+        ("files/.git/hooks/pre-commit", "Git reserves"),
         ("files/" + "x" * 300, "more than 255 bytes"),
         ("attachments/a.md", "cannot be changed"),
     ],
@@ -309,8 +309,8 @@ async def test_a_file_that_is_too_large_says_how_large_it_may_be() -> None:
     ("first", "second", "problem"),
     [
         ("files/README.md", "files/readme.md", "differ only in their case"),
-        ("files/a", "files/a/b", "is a file, and would be a folder too"),
-        ("files/a/b", "files/a", "is a file, and would be a folder too"),
+        ("files/a", "files/a/b", "would be both a file and a folder"),
+        ("files/a/b", "files/a", "would be both a file and a folder"),
     ],
 )
 async def test_two_names_that_are_one_elsewhere_are_refused(

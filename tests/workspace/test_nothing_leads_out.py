@@ -365,7 +365,7 @@ async def test_no_document_brings_in_a_path_that_leads_out() -> None:
     for block in changed["blocks"]:
         del block["digest"]
     async with Harness.open(bundle(), store="memory:") as harness:
-        with pytest.raises(DocumentError, match="is no path of a workspace"):
+        with pytest.raises(DocumentError, match="is not a path of a workspace"):
             await harness.load(changed, name="other")
 
 

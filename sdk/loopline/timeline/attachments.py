@@ -1,4 +1,4 @@
-"""Attached files: the body that holds one, its bytes, and a line that describes it."""
+"""Attached files: the body of a file, its content, and a line that describes it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ PDF = "application/pdf"
 
 
 class UserAttachment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file attached to the input that stands `place` blocks before it.
+    """A file that was attached to the input `place` blocks before this block.
 
-    `data` is the file in base64; `size` is in bytes, `sha256` in hexadecimal. `text` is its text form, empty if it
-    has none; for a PDF it may be only the beginning. For a text file `data` is empty: its bytes are `text` in
-    UTF-8. `width` and `height` are an image's pixels; an animation `moves`. `pages` counts those of a PDF.
+    `data` is the file in base64; `size` is in bytes, `sha256` in hexadecimal. `text` is the text form of the file, empty
+    without one; for a PDF it may be only the beginning. For a text file `data` is empty, and the content is `text` in
+    UTF-8. `width` and `height` are an image's pixels; `moves` is true for an animation. `pages` is the number of pages
+    of a PDF.
     """
 
     name: str
@@ -35,17 +36,21 @@ class UserAttachment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_image(file: UserAttachment) -> bool:
-    """Return whether the file is an image whose size is known."""
+    """Return whether the file is an image of known size in pixels."""
     return file.width > 0
 
 
 def content(file: UserAttachment) -> bytes:
-    """Return the file's bytes."""
+    """Return the bytes of the file.
+
+    Raises:
+        ValueError: `data` is not valid base64.
+    """
     return b64decode(file.data) if file.data else file.text.encode()
 
 
 def describe(file: UserAttachment) -> str:
-    """Return one line with the file's type, its pixels or pages, and its bytes."""
+    """Return one line with the MIME type, the pixels or pages if known, and the size in bytes."""
     size = f"{file.width}×{file.height} pixels" if is_image(file) else ""
     pages = f"{file.pages:,} page{'' if file.pages == 1 else 's'}" if file.pages else ""
     parts = [one_line(file.mime), size, pages, f"{file.size:,} bytes"]

@@ -1,4 +1,4 @@
-"""Blocks: recorded bodies with their position in a conversation, their refs, and the unions that folds read."""
+"""Blocks, which are recorded bodies with their position in a conversation, and unions of body types for folds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ S = TypeVar("S")
 Fold = Callable[[S, "Block", Any], None]
 
 NEW_TURN = 0
-"""The turn of an entry that opens the conversation's next turn."""
+"""The turn number of an entry that opens the conversation's next turn."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,7 +62,7 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     turn, from 1. `round` is 0 outside a round. `ts` is UTC in whole milliseconds.
     """
 
-    # With gc=False the collector does not go through all blocks again and again: what is frozen is in no circle.
+    # gc=False saves the garbage collector a walk over all blocks; a frozen struct cannot be part of a cycle.
 
     seq: int
     turn: int
@@ -74,19 +74,19 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def type(self) -> str:
-        """Return the stored type."""
+        """The stored type of the body."""
         return stored_type(self.body)
 
     @property
     def turn_id(self) -> str:
-        """Return the turn's id, as in refs."""
+        """The id of the turn, such as `turn_3`."""
         return turn_id(self.turn)
 
     @property
     def ref(self) -> str:
-        """Return the pinned ref of this block as text."""
+        """The pinned ref of this block as text."""
         body = self.body
-        if type(body) is ToolCalled:  # these are written in every round and turn
+        if type(body) is ToolCalled:  # the three most frequent types, without making a ref object
             return call_ref(f"turn_{self.turn}", body.call_id, "call")
         if type(body) is ToolResult:
             return call_ref(f"turn_{self.turn}", body.call_id, "result")
@@ -98,7 +98,7 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def name(self) -> Ref:
-        """Return the pinned ref of this block."""
+        """The pinned ref of this block."""
         body = self.body
         turn = self.turn_id
         if not _NAMED.has(body):
@@ -131,9 +131,10 @@ def _file_ref(turn: str, file: UserAttachment | FileAdded) -> FileRef:
 
 
 class BodyUnion(Generic[B]):
-    """The body types that a fold reads: `CALLS = BodyUnion[CallBody](CallBody)`.
+    """The body types that a fold reads, such as `_CALLS = BodyUnion[CallBody](CallBody)`.
 
-    What it lets through is matched type by type, without a default. A type that is new to `Body` concerns no fold.
+    After `has` or `among` a `match` names each type without a default arm, so that the type checker reports a missing
+    one. A new body type does not concern a fold until it is added to the fold's union.
     """
 
     def __init__(self, union: object) -> None:
@@ -150,7 +151,7 @@ class BodyUnion(Generic[B]):
                 yield block, body
 
     def table(self, fold: Callable[[S, Block, B], None]) -> dict[object, Fold[S]]:
-        """Return the fold by type, so that one look-up finds what takes a block."""
+        """Return the fold under each type, for a table in which one look-up finds the fold of a block."""
         return dict.fromkeys(self.types, fold)
 
 
@@ -166,7 +167,7 @@ NamedBody = (
     | ArtifactKept
     | FileAdded
 )
-"""What has a ref that says more than the type and the number of its block."""
+"""The bodies with a ref other than `ar:<turn>.<type>.<n>`."""
 _NAMED = BodyUnion[NamedBody](NamedBody)
 
 
@@ -176,7 +177,7 @@ def as_entry(block: Block) -> Entry:
 
 
 def stored_type(body: Body) -> str:
-    """Return the name under which a body's type is stored."""
+    """Return the stored type of a body; of an unknown body the type under which it was stored."""
     return body.stored_type if isinstance(body, Unknown) else body.type
 
 

@@ -1,4 +1,4 @@
-"""Every body type: what a block records, one frozen struct for each stored `type`. A body never changes."""
+"""Every body type: one frozen struct for each stored `type` of a block. A body never changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LimitValue = int | float | str | bool | None
 class Sender(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The bundle through which an input was sent: its id, its version, and the harness that sent it.
 
-    `harness` is its number in this log, from 1 in the order of opening; it is 0 if it has none.
+    `harness` is the number of the harness in this log, from 1 in the order of opening, or 0 without a number.
     """
 
     bundle: str
@@ -54,7 +54,7 @@ class Sender(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The repository (a folder or URL) and the commit that a knowledge space was read from.
 
-    `name` begins the paths of its refs, if the space has several repositories.
+    If the space has several repositories, refs to this repository have paths that start with `name`.
     """
 
     repository: str
@@ -64,15 +64,15 @@ class KnowledgeCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A runner starts a turn with this configuration; recorded again when the configuration changes.
+    """The configuration with which a runner starts a turn; recorded again when the configuration changes.
 
-    It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model
-    of the chain and `then` are the others. `limits` are the options that differ from the preset `bare`.
-    `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
-    is the schema of the answer. A space of several repositories has them in `repositories`, and `knowledge` is None.
-    `agent` is the agent that runs the turn, if one does, and `agent_digest` what its definition was. `version` is that
-    of the bundle. `handed_over` says that the runner's process ended in good order and left the turn to the next one, which
-    does not count it in `recoveries`.
+    It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model of
+    the chain and `then` are the models after it. `limits` are the options that differ from the preset `bare`.
+    `recoveries` counts how often another runner resumed the turn after its runner was lost. `output` is the schema of
+    the answer. If the knowledge space has several repositories, they are in `repositories` and `knowledge` is None.
+    `agent` is the agent that runs the turn, empty for the bundle's own loop, and `agent_digest` the digest of its
+    definition. `version` is the version of the bundle. With `handed_over` the runner's process ended normally and left
+    the turn to the next runner, which does not count it in `recoveries`.
     """
 
     bundle: str
@@ -94,14 +94,14 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def knowledge_commits(self) -> tuple[KnowledgeCommit, ...]:
-        """The commits of the knowledge space, of one repository or several."""
+        """The commit of each repository of the knowledge space; empty without a space."""
         return self.repositories if self.knowledge is None else (self.knowledge,)
 
 
 class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The message that begins a turn, with the turn's own limits and the schema of its answer.
+    """The message that starts a turn, with the turn's own limits and the schema of its answer.
 
-    The bundle of the `sender` runs the turn; a message of an older Loopline has no sender.
+    The bundle of the `sender` runs the turn; without a `sender` the bundle that ran the last turn does.
     """
 
     text: str
@@ -120,7 +120,7 @@ class UserFollowup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserSteer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that redirects the running turn: the reply being written is cut off."""
+    """A message that redirects the running turn: the reply that is being written is cancelled."""
 
     text: str
     sender: Sender | None = None
@@ -128,13 +128,13 @@ class UserSteer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The user stops the turn: its runner ends it as `stopped`, and nobody can resume it."""
+    """The user stops the turn: its runner ends it as `stopped`, and it cannot be resumed."""
 
     type: ClassVar[Literal["user.stop"]] = "user.stop"
 
 
 class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The user's answer to a call that asks or is pending; for an approval it is true or false, and None declines."""
+    """The user's answer to a call that asks or is pending: true or false for an approval, None to decline."""
 
     call_id: str
     value: Json
@@ -143,7 +143,7 @@ class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserRecalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The user took back the input whose seq is `said`.
+    """The user recalled the input at the seq `said`.
 
     If a round takes the same input, the block with the lower seq wins.
     """
@@ -155,12 +155,12 @@ class UserRecalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The model has replied; `calls` is the number of calls that follow in the same append.
 
-    A decision with the `purpose` "answer" was asked for the answer alone and does not count as a round. `cost` is
-    in US dollars, None if the price is unknown. `attempt` is the number of the request it answers, from 1.
-    `echo` is the reply in the form in which the provider wants it back. If the turn has a budget, `estimated` is
-    the usage of this request and the abandoned ones before it that no provider reported; `cost` includes it.
-    `discarded` is text of the reply that is not part of the decision, such as an observation that the model
-    invented; no prompt shows it.
+    A decision with the `purpose` "answer" is the reply to a request for the answer alone and does not count as a
+    round. `cost` is in US dollars, None if the price is unknown. `attempt` is the number of the request, from 1.
+    `echo` is the reply in the form that the provider expects when it is sent back. If the turn has a budget,
+    `estimated` is the usage that no provider reported, of this request and of the abandoned requests before it; `cost`
+    includes it. `discarded` is text of the reply that is not part of the decision, such as an observation that the
+    model invented; it is never in a prompt.
     """
 
     model: str
@@ -178,14 +178,14 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The model's reasoning, for people to read; the model gets the echo of its decision back instead."""
+    """The model's reasoning as people read it; the model receives the `echo` of its decision instead."""
 
     text: str
     type: ClassVar[Literal["react.thinking"]] = "react.thinking"
 
 
 class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The text beside the model's calls; lines that begin with a mark acknowledge plan steps."""
+    """The text that the model wrote with its calls; lines that start with a mark acknowledge plan steps."""
 
     text: str
     type: ClassVar[Literal["react.notes"]] = "react.notes"
@@ -202,9 +202,9 @@ class ToolCalled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that may change something is about to start; it never starts twice.
+    """A call that may have an effect is about to start; it never starts twice.
 
-    `ran_with` are the arguments it runs with, if a guard changed them.
+    `ran_with` are the arguments that the tool receives, None if they are those of the call.
     """
 
     call_id: str
@@ -214,11 +214,11 @@ class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call has started a child run in a conversation of its own; recorded again when the run is over.
+    """A call has started a child run in its own conversation; recorded again when the run has ended.
 
-    Then `reason` is its exit reason, and `usage` and `cost` include those of its own children; `estimated` is the
-    usage that no provider reported. `agent` is the agent that runs it, if one does, and `agent_digest` what its
-    definition was.
+    In the second record `reason` is the exit reason of the run, and `usage` and `cost` include those of the run's own
+    children; `estimated` is the usage that no provider reported. `agent` is the agent that runs it, empty for the
+    bundle's own loop, and `agent_digest` the digest of its definition.
     """
 
     call_id: str
@@ -233,9 +233,10 @@ class RunChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolsSelected(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The tools that the turn offers from now on; `why` says how they were chosen.
+    """The tools that the turn offers from this block on; `why` says how they were chosen.
 
-    `model` was asked to choose, which took `elapsed_ms`. `cost` is in US dollars, None if the price is unknown.
+    `model` is the model that chose them in `elapsed_ms`, empty if none did. `cost` is in US dollars, None if the price
+    is unknown.
     """
 
     names: tuple[str, ...]
@@ -248,12 +249,12 @@ class ToolsSelected(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of a call, or its error. `elapsed_ms` is the time it ran.
+    """The result of a call, or its error. `elapsed_ms` is the running time of the tool.
 
-    `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of
-    ref and sha256, and `images` the images. `ran_with` are the arguments it ran with, if a guard changed them. An
-    `answer` is the answer of the turn and ends it. `source_spans` are the parts of the text that show a source with
-    another text than its recorded one.
+    `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of ref
+    and sha256, and `images` the images. `ran_with` are the arguments that the tool received, None if they are those of
+    the call. An `answer` is the answer of the turn and ends the turn. `source_spans` are the parts of the text that
+    show a source with a text that differs from the recorded text of the source.
     """
 
     call_id: str
@@ -272,9 +273,9 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProxiedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A program called a tool while the call `parent` ran it; recorded before the tool starts.
+    """A call of a tool by a program that the call `parent` runs; recorded before the tool starts.
 
-    Its `call_id` is `<parent>-1`, `<parent>-2` and so on. It belongs to no round, and no prompt shows it.
+    Its `call_id` is `<parent>-1`, `<parent>-2` and so on. It is not part of a round or of a prompt.
     """
 
     call_id: str
@@ -285,7 +286,7 @@ class ProxiedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProxiedResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program's call gave to the program, or its error. `ran_with` and `source_spans` are as in `ToolResult`."""
+    """The result or the error of a program's call. `ran_with` and `source_spans` are as in `ToolResult`."""
 
     call_id: str
     parent: str
@@ -308,7 +309,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer that was held back, because some input was still unanswered."""
+    """An answer that was held back because an input was still unanswered; `reason` says why."""
 
     text: str
     reason: str
@@ -318,7 +319,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TextKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text from outside the log that is not a source, stored under the pinned ref that shows it.
 
-    `data` are the bytes of a file that is no text, in base64; then `text` describes it.
+    If the original is a file without text, `data` has its bytes in base64 and `text` describes it.
     """
 
     ref: str
@@ -330,7 +331,7 @@ class TextKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ArtifactKept(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact that a workflow stored under a name; storing it again makes the next version."""
+    """An artifact that a workflow stored under a name; storing it again creates the next version."""
 
     name: str
     version: int
@@ -343,10 +344,10 @@ FactScope = Literal["user", "conversation"]
 
 
 class MemoryFact(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of a short fact that is remembered under an id; the newest counts, and an empty text removes the fact.
+    """A version of a short fact about the user; the newest version counts, and an empty text removes the fact.
 
-    `refs` name what the fact rests on. A fact of the scope "conversation" is recalled there alone. `call_id` names the
-    call that recorded it, empty if a person did.
+    `refs` name the blocks that support the fact. A fact of the scope "conversation" is used in its conversation alone.
+    `call_id` is the call that recorded the fact, empty if a person did.
     """
 
     fact_id: str
@@ -364,8 +365,9 @@ AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "c
 class Completion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer, with its citation tokens as written; `sources_used` are their sids.
 
-    `flag` says what the text is if it is not the model's answer; `reason` and `error` say how the loop ended. If
-    the text is a value of the turn's output type, `schema_sha256` is the digest of that type's schema.
+    `flag` is empty for an answer of the model, else the kind of text that took its place; `reason` and `error` say how
+    the loop ended. If the text is a value of the turn's output type, `schema_sha256` is the digest of the type's
+    schema.
     """
 
     text: str
@@ -382,7 +384,7 @@ Reaction = Literal["ok", "not_ok", "neutral"]
 
 
 class Feedback(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reaction of a person or a machine to a turn; None from a person withdraws theirs."""
+    """A reaction of a person or a machine to a turn; None withdraws the person's reaction."""
 
     reaction: Reaction | None
     text: str = ""
@@ -403,10 +405,10 @@ class Exit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Imported(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every block before this one was imported from a document, which anybody may have written.
+    """Every block before this one was imported from a document of an untrusted author.
 
-    Its unfinished turns are never run and its repositories are never read, unless a person `confirmed` them
-    by the names of their `ImportedAction`.
+    The unfinished turns of the document run, and its repositories are read, only if a person `confirmed` them by the
+    names of their `ImportedAction`.
     """
 
     confirmed: tuple[str, ...] = ()
@@ -414,7 +416,7 @@ class Imported(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Unknown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A body of a type or version that this version of Loopline does not know, kept as it is stored."""
+    """A body of a type or version that this version of Loopline does not know, with its stored JSON."""
 
     stored_type: str
     version: int
@@ -425,7 +427,7 @@ class Unknown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ShownImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An image with the pinned ref that reads it again; `data` are its bytes in base64, `width` and `height` its pixels.
 
-    An animation `moves`.
+    `moves` is true for an animation.
     """
 
     ref: str
@@ -439,7 +441,7 @@ class ShownImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool or a workflow emitted an event of its own; `call_id` is empty for a workflow. No prompt shows it."""
+    """An event that a tool or a workflow emitted; `call_id` is empty for a workflow. It is never in a prompt."""
 
     name: str
     data: Json = None
@@ -448,11 +450,11 @@ class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 BACKGROUND_STARTED = "background.started"
-"""The name of the event of a call that goes on in the background; its data are its `owner`, and `until` when at most."""
+"""The name of the event of a call that continues in the background; its data are `owner` and the deadline `until`."""
 
 
 class BackgroundResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of a call that went on in the background; it waits for a round as a message of the user does.
+    """The result of a call that continued in the background; it is pending until a round takes it, like a user's message.
 
     `source_spans` are as in `ToolResult`.
     """
@@ -468,9 +470,9 @@ class BackgroundResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call waits for the user: for an answer to its tool's question, or for approval.
 
-    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved. If a child run
-    of the call asks, `child` is the `cv:` ref of the block in which it does. `elapsed_ms` is how long the turn had
-    run until then, 0 if unknown.
+    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments, which an approval covers. If a child
+    run of the call asks, `child` is the `cv:` ref of the block with its question. `elapsed_ms` is the running time of
+    the turn up to this block, 0 if unknown.
     """
 
     call_id: str
@@ -483,10 +485,10 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A running call asks the user, and stays open for the answer; a crash interrupts it like any other call.
+    """A running call asks the user and stays open until the answer; a crash interrupts it like any other call.
 
-    `form` is the schema of the answer; without one the answer is yes or no. A program whose call awaits approval asks
-    for an "approval".
+    `form` is the schema of the answer; None asks for yes or no. `kind` is "approval" if a program made a call that
+    needs approval.
     """
 
     call_id: str
@@ -500,7 +502,7 @@ GraphStatus = Literal["pending", "running", "completed", "failed", "skipped"]
 
 
 class GraphStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A step of a graph, with the steps that it needs; the hints name a tool and a role of the models."""
+    """A step of a graph with the ids of the steps that it depends on; the hints name a tool and a model role."""
 
     id: str
     task: str
@@ -511,9 +513,10 @@ class GraphStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CrewGraph(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The graph of a call at one moment. Each new plan begins the next `attempt`, from 1.
+    """The graph of a call at one moment. Each new plan starts the next `attempt`, from 1.
 
-    `inputs` are the seqs of what the user said while it ran, as far as its results are `analysed` with it.
+    `inputs` are the seqs of the user's messages during the run that the analysis of the results has taken into
+    account; `analysed` is true once the results were analysed.
     """
 
     call_id: str
@@ -526,11 +529,11 @@ class CrewGraph(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 LessonTrigger = Literal["manual", "error", "discrepancy", "low_quality"]
-"""Why a lesson is drawn: a hook asks for it, the run failed, verification disagreed, or refining made it worse."""
+"""The reason for a lesson: a hook requests it, the run failed, verification disagreed, or refining lowered the quality."""
 
 
 class ReflectionDue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A lesson is to be drawn from a run of an agent, or, without one, from the turn; it is drawn after the answer."""
+    """A lesson is due from a run of `agent`, or from the turn if `agent` is empty; it is written after the answer."""
 
     lesson_id: str
     trigger: LessonTrigger
@@ -542,7 +545,7 @@ class ReflectionDue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lesson(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was learnt from a run that went wrong; if nothing was, `skipped` has the reason."""
+    """A lesson from a run that went wrong; if there is none, `skipped` has the reason."""
 
     lesson_id: str
     trigger: LessonTrigger
@@ -559,7 +562,7 @@ class Lesson(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Return the lesson as it is searched for and read; empty if there is none."""
+        """The lesson as text, one line for each part; empty if it was skipped."""
         if self.skipped:
             return ""
         lines = {
@@ -572,7 +575,7 @@ class Lesson(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """From here on this agent leads the conversation; with an empty name the bundle's own loop does again."""
+    """This agent leads the conversation from this block on; an empty name means the bundle's own loop."""
 
     agent: str = ""
     agent_digest: str = ""
@@ -582,7 +585,7 @@ class AgentSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SearchExpanded(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A search also looked for the keywords of an answer that a model had imagined."""
+    """A search was extended by the `keywords` of a hypothetical answer that a model wrote."""
 
     call_id: str
     query: str

@@ -1,8 +1,8 @@
 """The chain of digests: the digest of a block covers the block and the digest before it.
 
-The digest of a block is the sha256 of three values in a row: the digest of the previous block (32 zero bytes
-before the first), the sha256 of its body's stored JSON, and its position as text. So anyone who knows the last
-digest of a conversation can tell whether a block before it was changed, removed, moved or inserted.
+The digest of a block is the sha256 of three concatenated values: the digest of the previous block (32 zero bytes for
+the first), the sha256 of its body's stored JSON, and its position as text. With the last digest of a conversation a
+reader can find every block before it that was changed, removed, moved or inserted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loopline.timeline.log import ConversationKey
 START: bytes = bytes(32)
 """The digest before the first block."""
 FAULT_LIMIT = 100
-"""How many faults of a conversation are reported; to find a moved block, all others are compared."""
+"""The most faults that are reported for a conversation: the search for a moved block compares all other blocks."""
 EPOCH: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: timedelta = timedelta(milliseconds=1)
 
@@ -38,7 +38,7 @@ def position_bytes(
     turn: int, round_number: int, n: int, ts: int, term: int, version: int, kind: bytes
 ) -> bytes:
     """Return the position of a block without its seq, as the chain hashes it; `ts` is in milliseconds since 1970."""
-    # Written out rather than rounded to integers: a damaged row may hold numbers of any type.
+    # Formatted as they are, without `int`: a damaged row may have values of any type.
     return f"{turn} {round_number} {n} {ts} {term} {version} ".encode() + kind
 
 
@@ -59,14 +59,14 @@ def row_digest(
     version: int,
     kind: str,
 ) -> bytes:
-    """Return what `digest_after` returns for the `position_bytes` of these; it is called for every row."""
+    """Return `digest_after` for a position with these fields, with one call for each row instead of two."""
     position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
     return sha256(before + body + position.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A block as the chain sees it: its seq, the rest of its position, and its digests."""
+    """The parts of a block that its digest covers, and the digest: `body` is the sha256 of the stored JSON."""
 
     seq: int
     position: bytes
@@ -74,13 +74,13 @@ class Link:
     digest: bytes
 
     def after(self, before: bytes, seq: int) -> bytes:
-        """Return the digest that the block has at that seq after the digest `before`."""
+        """Compute the digest of the block for that seq and the previous digest `before`."""
         return digest_after(before, self.body, seq, self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault at one seq of a conversation, and a text about it."""
+    """A fault at one seq of a conversation, with a description."""
 
     seq: int
     kind: FaultKind
@@ -89,7 +89,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last seq of a conversation and its digest, to be kept outside the store."""
+    """The last seq of a conversation and its digest; saved outside the store, it reveals a rewritten chain."""
 
     seq: int = 0
     digest: bytes = START
@@ -97,7 +97,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The result of an audit: the conversation's present head, and its faults."""
+    """The result of an audit: the present head of a conversation and its faults, or when it was forgotten."""
 
     conversation: ConversationKey
     head: Head
@@ -106,7 +106,7 @@ class Audit:
 
 
 def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
-    """Audit a conversation of these links; `head` is one that was kept earlier.
+    """Audit a conversation with these links, in order; `head` is an earlier head that was saved outside the store.
 
     Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten.
     """
@@ -118,7 +118,7 @@ def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | Non
 
 
 def block_link(block: Block, digest: bytes = START) -> Link:
-    """Return a block as the chain sees it, with the digest stored for it."""
+    """Return the link of a block, with its stored digest."""
     kind, version, stored = encode(block.body)
     ts = milliseconds_of(block.ts)
     position = position_bytes(
@@ -129,7 +129,7 @@ def block_link(block: Block, digest: bytes = START) -> Link:
 
 
 def digests(blocks: Iterable[Block], before: bytes = START) -> Iterator[bytes]:
-    """Yield the digest of each block of a conversation, from its first on or from the one after `before`."""
+    """Yield the digest of each block; `before` is the digest of the block before the first of them."""
     for block in blocks:
         before = block_link(block).after(before, block.seq)
         yield before
@@ -140,13 +140,15 @@ def _head_faults(links: Sequence[Link], head: Head) -> list[Fault]:
         text = f"blocks {len(links) + 1} to {head.seq} were cut off"
         return [Fault(seq=len(links) + 1, kind="cut", text=text)]
     if head.seq and links[head.seq - 1].digest != head.digest:
-        text = f"blocks 1 to {head.seq} are whole, and are not those that the head was made of"
+        text = (
+            f"blocks 1 to {head.seq} are consistent, but differ from the blocks of the saved head"
+        )
         return [Fault(seq=head.seq, kind="rewritten", text=text)]
     return []
 
 
 class _Search:
-    """A walk along the chain that reports each fault and continues after it."""
+    """A search along the chain that reports each fault and continues after it."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
@@ -176,7 +178,7 @@ class _Search:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
 
     def _report_missing(self) -> None:
-        """Report that the block at this position is missing or stands elsewhere."""
+        """Report that the block at this position is missing or was moved."""
         moved = self._find_written()
         if moved is None:
             self._add_fault(self._position, "removed", f"block {self._position} is missing")
@@ -186,7 +188,7 @@ class _Search:
             self._report_moved(moved)
 
     def _find_written(self) -> Link | None:
-        """Return the block that belongs at this position, wherever it stands."""
+        """Return the block whose digest fits this position, at whatever seq it is stored; None if no block does."""
         if self._before is None:
             return None
         for link in self._links_left.values():
@@ -195,35 +197,39 @@ class _Search:
         return None
 
     def _report_moved(self, link: Link) -> None:
-        text = f"block {self._position} stands at place {link.seq}"
+        text = f"block {self._position} is stored at seq {link.seq}"
         self._add_fault(self._position, "moved", text)
         del self._links_left[link.seq]
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
-        """Report why the block at this position is not the one that was written there."""
+        """Report why the digest of the block does not fit this position."""
         match = self._find_written()
         after = self._links_left.get(link.seq + 1)
         if match is None:
             self._report_replacement(link, after)
         elif match is after and link.after(match.digest, self._position + 1) != link.digest:
-            self._add_fault(link.seq, "inserted", f"block {link.seq} was put in")
+            self._add_fault(link.seq, "inserted", f"block {link.seq} was inserted")
             self._shift += 1
         else:
             self._links_left[link.seq] = link
             self._report_moved(match)
 
     def _report_replacement(self, link: Link, after: Link | None) -> None:
-        """Report a block that is nowhere: it was changed, or removed and later ones moved up."""
+        """Report that no block fits this position: it was changed, or removed and the later blocks moved up."""
         if after is not None and after.after(link.digest, self._position + 2) == after.digest:
             self._add_fault(
-                self._position, "removed", f"block {self._position} is missing, later ones moved up"
+                self._position,
+                "removed",
+                f"block {self._position} is missing, and later blocks moved up",
             )
             self._shift -= 1
             self._before = link.digest
             self._position = self._position + 2
             return
-        self._add_fault(self._position, "changed", f"block {self._position} was changed or put in")
+        self._add_fault(
+            self._position, "changed", f"block {self._position} was changed or inserted"
+        )
         written = link.after(self._before or START, self._position)
         own = after is not None and after.after(written, self._position + 1) == after.digest
         self._before = written if own else link.digest

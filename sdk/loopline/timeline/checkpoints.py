@@ -1,4 +1,4 @@
-"""Checkpoints: which older blocks still matter, how a conversation is opened from one, and its history before."""
+"""Checkpoints: they list the older blocks that are still needed, and a conversation opens from these alone."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ CarriedBody = (
 """The bodies that decide what a checkpoint carries."""
 _CARRIED = BodyUnion[CarriedBody](CarriedBody)
 SaidBody = InputBody | Feedback | Exit
-"""The bodies that a turn may have before it starts."""
+"""The bodies that a turn may have before a runner starts it."""
 _SAID = BodyUnion[SaidBody](SaidBody)
 CourseBody = TurnHeader | Exit | ToolCalled | ToolResult
 _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
 async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Timeline:
-    """Open a conversation from its newest checkpoint, or in full if it has none.
+    """Open a conversation from its newest checkpoint, or in full without one.
 
-    The folds are those of the full conversation, except for what only older blocks say: `History` reads those.
+    The folds are those of the full conversation. `History` reads the blocks that the timeline does not have.
     """
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
         base = block.body
@@ -77,7 +77,7 @@ async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Time
 
 
 def trimmed(timeline: Timeline) -> Timeline:
-    """Return the timeline from its newest checkpoint on, or as it is if that checkpoint is its base."""
+    """Return the timeline from its newest checkpoint on; the same timeline if that checkpoint is its base or unknown."""
     newest = timeline.checkpoint
     if newest.covers <= timeline.base.covers or not _is_known(newest):
         return timeline
@@ -87,7 +87,10 @@ def trimmed(timeline: Timeline) -> Timeline:
 async def reaching(
     log: TimelineLog, conversation: ConversationKey, timeline: Timeline, turn: int
 ) -> Timeline:
-    """Return the timeline if it holds that turn, else the full one: the turn may have ended before the checkpoint."""
+    """Return the timeline if it has that turn in full, else read the full conversation.
+
+    A turn that ended before the checkpoint is not in the timeline.
+    """
     existing = timeline.turns.get(turn)
     if not timeline.base.covers or (existing is not None and existing.prompt is not None):
         return timeline
@@ -95,14 +98,14 @@ async def reaching(
 
 
 def _is_known(base: Checkpoint) -> bool:
-    """Return whether this version knows every type before the checkpoint."""
+    """Return whether this version of Loopline knows every body type before the checkpoint."""
     return body_types().keys() >= set(base.types)
 
 
 def checkpoint_seq(timeline: Timeline, start: int) -> int:
-    """Return the seq for a new checkpoint under a prompt that shows the blocks after `start`, 0 if there is none.
+    """Return the seq for a new checkpoint when prompts show the blocks after `start`; 0 if no seq is possible.
 
-    It is the latest one that leaves the turn of `start` in full after it.
+    The checkpoint is directly before the last turn that started up to `start`.
     """
     covered = timeline.checkpoint.covers
     for block in reversed(timeline.between(covered, start)):
@@ -112,10 +115,10 @@ def checkpoint_seq(timeline: Timeline, start: int) -> int:
 
 
 def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint | None:
-    """Return the checkpoint at a seq after the newest one, None if it would save nothing.
+    """Return a checkpoint that covers the blocks up to `covers`, after the newest checkpoint.
 
-    It depends on the blocks up to there alone, whether the timeline holds them all or only those since the
-    previous checkpoint and what that one carries.
+    None if a turn or a call is open there, or if the checkpoint would save no blocks. The result depends only on the
+    blocks up to `covers`, and is the same for a full timeline and one that was opened from a checkpoint.
     """
     before = timeline.checkpoint
     since = timeline.between(before.covers, covers)
@@ -137,7 +140,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
 
 
 class _CarriedBlocks:
-    """The blocks up to a checkpoint that no later one of them makes obsolete."""
+    """The fold that selects the blocks up to a checkpoint that no later block makes obsolete."""
 
     def __init__(self, carried: Sequence[Block], since: Sequence[Block], plans: int) -> None:
         self._blocks = [*carried, *since]
@@ -158,7 +161,7 @@ class _CarriedBlocks:
             self._take(block)
 
     def seqs(self) -> set[int]:
-        """Return the seqs of the blocks to carry."""
+        """Return the seqs of the blocks that the checkpoint carries."""
         latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
         files = [block.seq for block in self._files.files.values()]
         background = [block.seq for block, _ in self._background.calls.values()]
@@ -204,7 +207,7 @@ class _CarriedBlocks:
     def _take_waiting(
         self, block: Block, body: TakenBody | CustomEvent | ModelOverflowed | Decision
     ) -> None:
-        """Fold input that waits for a round, calls that wait for their result, and requests that were too long."""
+        """Fold pending input, background calls without a result, and requests that were too long."""
         match body:
             case ModelOverflowed() | Decision():
                 self._overflows.take(block, body)
@@ -223,7 +226,7 @@ class _CarriedBlocks:
                     self._pending.pop(seq, None)
 
     def _waiting(self) -> set[int]:
-        """Return pending input, everything said in the turns it opens, and what took or recalled it."""
+        """Return the seqs of pending input, of the blocks of its turns, and of rounds and recalls that refer to these."""
         prompts = [block for block in self._pending.values() if isinstance(block.body, UserPrompt)]
         turns = {block.turn for block in prompts}
         seqs = {
@@ -242,7 +245,7 @@ def _takes_or_recalls(block: Block, seqs: set[int]) -> bool:
 
 
 def _has_repeated_text(shows: Sequence[tuple[str, str]]) -> bool:
-    """Return whether a text was shown under another pinned ref than the one it is stored under."""
+    """Return whether the same text was shown under two pinned refs of knowledge, of which only one has its text."""
     digests = [digest for name, digest in shows if name.startswith("ks:") and "@" in name]
     return len(set(digests)) < len(digests)
 
@@ -259,7 +262,7 @@ def _stored_digests(block: Block) -> list[str]:
 
 
 def _has_open_work(blocks: Iterable[Block]) -> bool:
-    """Return whether a turn of these blocks has not ended, or a call has no result."""
+    """Return whether a turn that starts in these blocks has not ended, or a call has no result."""
     turns = set[int]()
     calls = set[str]()
     for block, body in _COURSE.among(blocks):
@@ -281,9 +284,9 @@ class _Read:
 
 
 class History:
-    """The blocks of a conversation before those that a timeline holds.
+    """Access to the blocks of a conversation that its timeline does not have.
 
-    The full conversation is read at most once, and stays with the timeline.
+    The full conversation is read at most once and cached in the timeline.
     """
 
     def __init__(self, log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> None:
@@ -293,7 +296,7 @@ class History:
         self._read = timeline.fold(_Read, "past", _Read)
 
     async def full(self) -> Timeline:
-        """Return the full timeline, from the first block on."""
+        """Return the timeline of all blocks."""
         timeline = self._timeline
         base = self._timeline.base
         if not base.covers:
@@ -306,7 +309,7 @@ class History:
         return full
 
     async def containing(self, ref: Ref) -> Timeline:
-        """Return a timeline that finds the ref if the full one does."""
+        """Return a timeline whose `find` gives the same result for the ref as the timeline of all blocks."""
         match ref:
             case FileRef(area="files", turn_id=turn_id, version=None):
                 return await self._open_with_files(turn_number(turn_id))
@@ -324,7 +327,7 @@ class History:
                 return self._timeline
 
     async def read_type(self, kind: str) -> Sequence[Block]:
-        """Return every block of a stored type, oldest first."""
+        """Return every block of a stored type up to the end of the timeline, oldest first."""
         timeline = self._timeline
         if not timeline.base.covers:
             return [block for block in timeline.blocks if block.type == kind]
@@ -332,15 +335,15 @@ class History:
         return [block for block in blocks if block.seq <= timeline.seq]
 
     async def _open_with_files(self, turn: int) -> Timeline:
-        """Return a timeline that holds every file that the turn has, also those of earlier turns."""
+        """Return a timeline with every file of the turn, including files of earlier turns."""
         timeline = self._timeline
         is_after_base = turn in timeline.turns and timeline.turns[turn].header is not None
         return timeline if is_after_base else await self.full()
 
     async def _open_with_turn(self, turn: int) -> Timeline:
-        """Return a timeline that holds that turn in full.
+        """Return a timeline that has that turn in full.
 
-        A turn whose prompt was recalled may begin behind the checkpoint that does not carry the prompt.
+        If the prompt of a turn was recalled, a checkpoint may not carry the prompt although the turn starts after it.
         """
         timeline = self._timeline
         existing = self._timeline.turns.get(turn)

@@ -1,4 +1,4 @@
-"""Citation tokens `[[S:1]]`, `[[S:2,3]]`, `[[S:1-4]]`: how they are found outside code, bounded and resolved."""
+"""Citation tokens such as `[[S:1]]`, `[[S:2,3]]`, `[[S:1-4]]`: finding them outside code, and replacing them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import islice
 
-from loopline.timeline import citations
-
 TOKEN_LIMIT = 256
-"""Characters of a token at most; a longer one is text."""
+"""The most characters of a token; a longer one is plain text."""
 SPAN_LIMIT = 4_096
-"""A code span holds fewer tokens and runs of backticks than this; a wider one is text."""
+"""The limit of tokens and runs of backticks in a code span; a longer span is plain text."""
 SID_LIMIT = 10_000
-"""How many sids the tokens of a text name together; a token that would name more is text."""
+"""The most sids in all tokens of a text together; a token that exceeds the sum is plain text."""
 
 _NUMBER = r"[0-9]{1,6}"
 _ITEM = rf"{_NUMBER}(?:[ \t]*[-–][ \t]*{_NUMBER})?"
@@ -44,7 +42,7 @@ class Citation:
 
 
 def find(text: str, *, newest: int) -> list[Citation]:
-    """Return the citations of a text outside code; ranges are bounded by `newest`, the highest sid.
+    """Find the citations of a text outside code; ranges end at most at `newest`, the highest sid.
 
     Code is as in CommonMark: fences of backticks or tildes, also inside list items, and spans between equal runs
     of backticks within one paragraph. An indented block does not count as code here.
@@ -63,9 +61,9 @@ def cited_sids(text: str, *, newest: int) -> tuple[int, ...]:
 
 
 class Marks:
-    """The marks that people see for sids: `[1]`, `[2]`, … in the order of first mention.
+    """A function from sids to the marks that people see: `[1]`, `[2]`, … in the order of first mention.
 
-    `[?]` stands for an unknown sid; `numbers` maps the sids to their numbers so far.
+    An unknown sid becomes `[?]`; `numbers` maps the sids so far to their numbers.
     """
 
     def __init__(self, known: Container[int]) -> None:
@@ -83,13 +81,13 @@ class Marks:
 
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:
-    """Return the text with each token replace_spans by `mark` of its sids."""
+    """Replace each token of the text by `mark` of its sids."""
     tokens = find(text, newest=newest)
     return replace_spans(text, ((token.start, token.end, mark(token.sids)) for token in tokens))
 
 
 def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with new text from one index to another, for each replacement in order."""
+    """Replace parts of the text, each given as start, end and new text, in order."""
     pieces = list[str]()
     at = 0
     for start, end, replacement in replacements:
@@ -99,7 +97,7 @@ def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> st
 
 
 def prose(text: str) -> str:
-    """Return the text with its fenced code replace_spans by blanks of the same length."""
+    """Replace the characters of fenced code by spaces, so that indexes stay the same."""
     scanner = _Scanner(0)
     scanner.feed(text)
     scanner.close()
@@ -110,9 +108,9 @@ def prose(text: str) -> str:
 class Resolver:
     """A resolver of citations in a text that arrives in pieces.
 
-    However the text is split, `feed` and `close` together return what `resolve` returns for the full text. Only two
-    things are held back: an incomplete token, at most `TOKEN_LIMIT` characters, and the text after a token that may
-    still turn out to be code, at most to the end of its paragraph and `SPAN_LIMIT` tokens.
+    `feed` and `close` together return the same text as `resolve` does for the full text, however it is split. Two kinds
+    of text are held back: an incomplete token, of at most `TOKEN_LIMIT` characters, and the text after a token that may
+    still become code, up to the end of its paragraph or `SPAN_LIMIT` tokens.
     """
 
     def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
@@ -122,12 +120,12 @@ class Resolver:
         self._from = 0
 
     def feed(self, text: str) -> str:
-        """Take the next piece of the text, and return what can be shown now."""
+        """Add the next piece of the text, and return the resolved text that is certain."""
         self._pending.append(text)
         return self._release(self._scanner.feed(text))
 
     def close(self) -> str:
-        """End the text, and return what was held back."""
+        """End the text, and return the resolved text that was held back."""
         return self._release(self._scanner.close())
 
     def _release(self, citations: Sequence[Citation]) -> str:
@@ -164,10 +162,10 @@ class _Fence:
 
 
 class _Scanner:
-    """A scanner that reads a text in pieces, each character once, and tells tokens from code.
+    """A scanner that reads a text in pieces, each character once, and separates tokens from code.
 
-    `_step` reads on from an index in the piece and returns the index it reached, None to wait for more. Indexes kept
-    from piece to piece count from the beginning of the text.
+    `_step` is the current state: a function that reads from an index in the piece and returns the index that it reached,
+    or None if it needs more text. Indexes in attributes count from the beginning of the full text.
     """
 
     def __init__(self, newest: int) -> None:
@@ -178,10 +176,10 @@ class _Scanner:
         self._unread = ""
         self._over = False
         self._decided: list[Citation] = []
-        # Of the paragraph, from the first run that may open a code span.
+        # The runs and tokens of the paragraph since the first run that may open a code span.
         self._runs: list[_Run] = []
         self._tokens: list[Citation] = []
-        # Of a line that is a fence unless another backtick follows.
+        # A line of backticks that opens a fence if no further backtick follows, and its tokens.
         self._opening: _Run | None = None
         self._info: list[Citation] = []
         self._fence: _Fence | None = None
@@ -197,12 +195,12 @@ class _Scanner:
 
     @property
     def settled(self) -> int:
-        """Return the index up to which all tokens are decided."""
+        """The index up to which all tokens are decided."""
         undecided = self._tokens or self._info
         return undecided[0].start if undecided else self._read
 
     def feed(self, piece: str) -> list[Citation]:
-        """Read on, and return the tokens that are certain now."""
+        """Read the next piece, and return the tokens that are certain now."""
         text = self._unread + piece
         at = 0
         while at < len(text):
@@ -228,7 +226,7 @@ class _Scanner:
         self._settle()
         return [*decided, *self.feed("")]
 
-    # At the beginning of a line, or of what a list item holds.
+    # At the beginning of a line, or of the content of a list item.
 
     def _indent(self, text: str, at: int) -> int:
         match text[at]:
@@ -244,7 +242,7 @@ class _Scanner:
             case "\n":
                 if self._fence is None:
                     self._settle()
-                # A thousand empty lines are no more than one.
+                # All blank lines at once: a text of many blank lines would need a step for each.
                 blank = _BLANK.match(text, at)
                 end = blank.end() if blank else at + 1
                 self._begin_line(self._read + end - at)
@@ -318,7 +316,7 @@ class _Scanner:
         self._escaped = False
         brackets = _BRACKETS.match(text, at)
         end = brackets.end() if brackets else at
-        if end - at > 2:  # a token begins with the last two of them
+        if end - at > 2:  # a token starts with the last two brackets
             return end - 2
         if end - at == 1 and end < len(text):
             return end
@@ -414,7 +412,7 @@ class _Scanner:
             for token in info:
                 self._take(token)
 
-    # What is code, and what is not.
+    # Deciding between code and text.
 
     def _backticks(self, run: _Run) -> None:
         if self._mark == "~":
@@ -437,7 +435,7 @@ class _Scanner:
             self._decided.append(token)
 
     def _limit_span(self, undecided: Sequence[_Run | Citation]) -> None:
-        """Treat a span that became too wide as text, so that nothing waits for its end."""
+        """Treat a span with too many tokens or runs as text, so that the tokens do not wait for its end."""
         if len(undecided) >= SPAN_LIMIT:
             self._confirm_no_fence()
             self._settle()
@@ -485,25 +483,25 @@ _UNBOUND = re.compile(r"\[ (?=\[[ \t]*[Ss][ \t]*:)")
 
 
 def unbind(text: str) -> str:
-    """Return the text with each citation token as plain text: `[[S:1]]` as `[ [S:1]]`."""
+    """Turn each citation token into plain text: `[[S:1]]` becomes `[ [S:1]]`, an unbound token."""
     return _TOKEN_START.sub("[ ", text)
 
 
 def find_unbound_numbers(text: str, newest: int) -> tuple[int, ...]:
-    """Return the numbers that the unbound tokens of a text name outside code, ranges up to `newest`."""
-    return citations.cited_sids(_UNBOUND.sub("[", text), newest=newest)
+    """Return the numbers in the unbound tokens of a text outside code; ranges end at most at `newest`."""
+    return cited_sids(_UNBOUND.sub("[", text), newest=newest)
 
 
 def bind(text: str, sids: Mapping[int, int]) -> str:
-    """Return the text with the unbound tokens of these numbers as citations of the sources `sids`.
+    """Turn unbound tokens into citations: `sids` maps their numbers to sids.
 
-    Tokens in code, and numbers that `sids` does not have, stay plain text.
+    Tokens in code, and numbers that are not in `sids`, stay plain text.
     """
     return _rewrite(text, sids, lambda numbers: f"[[S:{numbers}]]")
 
 
 def renumber(text: str, numbers: Mapping[int, int]) -> str:
-    """Return the text with other numbers in its unbound tokens."""
+    """Replace the numbers in unbound tokens by those that `numbers` maps them to."""
     return _rewrite(text, numbers, lambda joined: f"[ [S:{joined}]]")
 
 
@@ -513,7 +511,7 @@ def _rewrite(text: str, numbers: Mapping[int, int], write: Callable[[str], str])
     tokens = _UNBOUND.sub("[", text)
     pieces = list[str]()
     at = 0
-    for token in citations.find(tokens, newest=max(numbers)):
+    for token in find(tokens, newest=max(numbers)):
         bound = [numbers[sid] for sid in token.sids if sid in numbers]
         if bound:
             pieces += [unbind(tokens[at : token.start]), write(",".join(map(str, bound)))]

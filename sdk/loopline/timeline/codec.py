@@ -1,8 +1,8 @@
-"""Bodies to JSON and back, and blocks as documents: the one place that knows the stored form.
+"""The stored form of bodies as JSON, and blocks as documents.
 
-A stored body is its type, the version of that type, and compact JSON without the type. A type or version from a
-newer version of Loopline is decoded to `Unknown`, which encodes to the same JSON again. Only the start of a round has a
-second version, which its `version` chooses; documents have every field of either by its name.
+A body is stored as its type, the version of the type, and compact JSON without the type. A type or version from a newer
+version of Loopline is decoded to `Unknown`, which encodes to the same JSON. Only `RoundStart` has a second version,
+chosen by its field `version`. Documents have every field of a body by its name, in both versions.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from loopline.timeline.prompt_blocks import CachePoint, Projection, RoundStart
 
 _DIGEST_CHARACTERS = 64
 _VERBATIM = "="
-"""Begins a text that is no digest; base64 never begins with it."""
+"""The first character of a text that is stored without packing; base64 never starts with it."""
 
 
 class StartValues(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What the start of every round has, in the order in which it is stored."""
+    """The fields that almost every `RoundStart` sets, stored as an array in this order."""
 
     saw: int
     epoch: int
@@ -62,7 +62,7 @@ class StartValues(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
 
 class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A `RoundStart` as it is stored in version 2; fields that few rounds need keep their names."""
+    """A `RoundStart` in version 2: frequent fields in an array, to save their names, and the other fields by name."""
 
     start: StartValues
     takes: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @classmethod
     def of(cls, start: RoundStart) -> ShortStart:
-        """Return the stored form of a start."""
+        """Convert a `RoundStart` to its stored form."""
         return cls(
             start=StartValues(
                 saw=start.saw,
@@ -98,7 +98,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
                 points=tuple(
                     [(point.name, point.messages, point.tokens) for point in start.points]
                 ),
-                elapsed_ms=1.0 * start.elapsed_ms,  # a text is no number
+                elapsed_ms=1.0 * start.elapsed_ms,  # raises TypeError for a text
             ),
             takes=start.takes,
             opened_by=start.opened_by,
@@ -114,10 +114,10 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
         )
 
     def read(self) -> RoundStart:
-        """Return the start.
+        """Convert the stored form back to the `RoundStart`.
 
         Raises:
-            ValueError: a digest is damaged.
+            ValueError: a packed digest is not valid base64.
         """
         start = self.start
         return RoundStart(
@@ -157,7 +157,7 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 def _pack(digest: str) -> str:
-    """Return a sha256 in hexadecimal as base64 without padding; another text is kept as it is."""
+    """Return a sha256 in hexadecimal as base64 without padding; any other text verbatim after a `=`."""
     if len(digest) == _DIGEST_CHARACTERS:
         try:
             data = bytes.fromhex(digest)
@@ -174,7 +174,7 @@ def _unpack(text: str) -> str:
     return a2b_base64(f"{text}=", strict_mode=True).hex()
 
 
-# The texts of system and tools are mostly those of the round before.
+# The system text and the tools rarely change from round to round, so their digests are cached.
 _pack_cached = lru_cache(maxsize=256)(_pack)
 _unpack_cached = lru_cache(maxsize=256)(_unpack)
 
@@ -182,17 +182,17 @@ _unpack_cached = lru_cache(maxsize=256)(_unpack)
 VERSION = 1
 """The first version of every body type, and the only one of most."""
 SHORT = 2
-"""The version of a round's start that is stored as a `ShortStart`."""
+"""The version of a `RoundStart` that is stored as a `ShortStart`."""
 MAX_DEPTH = 200
-"""How deep the JSON of a body may be nested, so that it can be read however deep the reader's own calls are."""
+"""The nesting limit for the JSON of a body, so that decoding does not exceed the recursion limit of the reader."""
 
 DECODE_ERRORS = (ValueError, RecursionError, MsgspecError)
-"""What is raised for JSON that is not a body of its type."""
+"""The errors of a decoder for JSON that is not a body of its type."""
 
 _LARGE_FLOAT = 1e16
-"""The least number that is written with an exponent."""
+"""The smallest number that is written with an exponent."""
 _ALIKE = 0.55
-"""How much two names of types must share to be alike: `tool` is like `react.tool`, and `nosuch` like no type."""
+"""The similarity, from 0 to 1, from which a known type is suggested: `tool` suggests `react.tool`, `nosuch` nothing."""
 _EXPONENT = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?<=\d)e(?=\d)', re.DOTALL)
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
 
@@ -202,7 +202,10 @@ _MAKING_DECODER = Lock()
 
 
 def encode(body: Body) -> tuple[str, int, str]:
-    """Return the body's stored type, version and JSON; equal bodies have the same JSON."""
+    """Return the body's stored type, version and JSON without checking that it decodes again; see `encode_checked`.
+
+    Equal bodies have the same JSON.
+    """
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
     form = ShortStart.of(body) if is_short(body) else body
@@ -210,7 +213,7 @@ def encode(body: Body) -> tuple[str, int, str]:
 
 
 def is_short(body: Body) -> TypeIs[RoundStart]:
-    """Return whether the body is the start of a round that is stored as a `ShortStart`."""
+    """Return whether the body is a `RoundStart` of version 2."""
     return type(body) is RoundStart and body.version == SHORT
 
 
@@ -228,7 +231,7 @@ def is_known_version(stored_type: str, version: int) -> bool:
 
 
 def _encode_known(body: Struct, plan: _Plan) -> bytes:
-    """Return the JSON of a body of a known type."""
+    """Return the JSON of a body of a known type, the same bytes for equal bodies."""
     body = _as_read(body) if plan.defaults or plan.floats or plan.nested else body
     stored = _write(body)
     for get in plan.loose:
@@ -253,7 +256,7 @@ def encode_full(body: Body) -> str:
 
 
 def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
-    """Return the body that `encode` was given, of its JSON as text or in UTF-8.
+    """Decode the JSON of a body, as text or in UTF-8; an unknown type or version gives an `Unknown`.
 
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
@@ -262,7 +265,7 @@ def decode(stored_type: str, version: int, stored: str | bytes) -> Body:
 
 
 def decode_full(stored_type: str, stored: str) -> Body:
-    """Return the body of a known type that `encode_full` was given.
+    """Decode the JSON that `encode_full` made of a body of a known type.
 
     Raises:
         ValueError: the JSON is not a body of that type; the message names the field.
@@ -275,27 +278,27 @@ def _decode_with(read: Callable[[str | bytes], Body], stored: str | bytes) -> Bo
         return read(stored)
     except RecursionError as error:
         raise ValueError(f"its JSON is nested deeper than {MAX_DEPTH}") from error
-    except MsgspecError as error:  # before msgspec 0.21 no ValueError
+    except MsgspecError as error:  # a ValueError only since msgspec 0.21
         raise ValueError(str(error)) from error
 
 
 @cache
 def body_types() -> dict[str, type[Body]]:
-    """Return every known type by its stored name."""
+    """Return every known body class by its stored type."""
     return {kind.type: kind for kind in get_args(Body) if kind is not Unknown}
 
 
 @cache
 def _reader(stored_type: str) -> Callable[[str | bytes], Body]:
-    """Return what decodes a type, made when it is first met: most readers meet few types."""
+    """Return the decoder function of a type. It is made at the first use, since most readers need few types."""
     return _decoder(body_types()[stored_type]).decode
 
 
 def _decoder(kind: type[S]) -> Decoder[S]:
-    """Return a decoder of a type.
+    """Create a decoder of a type, in one thread at a time.
 
-    msgspec keeps what it knows of each struct from the moment it begins to find it out. If another thread makes a decoder
-    meanwhile that has the same struct, it uses the half of it, and the process dies at the first decoding.
+    msgspec caches its information about a struct before the information is complete. A second thread that created a
+    decoder with the same struct would use the incomplete information, and the process would crash at the first decoding.
     """
     with _MAKING_DECODER:
         return Decoder(kind)
@@ -303,7 +306,7 @@ def _decoder(kind: type[S]) -> Decoder[S]:
 
 @lru_cache(maxsize=1024)
 def body_reader(stored_type: str, version: int) -> Callable[[str | bytes], Body]:
-    """Return what decodes a type and version; it raises `DECODE_ERRORS`."""
+    """Return the function that decodes a type and version; the function raises `DECODE_ERRORS`."""
     if is_known_version(stored_type, version):
         return _read_short if version == SHORT else _reader(stored_type)
     return partial(_unknown, stored_type, version)
@@ -324,7 +327,7 @@ def _read_short(stored: str | bytes) -> RoundStart:
 
 
 def _plain(value: object) -> object:
-    """Return a value of a subclass, such as a `numpy.float64`, as what it is in JSON."""
+    """Convert a value of a subclass, such as a `numpy.float64`, to the plain `str`, `float` or `int`."""
     match value:
         case str():
             return str.__str__(value)
@@ -340,7 +343,7 @@ _write = Encoder(enc_hook=_plain).encode
 
 
 def _add_exponent_signs(text: str) -> str:
-    """Return the JSON with 1e+16 for 1e16: so numbers have always been stored, and digests are made of the text."""
+    """Return the JSON with 1e+16 instead of 1e16, as numbers were always stored: digests cover the text."""
     return _EXPONENT.sub(lambda match: match[1] or "e+", text)
 
 
@@ -348,7 +351,7 @@ _NO_FLOATS = frozenset({type(None), bool, int, str})
 
 
 def _has_large_float(values: list[object]) -> bool:
-    """Return whether there is one among the values or within them; the list is used up."""
+    """Return whether the values contain a float of at least 1e16, at any depth; the list is emptied."""
     while values:
         value = values.pop()
         if type(value) in _NO_FLOATS:
@@ -369,11 +372,12 @@ def _has_large_float(values: list[object]) -> bool:
 
 
 class _Plan(Struct, frozen=True):
-    """What to look at in the values of a type before they are encoded.
+    """The fields of a type that need work before they are encoded, computed once for each type.
 
-    A field is left out if it holds the very object that is its default. `defaults` are those that another object can
-    be equal to, `floats` the fields that are read as a float though they may hold an int, `nested` the fields with values
-    that have either. `loose` get what may hold a float, `free` are the fields that may hold any JSON, however deep.
+    msgspec leaves out a field only if its value is the same object as the default. `defaults` are the fields and
+    defaults for which an equal value may be another object. `floats` are the fields that are decoded as a float but may
+    hold an int. `nested` are the fields with structs that have such fields. `loose` are getters of the values that may
+    contain a float, and `free` are the fields of arbitrary JSON, whose depth is not limited by their type.
     """
 
     defaults: tuple[tuple[str, object], ...]
@@ -388,7 +392,9 @@ def _plan(kind: type[Struct]) -> _Plan:
     hints = get_type_hints(kind)
     defaults = [(field.name, field.default) for field in structs.fields(kind)]
     inner = {name: list(_struct_types(hints[name])) for name, _ in defaults}
-    is_array = kind.__struct_config__.array_like  # made from a body, with its floats
+    is_array = (
+        kind.__struct_config__.array_like
+    )  # created by `ShortStart.of`, which converts to float
     return _Plan(
         defaults=tuple(
             (name, default)
@@ -411,7 +417,7 @@ def _plan(kind: type[Struct]) -> _Plan:
 
 
 def _loose(kind: type[Struct]) -> Iterator[str]:
-    """Yield the names of what may hold a float: fields, and such as `start.elapsed_ms` of a field that is always a struct."""
+    """Yield the paths of values that may contain a float: `cost`, or `start.elapsed_ms` if `start` is always a struct."""
     for name, hint in get_type_hints(kind).items():
         inner = [item for item in _struct_types(hint) if any(_loose(item))]
         if [hint] == inner:
@@ -421,7 +427,7 @@ def _loose(kind: type[Struct]) -> Iterator[str]:
 
 
 def _is_unique(default: object) -> bool:
-    """Return whether the interpreter has only one object that is equal to this one and of its type."""
+    """Return whether the interpreter has only one object with this type and value, such as True, "" or a small int."""
     return isinstance(default, bool) or default == "" or (type(default) is int and default <= 256)
 
 
@@ -433,7 +439,7 @@ def _struct_types(hint: object) -> Iterator[type[Struct]]:
 
 
 def _is_float(hint: object) -> bool:
-    """Return whether a number in a field with this hint is read as a float."""
+    """Return whether a number in a field with this type hint is decoded as a float."""
     return hint is float or (float in get_args(hint) and int not in get_args(hint))
 
 
@@ -442,7 +448,7 @@ def _mentions(hint: object, *types: object) -> bool:
 
 
 def _as_read(value: S) -> S:
-    """Return the value as it is read back: with floats, and the very object that is the default where a field is equal."""
+    """Return the value as it will be decoded: ints in float fields as floats, and the default object for an equal value."""
     plan = _plan(type(value))
     changes: dict[str, object] = {}
     for name, default in plan.defaults:
@@ -471,14 +477,14 @@ def _every_field(value: object) -> object:
 
 
 class UnsoundBody(LooplineError):
-    """A body has a value that its type does not allow; the message names the field."""
+    """A body has a value that its type does not allow, so it cannot be stored; the message names the field."""
 
 
 def encode_checked(body: Body) -> tuple[str, int, str]:
     """Encode the body and check that it decodes to the same body.
 
     Raises:
-        UnsoundBody: one of its fields has a value of the wrong type, or one that JSON cannot hold.
+        UnsoundBody: a field has a value of the wrong type, or one that JSON cannot represent.
     """
     if type(body) is RoundStart and body.version == SHORT:
         return _encode_short(body)
@@ -509,16 +515,16 @@ def _encode_short(body: RoundStart) -> tuple[str, int, str]:
         if again == form:
             return body.type, SHORT, stored.decode()
     except (ValueError, TypeError, AttributeError, RecursionError, MsgspecError):
-        pass  # what follows names the field
+        pass  # the check below names the field
     encode_checked(structs.replace(body, version=VERSION))
-    raise UnsoundBody(f"{body.type}: it would be read back as {again!r}")
+    raise UnsoundBody(f"{body.type}: its JSON would decode to {again!r}")
 
 
 def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
     encoded = kind, version, stored = encode(body)
     try:
         again = decode(kind, version, stored)
-        f"{kind}{stored}".encode()  # of the others the codec has made sure
+        f"{kind}{stored}".encode()  # raises if UTF-8 cannot represent it; known types were checked by msgspec
     except (ValueError, TypeError, RecursionError) as error:
         raise UnsoundBody(f"{body.type}: {_find_unsound_field(body)}{error}") from error
     if again != body:
@@ -529,7 +535,7 @@ def _encode_unknown(body: Unknown) -> tuple[str, int, str]:
 
 
 def _find_unsound_field(body: Body) -> str:
-    """Return the name of the first field that has no JSON, with a colon, else an empty text."""
+    """Return the name of the first field that cannot be encoded, followed by `: `; empty if all can."""
     for name in body.__struct_fields__:
         try:
             _write(getattr(body, name))
@@ -561,7 +567,7 @@ def _is_deep(stored: str) -> bool:
 
 
 def warm_codec() -> None:
-    """Prepare the codec for every type, which takes a moment the first time; it blocks."""
+    """Create the decoders of all types, which takes some milliseconds the first time; call it from a thread."""
     for name in body_types():
         _reader(name)
     _short_decoder()
@@ -569,9 +575,9 @@ def warm_codec() -> None:
 
 
 def block_document(block: Block) -> JsonObject:
-    """Return a block as a JSON object with its position, its ref and its body with every field.
+    """Return a block as a JSON object with its position, its ref, and its body with every field.
 
-    If the JSON of an unknown type would not be written exactly as it is stored, `stored` holds that text.
+    A body of an unknown type also has its stored text in `stored`, if encoding the parsed JSON would give another text.
     """
     stored = encode_full(block.body)
     body = _parse_json(stored)
@@ -604,17 +610,17 @@ def iso_time(moment: datetime) -> str:
 
 
 def matches_types(kind: str, types: Sequence[str]) -> bool:
-    """Return whether a stored type is one of these or below one, as `react.tool.call` is below `react.tool`."""
+    """Return whether a stored type equals one of `types` or is below it, as `react.tool.call` is below `react.tool`."""
     return any(kind == prefix or kind.startswith(f"{prefix}.") for prefix in types)
 
 
 def is_known_type(kind: str) -> bool:
-    """Return whether there is such a type, or types below it."""
+    """Return whether `kind` is a known type or the prefix of one, such as `react.tool`."""
     return kind in _list_types()
 
 
 def type_hint(kind: str) -> str:
-    """Return which known type, or prefix of types, is spelled like this one, or else with what types begin."""
+    """Return the end of an error about an unknown type: the most similar known type, else the first parts of all types."""
     nearest = get_close_matches(kind, _list_types(), n=1, cutoff=_ALIKE)
     if nearest:
         return f"nearest is {nearest[0]!r}"

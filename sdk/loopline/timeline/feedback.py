@@ -1,4 +1,4 @@
-"""Feedback: the reactions of people and machines to the turns, and which of them are in force."""
+"""Feedback: the reactions of people and machines to turns, and the fold that finds those that count."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from loopline.timeline.bodies import (
 )
 
 MIN_CONFIDENCE = 0.7
-"""Feedback of a machine with less confidence is ignored."""
+"""Feedback of a machine with a lower confidence is ignored."""
 TEXT_LIMIT = 300
-"""Characters of the text in a line; a longer text is cut and the line names its block."""
+"""The characters of the text in a line; a longer text is truncated, and the line has the ref of its block."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackEntry:
-    """A feedback with the block that records it."""
+    """A feedback and the block that records it."""
 
     block: Block
     feedback: Feedback
 
     def line(self) -> str:
-        """Return the feedback in one line."""
+        """Render the feedback in one line, such as `turn_3 not_ok (user): too long`."""
         origin = self.feedback.origin
         confidence = self.feedback.confidence
         text = " ".join(self.feedback.text.split())
@@ -43,7 +43,7 @@ class FeedbackEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Satisfaction:
-    """How many turns of a conversation the user judged, and how; withdrawn reactions do not count."""
+    """The number of turns with each reaction of the user; withdrawn reactions are not counted."""
 
     ok: int
     not_ok: int
@@ -51,20 +51,20 @@ class Satisfaction:
 
     @property
     def judged(self) -> int:
-        """Return the number of judged turns."""
+        """The number of turns with a reaction."""
         return self.ok + self.not_ok + self.neutral
 
     @property
     def rate(self) -> float | None:
-        """Return the share of "ok", None if no turn was judged."""
+        """The share of "ok" from 0 to 1, None without reactions."""
         return self.ok / self.judged if self.judged else None
 
 
 class Reactions(Struct):
     """The reactions to each turn, by its number.
 
-    Of the user's feedback the newest of a turn is in force, and None withdraws it. A machine's feedback adds to
-    the others: it replaces nothing, and nothing replaces it. `newest_seq` is the seq of the last feedback.
+    The newest feedback of the user about a turn counts; None withdraws it. All feedback of machines counts that has
+    at least `MIN_CONFIDENCE` or no confidence. `newest_seq` is the seq of the last feedback, also if it does not count.
     """
 
     _entries: dict[int, FeedbackEntry] = {}
@@ -73,7 +73,7 @@ class Reactions(Struct):
     newest_seq: int = 0
 
     def take(self, block: Block) -> None:
-        """Fold one more block; only feedback changes anything."""
+        """Fold one more block; blocks of other types change nothing."""
         feedback = block.body
         if not isinstance(feedback, Feedback):
             return
@@ -89,22 +89,22 @@ class Reactions(Struct):
 
     @property
     def user_reactions(self) -> dict[int, FeedbackEntry]:
-        """Return the user's reactions in force, by turn."""
+        """The user's reaction to each turn, by turn, without withdrawn ones."""
         newest = [(turn, entries[-1]) for turn, entries in sorted(self._users.items())]
         return {turn: entry for turn, entry in newest if entry.feedback.reaction is not None}
 
     @property
     def machine_feedback(self) -> list[FeedbackEntry]:
-        """Return the feedback of machines, in order."""
+        """The feedback of machines that counts, in order."""
         return [entry for entry in self._entries.values() if entry.feedback.origin != "user"]
 
     def in_force_for(self, turn: int) -> list[FeedbackEntry]:
-        """Return the feedback in force for one turn, in order."""
+        """Return the feedback that counts for one turn, in order."""
         entries = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
         return sorted(filter(self._is_in_force, entries), key=lambda entry: entry.block.seq)
 
     def in_force_after(self, seq: int) -> list[FeedbackEntry]:
-        """Return the feedback in force that was recorded after that seq, by turn and in order."""
+        """Return the feedback that counts and was recorded after that seq, sorted by turn and seq."""
         entries = filter(self._is_in_force, self._after(seq))
         return sorted(entries, key=lambda entry: (entry.block.turn, entry.block.seq))
 
@@ -119,12 +119,12 @@ class Reactions(Struct):
 
     @property
     def rate(self) -> float | None:
-        """Return the share of "ok" in the user's reactions in force, None if there are none."""
+        """The share of "ok" in the user's reactions from 0 to 1, None without reactions."""
         return self.satisfaction.rate
 
     @property
     def satisfaction(self) -> Satisfaction:
-        """Return the counts of the user's reactions in force."""
+        """The counts of the user's reactions."""
         reactions = Counter(entry.feedback.reaction for entry in self.user_reactions.values())
         return Satisfaction(
             ok=reactions["ok"], not_ok=reactions["not_ok"], neutral=reactions["neutral"]
@@ -133,7 +133,7 @@ class Reactions(Struct):
     def new_lines_since(self, seq: int) -> list[str]:
         """Return a line for each change of feedback after that seq, in order.
 
-        A withdrawn reaction is reported only if the reaction was recorded up to that seq.
+        A withdrawal is reported only if the withdrawn reaction was recorded up to that seq.
         """
         recent = self._after(seq) if self._entries else []
         if not recent:
@@ -153,7 +153,7 @@ def fold(blocks: Iterable[Block]) -> Reactions:
 
 
 def _changes_after(entries: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
-    """Yield the newest entry about one turn, unless the same was in force at that seq."""
+    """Yield the user's newest entry about one turn if it was recorded after that seq and changed the reaction."""
     before = next((entry for entry in reversed(entries) if entry.block.seq <= seq), None)
     newest = entries[-1]
     if newest.block.seq > seq and _reaction_in_force(newest) != _reaction_in_force(before):

@@ -46,7 +46,7 @@ class ConversationKey(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """What a list of conversations shows of one. `uid` is unique for ever; `head` is the last seq.
+    """The row of a conversation in a list. `uid` is unique, also among forgotten conversations; `head` is the last seq.
 
     A fork has the blocks up to `inherited` from the conversation that it was forked from.
     """
@@ -62,14 +62,14 @@ class ConversationSummary:
 
 
 class HeadMoved(ConflictError):
-    """Other producers have appended since, so an append that was made for the head was refused."""
+    """An append with `at_head` was refused, because the log has blocks that the caller has not seen."""
 
 
 class TimelineLog(Protocol):
-    """An append-only log for each conversation. There is nothing to update and nothing to delete.
+    """An append-only log for each conversation. Blocks are never updated or deleted.
 
-    Promised: an append stores all its entries or none; seqs are 1, 2, 3, … in commit order, whoever writes; what was
-    returned survives the death of the process, if the log outlives it. Not promised: that `ts` rises with `seq`.
+    Promised: an append stores all its entries or none; seqs are 1, 2, 3, … in commit order over all writers; returned
+    blocks survive the end of the process, if the log is a file. Not promised: that `ts` rises with `seq`.
     """
 
     async def append(
@@ -84,20 +84,22 @@ class TimelineLog(Protocol):
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`, including those of other producers.
 
-        A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. An append with a
-        `key` that was used in the conversation before stores nothing: the first outcome stands. A cancellation is
-        raised once nothing more will be stored.
+        The first append creates the conversation. Entries with the turn `NEW_TURN` share one new turn. An append whose
+        `key` was used in the conversation before stores nothing, so that it can be repeated safely. A runner passes the
+        `term` of its lease; without a term only bodies of users are accepted. A cancellation is raised after the append
+        has been stored or refused.
+
+        After an error the entries are not stored, except after a StoreFailed whose message says that the disk failed
+        after the commit: then the entries are stored, but a power loss may remove them.
 
         Raises:
-            HeadMoved: with `at_head`, there are blocks after `seen`; nothing was stored.
-            UnsoundBody: a body would not be read back as it is; nothing was stored.
-            LeaseLost: the term is not the newest, or there is none and an entry is not the user's.
-            StoreBusy: another process held the store for too long, or too many files are open; nothing was stored.
-            StoreFull: there is no room; nothing was stored.
-            StoreFailed: the disk failed since the log was opened, and an entry must survive the loss of power; nothing
-                was stored. Only if it failed behind this commit, as the message says, the entries are stored, and may
-                be lost with the power.
-            StoreError: the conversation is full, and something new would begin; nothing was stored.
+            HeadMoved: with `at_head`, there are blocks after `seen`.
+            UnsoundBody: a body would not decode to the same body.
+            LeaseLost: the term is not the newest, or without a term an entry is not from a user.
+            StoreBusy: another process locked the store for too long, or too many files are open.
+            StoreFull: the disk is full.
+            StoreFailed: the disk has failed since the log was opened, and an entry must survive a power loss.
+            StoreError: the conversation is full, and an entry would start a turn or a round.
         """
         ...
 
@@ -112,28 +114,28 @@ class TimelineLog(Protocol):
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """Return the blocks whose seq is greater than `after`, in order; none if the conversation never began.
+        """Return the blocks whose seq is greater than `after`, in order; none if the conversation does not exist.
 
-        `types` selects these types and the types below them, `turn` one turn. Of the selected blocks the first
-        `limit` are returned, and of those the `last` ones; both are 0 or more. Before them come the blocks with the
-        seqs `also` that are not greater than `after`, of any type and turn.
+        `types` selects these types and the types below them (`react.tool` selects `react.tool.call`), `turn` one turn.
+        Of the selected blocks the first `limit` are kept, and of those the last `last`; both are 0 or more. The result
+        starts with the blocks of any type and turn whose seqs are in `also` and at most `after`.
         """
         ...
 
     def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
-        """Hold the right to run the conversation, as a new term, until the context is left.
+        """Hold the lease of the conversation, which is the right to run it, until the context is left; give its term.
 
-        It waits while another runner holds the lease. A runner that died no longer holds it.
+        It waits while another runner has the lease. The lease of a runner whose process died is free.
 
         Raises:
-            ConflictError: `wait` is False and another runner holds the lease.
+            ConflictError: `wait` is False and another runner has the lease.
         """
         ...
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """Return the conversation's summary, None if it never began."""
+        """Return the conversation's summary, None if it does not exist."""
         ...
 
     async def conversations(
@@ -146,33 +148,33 @@ class TimelineLog(Protocol):
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """Return the conversations of that user, project and tenant, or of all, the one active last first.
+        """Return the conversations of that user, project and tenant, the most recently active first; None matches all.
 
-        Child runs are left out. `after` and `before` bound the last activity, `limit` (0 or more) the number.
-        Conversations of the same millisecond are in any order.
+        Child runs are left out. `after` and `before` are exclusive bounds of the last activity, `limit` (0 or more) is
+        the most conversations. The order of conversations with the same millisecond is undefined.
         """
         ...
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may hold an unfinished turn, the one active last first.
+        """Return the conversations that may have an unfinished turn, the most recently active first.
 
-        Only conversations that a runner has had in this store are among them: no forks or imports that nobody ran,
-        and no child runs, which their parents resume. Turns that run or wait for the user count as unfinished.
+        Forks and imports that never had a runner in this store are left out, and so are child runs, which their parents
+        resume. Turns that run or wait for the user count as unfinished.
         """
         ...
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is still valid, as far as this process knows.
+        """Return whether the lease of that term is valid.
 
-        While the lease cannot have ended, the check needs no query. After a pause longer than the lease the store is
-        asked, and a lease that is still valid is renewed at once.
+        While the lease cannot have expired, the check does not query the store. After that the store is queried, and a
+        lease that no other runner has taken over is renewed.
         """
         ...
 
     def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[Sender]:
-        """Register a version of a bundle, and count a harness with it as present until the context is left.
+        """Register a version of a bundle and a harness that runs it; the harness is present until the context is left.
 
-        A harness whose process has died is no longer present.
+        A harness whose process has died is not present.
         """
         ...
 
@@ -181,40 +183,40 @@ class TimelineLog(Protocol):
         ...
 
     async def versions(self, bundle: str) -> Sequence[str]:
-        """Return the versions of the bundle that were registered in this store, in the order of their first time."""
+        """Return the versions of the bundle that were registered in this store, in the order of first registration."""
         ...
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were stored elsewhere, each as it is, all or none.
+        """Create a conversation from blocks of another log, unchanged, all or none.
 
-        The blocks are expected to be a full conversation from seq 1 on, in order.
+        The blocks must be a full conversation from seq 1 on, in order; this is not checked.
 
         Raises:
-            UnsoundBody: a body would not be read back as it is.
-            ConflictError: a conversation of that name exists.
+            UnsoundBody: a body would not decode to the same body.
+            ConflictError: a conversation with that name exists.
             StoreError: the conversation is longer than this store allows; nothing was stored.
         """
         ...
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Begin another conversation of the same owner with the blocks up to `seq`.
+        """Create the conversation `fork` of the same owner with the blocks of `conversation` up to `seq`.
 
-        The cost does not depend on how many those are. Seqs, turns and numbers continue from there, and later
-        appends to either do not show in the other. Keys and terms are the fork's own. If the mark of an import comes
-        after `seq`, the fork begins with the same mark.
+        The cost does not depend on the number of blocks. Seqs, turns and numbers continue after `seq`, and later
+        appends to one conversation are not visible in the other. Append keys and terms are not shared. If an import
+        was marked after `seq`, the fork starts with the same mark.
 
         Raises:
             ConflictError: the fork exists.
-            StoreError: there is no such seq, or the owner is another.
+            StoreError: the conversation does not have that seq, or the fork has another owner.
         """
         ...
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation and its child runs for good; nothing else removes blocks.
+        """Remove a conversation and its child runs permanently; no other operation removes blocks.
 
-        Its name stays taken, and a runner that holds its lease can append nothing more. With `cascade`, every fork that
-        shares blocks with them is forgotten too, with its own child runs. Forgetting a conversation again, or one that
-        never began, changes nothing.
+        The name cannot be used again, and appends of a runner with its lease are refused. With `cascade`, every fork
+        that shares blocks with them is forgotten too, with the fork's child runs. Forgetting a conversation that is
+        forgotten or does not exist changes nothing.
 
         Raises:
             ConflictError: forks share blocks with it, and `cascade` is False.
@@ -222,17 +224,17 @@ class TimelineLog(Protocol):
         ...
 
     async def forgetting(self) -> Sequence[ConversationKey]:
-        """Return the forgotten conversations, child runs included, that `finish_forgetting` has not been called with.
+        """Return the forgotten conversations, including child runs, until `finish_forgetting` was called with them.
 
-        Traces of them may be left outside of the log, such as in an index of past turns, or in the log's own files if
-        the process was killed while it forgot them.
+        They may have left traces outside of the log, such as in an index of past turns, or in the log's files if the
+        process was killed during `forget`.
         """
         ...
 
     async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
-        """Remove what is left of these forgotten conversations in the log's own files, and return them no more.
+        """Remove the remains of these forgotten conversations from the log's files; `forgetting` then leaves them out.
 
-        Call it once nothing is left of them outside of the log.
+        Call it after all traces outside of the log were removed.
         """
         ...
 
@@ -245,7 +247,7 @@ class TimelineLog(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the log can store what a user says.
+        """Check that the log can store a message of a user.
 
         Raises:
             StoreFailed: the disk failed to write since the log was opened.
@@ -254,18 +256,18 @@ class TimelineLog(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what is held; acknowledged appends stay."""
+        """Finish the appends under way and close the files."""
         ...
 
 
 def check_not_forgotten(
     conversation: ConversationKey, forgotten: datetime | None, term: int | None = None
 ) -> None:
-    """Check that a conversation was not forgotten.
+    """Check that a conversation was not forgotten; `forgotten` is the time, or None.
 
     Raises:
-        LeaseLost: it was, and the `term` of a runner is given.
-        StoreError: it was.
+        LeaseLost: the conversation was forgotten, and `term` is the term of a runner.
+        StoreError: the conversation was forgotten.
     """
     if forgotten is not None:
         error = StoreError if term is None else LeaseLost
@@ -278,16 +280,16 @@ def check_not_forgotten(
 def check_fork(
     conversation: ConversationKey, fork: ConversationKey, *, seq: int, head: int, taken: bool
 ) -> None:
-    """Check that a fork may begin.
+    """Check that a fork may be created; `taken` says whether its name is in use, `head` is the last seq of the parent.
 
     Raises:
-        ConflictError: a conversation with the fork's name exists.
-        StoreError: the conversation has no such seq, or the fork has another owner.
+        ConflictError: the name of the fork is in use.
+        StoreError: the conversation does not have that seq, or the fork has another owner.
     """
     if structs.replace(fork, name=conversation.name) != conversation:
         raise StoreError(f"the fork {fork.name!r} has another owner: a fork stays with its owner")
     if not 1 <= seq <= head:
-        has = f"it has 1 to {head}" if head else "it never began"
+        has = f"it has 1 to {head}" if head else "it does not exist"
         raise StoreError(f"there is no block {seq} in conversation {conversation.name!r}: {has}")
     if taken:
         raise ConflictError(f"conversation {fork.name!r} has begun already: take another name")
@@ -297,12 +299,12 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
     """Check that a conversation may be forgotten; `forks` are the forks that share blocks with it.
 
     Raises:
-        ConflictError: there are such forks.
+        ConflictError: there are forks.
     """
     if forks:
         names = ", ".join(sorted(forks))
         raise ConflictError(
-            f"conversation {conversation.name!r} is still shown by its forks {names}: "
+            f"conversation {conversation.name!r} shares blocks with its forks {names}: "
             "forget them first, or with cascade"
         )
 
@@ -312,20 +314,20 @@ _BY_USERS = BodyUnion[InputBody | Feedback | MemoryFact](InputBody | Feedback | 
 
 
 def check_head(*, seen: int, head: int) -> None:
-    """Check that an append that was made for the head is made for this one.
+    """Check that the caller of an append has seen all blocks up to `head`.
 
     Raises:
-        HeadMoved: it is not.
+        HeadMoved: the caller has not.
     """
     if seen < head:
         raise HeadMoved(f"there are blocks up to {head}, and only those up to {seen} were seen")
 
 
 def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
-    """Check that an append has the newest term, or holds only what a user says.
+    """Check that an append has the newest term, or without a term only bodies of users.
 
     Raises:
-        LeaseLost: it is not.
+        LeaseLost: the term is not the newest, or a body is not from a user.
     """
     if term is not None:
         if term != newest or term < 1:
@@ -341,7 +343,7 @@ def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> 
 
 
 class ConversationSize(Struct, frozen=True, kw_only=True):
-    """The number of blocks of a conversation, and of the bytes of their bodies."""
+    """The number of blocks of a conversation, and the bytes of their bodies as stored."""
 
     blocks: int = 0
     bytes: int = 0
@@ -349,7 +351,7 @@ class ConversationSize(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationLimits:
-    """The limits of a conversation: blocks, and bytes of their bodies.
+    """The limits of a conversation: the number of blocks, and the bytes of their bodies as stored.
 
     Raises:
         LooplineError: a limit is below 1.
@@ -361,8 +363,8 @@ class ConversationLimits:
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.bytes < 1:
             raise LooplineError(
-                f"a conversation of at most {self.blocks} blocks and {self.bytes} bytes could never "
-                "begin: both limits are 1 or more"
+                f"a conversation of at most {self.blocks} blocks and {self.bytes} bytes cannot "
+                "start: both limits must be 1 or more"
             )
 
 
@@ -376,18 +378,18 @@ def check_room(
     size: ConversationSize,
     limits: ConversationLimits,
 ) -> None:
-    """Check that a conversation of that size has room for something new.
+    """Check that a conversation of that size is not full.
 
-    A round that has started is recorded to its end, so that nothing is lost.
+    Only inputs of users and starts of rounds are refused: a round that has started is recorded to its end.
 
     Raises:
-        StoreError: an entry begins or adds to a turn or a round, and the conversation is full.
+        StoreError: the conversation is full, and an entry is an input of a user or the start of a round.
     """
     is_full = size.blocks >= limits.blocks or size.bytes >= limits.bytes
     if is_full and any(_BEGINS.has(entry.body) for entry in entries):
         raise StoreError(
             f"conversation {conversation.name!r} is full: it has {_describe_size(size, limits)}; "
-            "begin another one"
+            "start another conversation"
         )
 
 
@@ -397,7 +399,7 @@ def check_restored(
     """Check that a conversation of that size may be imported.
 
     Raises:
-        StoreError: it is longer than this store allows.
+        StoreError: the conversation exceeds the limits of this store.
     """
     if size.blocks > limits.blocks or size.bytes > limits.bytes:
         raise StoreError(
@@ -412,7 +414,7 @@ def warn_if_nearly_full(
     after: ConversationSize,
     limits: ConversationLimits,
 ) -> None:
-    """Log a warning if this append brings a conversation close to its limits."""
+    """Log a warning if an append, from the size `before` to `after`, reached 80 % of a limit."""
     blocks = limits.blocks * NEARLY_FULL_PERCENT
     size = limits.bytes * NEARLY_FULL_PERCENT
     is_close = after.blocks * 100 >= blocks or after.bytes * 100 >= size
@@ -432,11 +434,11 @@ def _describe_size(size: ConversationSize, limits: ConversationLimits) -> str:
 
 
 TITLE_LENGTH = 80
-"""Characters of a conversation's title, which is the beginning of its first prompt."""
+"""The most characters of a conversation's title, which is the beginning of its first prompt."""
 
 
 def title_of(entries: Sequence[Entry]) -> str:
-    """Return the title of a conversation that begins with these entries."""
+    """Return the title of a conversation whose first append has these entries; empty without a prompt."""
     for entry in entries:
         if isinstance(entry.body, UserPrompt):
             words = " ".join(entry.body.text.split())
@@ -448,23 +450,23 @@ _CHILD = re.compile(r"(.+)~c[0-9.]+", re.DOTALL)
 
 
 def child_name(parent: str, call_id: str, n: int) -> str:
-    """Return the name of the n-th child run of a call, from 1: such as `talk~c7`, then `talk~c7.2`."""
+    """Return the name of the n-th child run of a call, from 1: `talk~c7`, then `talk~c7.2`."""
     return f"{parent}~{call_id}" if n == 1 else f"{parent}~{call_id}.{n}"
 
 
 def is_child_of(name: str, call_id: str) -> bool:
-    """Return whether a call of that id can have started a child run of that name."""
+    """Return whether `name` is the name of a child run of the call."""
     first, _, number = name.rpartition(".")
     return name.endswith(f"~{call_id}") or (number.isdecimal() and first.endswith(f"~{call_id}"))
 
 
 def parent_name(name: str) -> str | None:
-    """Return the name of the conversation whose call started this one, None if it is not a child run."""
+    """Return the name of the conversation that started this child run, None for a conversation of a user."""
     match = _CHILD.fullmatch(name)
     return None if match is None else match[1]
 
 
 def child_depth(name: str) -> int:
-    """Return how deep a child run is nested, 0 for a user's conversation."""
+    """Return the nesting depth of a child run, 0 for a conversation of a user."""
     above = parent_name(name)
     return 0 if above is None else child_depth(above) + 1

@@ -54,17 +54,17 @@ class _StoredConversation:
     title: str
     blocks: list[Block] = field(default_factory=list[Block])
     sizes: list[int] = field(default_factory=list[int])
-    """The bytes of the bodies up to each block, as they would be stored."""
+    """The bytes of all bodies up to each block, as a store would store them."""
     counts: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     turns: int = 0
     shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
-    """Whose blocks a fork shows, and up to which seq."""
+    """The conversations whose blocks a fork inherits, each with the last inherited seq."""
     size: ConversationSize = field(default_factory=ConversationSize)
 
 
 class MemoryLog:
-    """A timeline log that forgets when the process ends."""
+    """A timeline log that is lost when the process ends."""
 
     def __init__(
         self, clock: Clock | None = None, limits: ConversationLimits = DEFAULT_LIMITS
@@ -178,7 +178,7 @@ class MemoryLog:
     async def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
-        """Hold the right to run the conversation."""
+        """Hold the lease of the conversation until the context is left."""
         lock = self._running.setdefault(conversation, asyncio.Lock())
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
@@ -202,7 +202,7 @@ class MemoryLog:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """Return the conversations, the one active last first."""
+        """Return the conversations that match, the most recently active first."""
         summaries = [
             _summary(c, stored)
             for c, stored in self._conversations.items()
@@ -219,7 +219,7 @@ class MemoryLog:
         return summaries[:limit]
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may hold an unfinished turn."""
+        """Return the conversations that may have an unfinished turn, the most recently active first."""
         summaries = await self.conversations()
         return [
             summary
@@ -229,12 +229,12 @@ class MemoryLog:
         ]
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term still holds."""
+        """Return whether the lease of that term is valid."""
         return 0 < term == self._terms[conversation]
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
-        """Register a version of a bundle, and count a harness with it as present until the context is left."""
+        """Register a version of a bundle and a harness that runs it, present until the context is left."""
         versions = self._versions.setdefault(bundle, [])
         if version not in versions:
             versions.append(version)
@@ -255,7 +255,7 @@ class MemoryLog:
         return tuple(self._versions.get(bundle, ()))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were stored elsewhere."""
+        """Create a conversation from blocks of another log."""
         sizes = list(accumulate(_size(block.body) for block in blocks))
         check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._conversations:
@@ -280,7 +280,7 @@ class MemoryLog:
         self._terms[conversation] = max(self._terms[conversation], newest)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Begin another conversation with the blocks up to `seq`."""
+        """Create a fork with the blocks up to `seq`."""
         check_not_forgotten(conversation, self._forgotten.get(conversation))
         stored = self._conversations.get(conversation)
         is_taken = fork in self._conversations or fork in self._forgotten
@@ -309,7 +309,7 @@ class MemoryLog:
                 )
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation for good."""
+        """Remove a conversation and its child runs permanently."""
         if conversation not in self._conversations:
             return
         doomed, forks = self._find_forgettable(conversation)
@@ -322,20 +322,20 @@ class MemoryLog:
             self._forgetting.append(conversation_key)
 
     async def forgetting(self) -> Sequence[ConversationKey]:
-        """Return the forgotten conversations of which traces may be left."""
+        """Return the forgotten conversations that may have left traces outside of the log."""
         return list(self._forgetting)
 
     async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
-        """Record that nothing is left of these forgotten conversations."""
+        """Remove these conversations from `forgetting`."""
         self._forgetting = [key for key in self._forgetting if key not in conversations]
 
     def _find_forgettable(
         self, conversation: ConversationKey
     ) -> tuple[list[ConversationKey], list[ConversationKey]]:
-        """Return the conversations to remove, this one included, and those of them that are forks."""
+        """Return the conversations to remove, including `conversation`, and the forks among them."""
         doomed = [conversation]
         forks = list[ConversationKey]()
-        for origin in doomed:  # it grows on the way
+        for origin in doomed:  # the loop appends to the list
             for key, stored in self._conversations.items():
                 is_child = structs.replace(key, name=parent_name(key.name) or "") == origin
                 if key not in doomed and (is_child or origin in stored.shows):
@@ -344,26 +344,26 @@ class MemoryLog:
         return doomed, forks
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
-        """Return the last seq of the append that used the key, or None."""
+        """Return the seq of the last block of the append that used the key, or None."""
         stored = self._conversations.get(conversation)
         return stored.keys.get(key) if stored is not None and key else None
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """Return when the conversation was forgotten."""
+        """Return when the conversation was forgotten, or None."""
         return self._forgotten.get(conversation)
 
     async def check(self) -> None:
-        """Do nothing: the memory does not fail."""
+        """Do nothing: memory does not fail."""
 
     async def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: there are no files to close."""
 
 
 def _size(body: Body) -> int:
-    """Return the bytes of the body as it is stored.
+    """Return the bytes of the stored body.
 
     Raises:
-        UnsoundBody: it would not be read back as it is.
+        UnsoundBody: it would not decode to the same body.
     """
     _, _, text = encode_checked(body)
     return len(text.encode())
@@ -372,7 +372,7 @@ def _size(body: Body) -> int:
 def _find_owners(
     conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
-    """Return whose blocks a fork shows and up to which seq; each begins where the previous one ends."""
+    """Return the conversations whose blocks a fork at `seq` inherits, each with the last inherited seq, in order."""
     shown: dict[ConversationKey, int] = {}
     before = 0
     for owner, last in [*stored.shows.items(), (conversation, len(stored.blocks))]:
@@ -382,7 +382,7 @@ def _find_owners(
 
 
 def _find_last_ended_turn(stored: _StoredConversation) -> int:
-    """Return the number of the turn that ended last, 0 if none has."""
+    """Return the number of the turn with the newest exit, 0 without one."""
     turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
     return next(turns, 0)
 

@@ -1,4 +1,4 @@
-"""Memory notes: lines of the model's notes that stay when the rounds around them are summarized."""
+"""Memory notes: lines of the model's notes that remain in the prompt when their rounds are summarized."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _NOTE = re.compile(r"[ \t]*(?:[-*•][ \t]+)?\[([PDSAK])\][ \t]*(\S.*)")
 
 @dataclass(frozen=True, slots=True)
 class MemoryNote:
-    """One memory note, and the ref of the block that had it first."""
+    """A memory note and the ref of the first block with it."""
 
     kind: Kind
     text: str
     ref: str
 
     def line(self) -> str:
-        """Return the note as it was written, such as `[D] SQLite it is`."""
+        """Return the note as a line, such as `[D] SQLite it is`."""
         return f"[{_LETTER_OF[self.kind]}] {self.text}"
 
 
 @dataclass(slots=True)
 class MemoryNotes:
-    """The memory notes of a conversation, each once, in the order of first mention."""
+    """The fold of the memory notes: each note once, in the order of first mention."""
 
     _notes: dict[tuple[Kind, str], MemoryNote] = field(
         default_factory=dict[tuple[Kind, str], MemoryNote]
     )
 
     def take(self, block: Block) -> None:
-        """Fold one more block; only notes change anything."""
+        """Fold one more block; only `Notes` change the result."""
         if isinstance(block.body, Notes):
             for kind, text in read(block.body.text):
                 name = (kind, " ".join(text.split()).casefold())
@@ -57,19 +57,19 @@ class MemoryNotes:
 
     @property
     def notes(self) -> list[MemoryNote]:
-        """Return all memory notes, in order."""
+        """All memory notes, in order."""
         return list(self._notes.values())
 
     @property
     def text(self) -> str:
-        """Return a line for each, as in a summary; empty if there are none."""
+        """A line for each note; empty without notes."""
         return "\n".join(note.line() for note in self.notes)
 
 
 def read(notes: str) -> list[tuple[Kind, str]]:
-    """Return the memory notes in these lines: lines that begin with `[P]`, `[D]`, `[S]`, `[A]` or `[K]`.
+    """Return the kind and text of each memory note: of lines that start with `[P]`, `[D]`, `[S]`, `[A]` or `[K]`.
 
-    The letters mean preference, decision, structure, achievement and key artifact. A list bullet may stand before them.
+    The letters mean preference, decision, structure, achievement and key artifact. A list bullet before them is allowed.
     """
     matches = [_NOTE.match(line) for line in notes.splitlines()]
     return [(LETTERS[match[1]], match[2].rstrip()) for match in matches if match]

@@ -1,4 +1,4 @@
-"""Questions that running calls ask the user: they wait in this process for an answer of any process."""
+"""Questions that running calls ask the user, which any process may answer, and the fold of background calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
 @dataclass(slots=True, eq=False)
 class OpenQuestion:
-    """A question that was recorded as the block `seq`, and its answer once it is there."""
+    """A question that was recorded at `seq`, and the future of its answer."""
 
     seq: int
     answer: asyncio.Future[Json] = field(
@@ -38,19 +38,22 @@ class OpenQuestion:
 
 
 class OpenQuestions:
-    """The questions of the calls of a turn, at most one a call at a time."""
+    """The open questions of a turn, at most one for each call at a time."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, OpenQuestion] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     def lock(self, call_id: str) -> asyncio.Lock:
-        """Return what the call holds from a question to its recorded answer, which names only the call."""
+        """Return the lock that a call holds from a question until the answer is recorded.
+
+        An answer names only the call, so a second question must wait.
+        """
         return self._locks.setdefault(call_id, asyncio.Lock())
 
     @contextmanager
     def asking(self, call_id: str, seq: int) -> Generator[OpenQuestion]:
-        """Provide the question that the call asks now."""
+        """Register a question of the call until the context is left."""
         waiting = self._waiting[call_id] = OpenQuestion(seq)
         try:
             yield waiting
@@ -58,12 +61,12 @@ class OpenQuestions:
             del self._waiting[call_id]
 
     def asks(self, call_id: str) -> bool:
-        """Return whether the call waits for an answer now."""
+        """Return whether the call has an open question."""
         waiting = self._waiting.get(call_id)
         return waiting is not None and not waiting.answer.done()
 
     def answer(self, call_id: str, value: Json) -> bool:
-        """Give the user's answer to the call; return whether it asks anything."""
+        """Answer the open question of the call; return False if it has none."""
         waiting = self._waiting.get(call_id)
         if waiting is None or waiting.answer.done():
             return False
@@ -71,7 +74,7 @@ class OpenQuestions:
         return True
 
     def take(self, blocks: Iterable[Block]) -> None:
-        """Give the answers among the blocks to the questions that were asked before them."""
+        """Answer open questions from the blocks; an answer applies only to a question with a lower seq."""
         for block, body in _ANSWERS.among(blocks):
             waiting = self._waiting.get(body.call_id)
             if waiting is not None and waiting.seq < block.seq and not waiting.answer.done():
@@ -79,7 +82,7 @@ class OpenQuestions:
 
 
 def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]:
-    """Return the newest question of each call that has neither an answer nor a result, with its block."""
+    """Return the newest question of each call without an answer or a result, with its block, by call id."""
     questions: dict[str, tuple[Block, ToolQuestion]] = {}
     for block, body in _QUESTIONS.among(blocks):
         match body:
@@ -93,7 +96,7 @@ def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuest
 
 
 def first_answer(blocks: Iterable[Block], call_id: str) -> UserAnswer | None:
-    """Return the first answer to the call among the blocks, None if there is none."""
+    """Return the first answer to the call in the blocks, or None."""
     answers = (answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id)
     return next(answers, None)
 
@@ -104,7 +107,7 @@ _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 
 @dataclass(slots=True)
 class BackgroundWork:
-    """The fold of the calls that go on in the background: up to `seq`, each with the block and the data of its start."""
+    """The fold of background calls without a result, up to `seq`: each with the block and the data of its start."""
 
     seq: int = 0
     calls: dict[str, tuple[Block, Json]] = field(default_factory=dict[str, tuple[Block, Json]])

@@ -1,4 +1,4 @@
-"""Plans: their snapshots and bodies, the fold of them, and the changes that a round may make."""
+"""Plans: their snapshots and bodies, the fold of snapshots, and the changes that a round can make."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PlanStatus = Literal["open", "complete", "closed", "superseded"]
 Mode = Literal["new", "activate", "replace", "close"]
 
 OPEN_LIMIT = 64
-"""How many open plans the fold keeps, those changed last; an older one is found by its ref."""
+"""The number of open plans in the fold, the last changed ones; older plans are found by their refs."""
 ENDED_LIMIT = 20
-"""How many closed plans the fold keeps, those closed last."""
+"""The number of closed plans in the fold, the last closed ones."""
 LINE_LIMIT = 120
-"""Characters of the steps in the one line about a plan."""
+"""The characters of the steps in the line about a plan."""
 NAMED_LIMIT = 12
-"""How many open plans an error names."""
+"""The number of open plans that an error names."""
 LISTED = DocumentRef(name="conv:plans")
 """The ref that lists every plan of the conversation."""
 
@@ -40,13 +40,15 @@ _ACK = re.compile(
     r"(?:\[\s*([0-9]{1,4})\s*\]|([0-9]{1,4})(?=[.:)]?(?:\s|$)))"
 )
 _COUNT = re.compile(r"[^0-9\[]*[0-9]+[ \t]+\S")
-"""A mark and then a bare number with words behind it, as in `✓ 12 tests pass`."""
+"""A mark followed by a bare number and words, as in `✓ 12 tests pass`."""
 
 
 class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a plan at one moment.
 
-    `step_status` maps a step's number, "1" for the first, to its status; an absent step is pending.
+    `step_status` maps the number of a step, "1" for the first, to its status; a step without an entry is pending. The
+    fields `closed_…` and `superseded_…` are set when the plan was closed or replaced, and `last_ack_…` by the last
+    acknowledgement.
     """
 
     plan_id: str
@@ -67,7 +69,7 @@ class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def status(self) -> PlanStatus:
-        """Return the status of the plan."""
+        """The status of the plan; it is complete when every step is done or failed."""
         if self.closed_ts is not None:
             return "closed"
         if self.superseded_ts is not None:
@@ -77,7 +79,7 @@ class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def open(self) -> bool:
-        """Return whether steps may still be acknowledged."""
+        """Whether steps can be acknowledged: the plan is not closed, superseded or complete."""
         return self.status == "open"
 
     def at(self, number: int) -> StepStatus:
@@ -86,12 +88,12 @@ class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_new(self) -> bool:
-        """Return whether this is the first snapshot of the plan."""
+        """Whether this is the first snapshot of the plan."""
         is_first = (self.created_ts, self.origin_turn_id) == (self.last_ts, self.last_turn_id)
         return is_first and not self.step_status and self.open
 
     def line(self, number: int, width: int | None = None) -> str:
-        """Return step `number` with its mark, in one line of its first `width` characters."""
+        """Return a line with the mark and number of a step and the first `width` characters of its text."""
         step = " ".join(self.steps[number - 1].split())
         shown = step if width is None or len(step) <= width else f"{step[:width]}…"
         return f"{MARKS[self.at(number)]} [{number}] {shown}"
@@ -102,14 +104,14 @@ class PlanSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A snapshot of a plan; the newest of its id is the plan's state."""
+    """A snapshot of a plan; the newest snapshot of a plan is its state."""
 
     snapshot: PlanSnapshot
     type: ClassVar[Literal["react.plan"]] = "react.plan"
 
 
 class PlanAck(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The notes of a round changed these steps, from step number to new status."""
+    """The changes that the notes of a round made to steps, from step number to new status."""
 
     plan_id: str
     changes: dict[str, StepStatus]
@@ -117,7 +119,7 @@ class PlanAck(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PlanHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every plan except the current one, as text, recorded when its blocks were summarized."""
+    """Every plan except the current one as text, recorded when the blocks of the plans were summarized."""
 
     text: str
     type: ClassVar[Literal["react.plan.history"]] = "react.plan.history"
@@ -131,10 +133,10 @@ class Moment(Struct, frozen=True):
 
 
 class Plans(Struct):
-    """The newest snapshots of the plans changed last, in the order of that change.
+    """The newest snapshot of each plan by plan id, in the order of the last change.
 
-    `latest` keeps the last `OPEN_LIMIT` open plans and the last `ENDED_LIMIT` closed ones, so that it does not
-    grow with the conversation; `started` counts all plans.
+    `latest` has at most `OPEN_LIMIT` open and `ENDED_LIMIT` closed plans, so that it does not grow with the
+    conversation; `started` counts all plans.
     """
 
     latest: dict[str, PlanSnapshot] = {}
@@ -153,7 +155,7 @@ class Plans(Struct):
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Drop the open and the closed plan changed longest ago, if there are too many."""
+        """Drop the open plan and the closed plan that were changed longest ago if there are too many."""
         if len(self._ended_ids) > ENDED_LIMIT:
             oldest = next(iter(self._ended_ids))
             del self._ended_ids[oldest], self.latest[oldest]
@@ -162,19 +164,19 @@ class Plans(Struct):
 
     @property
     def open_plans(self) -> list[PlanSnapshot]:
-        """Return the open plans, the one changed last at the end."""
+        """The open plans, the last changed plan at the end."""
         if not self.latest:
             return []
         return [plan for name, plan in self.latest.items() if name not in self._ended_ids]
 
     @property
     def closed_plans(self) -> list[PlanSnapshot]:
-        """Return the closed plans, the one closed last at the end."""
+        """The closed plans, the last closed plan at the end."""
         return [self.latest[name] for name in self._ended_ids]
 
     @property
     def current(self) -> PlanSnapshot | None:
-        """Return the open plan that acknowledgements go to, None if there is none."""
+        """The open plan that acknowledgements apply to, or None."""
         if not self.latest:
             return None
         return next((plan for plan in reversed(self.open_plans) if plan.current), None)
@@ -189,7 +191,7 @@ def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
 
 
 def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> list[PlanSnapshot]:
-    """Start a plan and make it the current one.
+    """Return the snapshots that start a plan and make it the current plan.
 
     Raises:
         ToolError: there are no steps, or one of them is empty.
@@ -198,7 +200,7 @@ def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> lis
 
 
 def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
-    """Make an open plan the current one.
+    """Return the snapshots that make an open plan the current plan; none if it is current.
 
     Raises:
         ToolError: no open plan has that id.
@@ -212,10 +214,10 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 def replace_with(
     plans: Plans, plan_id: str, new_id: str, steps: Sequence[str], moment: Moment
 ) -> list[PlanSnapshot]:
-    """Supersede a plan by a new one.
+    """Return the snapshots that supersede a plan by a new current plan.
 
     Raises:
-        ToolError: no open plan has that id, or there are no steps.
+        ToolError: no open plan has that id, there are no steps, or a step is empty.
     """
     replacement = _new_snapshot(new_id, steps, moment)
     retired = structs.replace(
@@ -230,7 +232,7 @@ def replace_with(
 
 
 def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
-    """Close a plan without a replacement.
+    """Return the snapshot that closes a plan without a replacement.
 
     Raises:
         ToolError: no open plan has that id.
@@ -245,24 +247,24 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 
 
 def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
-    """Return the steps that the notes acknowledge; the last line about a step wins.
+    """Return the new status of each step that the notes acknowledge; the last line about a step wins.
 
-    A line acknowledges when it begins with one of `✓ ✗ … □`, or a common look-alike of them, and then
-    `[n]`, `n.`, `n:`, `n)` or `n`, with n from 1 to `steps`. A list bullet may stand before the mark.
-    `...` is a mark only before `[n]`, since prose begins like that too.
+    A line is an acknowledgement if it starts with one of `✓ ✗ … □`, or a common look-alike, followed by `[n]`, `n.`,
+    `n:`, `n)` or `n`, with n from 1 to `steps`. A list bullet before the mark is allowed. `...` is a mark only before
+    `[n]`, because prose can start with dots too.
     """
     return dict(mark for line in notes.splitlines() if (mark := read_mark(line, steps)))
 
 
 def read_mark(line: str, steps: int = 9_999) -> tuple[int, StepStatus] | None:
-    """Return the step that a line acknowledges and its status, None if it acknowledges none."""
+    """Return the number and status of the step that a line acknowledges, None if it is not an acknowledgement."""
     match = _ACK.match(line.strip())
     number = int(match[2] or match[3]) if match else 0
     return (number, _STATUSES[match[1]]) if match and 1 <= number <= steps else None
 
 
 def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot | None:
-    """Return the plan after the notes' acknowledgements, None if they change nothing."""
+    """Return the plan with the acknowledgements of the notes, None if they change nothing."""
     marks = read_marks(notes, len(plan.steps))
     changed = {str(n): status for n, status in marks.items() if plan.at(n) != status}
     if not changed:
@@ -276,9 +278,9 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
 
 
 def split_marks(text: str, steps: int) -> tuple[str, str]:
-    """Split an answer into leading lines that acknowledge steps, which are notes, and the remaining text.
+    """Split an answer into its leading acknowledgements, which are notes, and the remaining text.
 
-    A bare number before words counts something in an answer and is not a mark there.
+    A line such as `✓ 12 tests pass` is not an acknowledgement here, since the number is a count.
     """
     lines = text.splitlines(keepends=True)
     count = 0
@@ -289,7 +291,7 @@ def split_marks(text: str, steps: int) -> tuple[str, str]:
 
 
 def may_lead(line: str) -> bool:
-    """Return whether a line that begins like this may become a marker line that `split_marks` removes."""
+    """Return whether the beginning of a line can become an acknowledgement that `split_marks` removes."""
     start = line.strip()
     return not start or start[0] in "".join(_STATUSES) or start[0] in "-*•"
 
@@ -299,11 +301,11 @@ def _is_marker_line(line: str, steps: int) -> bool:
 
 
 def history(plans: Plans, limit: int | None = None) -> str:
-    """Return every plan except the current one in at most `limit` tokens, empty if there is none.
+    """Render every plan except the current one in at most `limit` tokens; empty without such plans.
 
-    Open plans come first, then closed ones, each newest first and with the ref of its newest snapshot. A closed plan
-    is one line; open plans show their steps if there is room for those of all. Plans without room are counted,
-    with the ref that lists them.
+    Open plans come first, then closed plans, each newest first and with the ref of its newest snapshot. A closed plan
+    has one line. Open plans show their steps if the steps of all of them fit. Plans that do not fit are counted, with
+    the ref that lists them.
     """
     current = plans.current
     earlier = [plan for plan in reversed(plans.open_plans) if plan is not current]
@@ -332,9 +334,9 @@ def _render_with_steps(plan: PlanSnapshot) -> str:
 
 
 def _head(plan: PlanSnapshot) -> str:
-    stands = "open, not current" if plan.open and not plan.current else plan.status
+    state = "open, not current" if plan.open and not plan.current else plan.status
     by = f" by {plan.superseded_by_plan_id}" if plan.status == "superseded" else ""
-    return f"plan_id={plan.plan_id} ({stands}{by}), last changed in {plan.last_turn_id}"
+    return f"plan_id={plan.plan_id} ({state}{by}), last changed in {plan.last_turn_id}"
 
 
 def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:

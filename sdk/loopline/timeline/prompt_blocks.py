@@ -1,4 +1,4 @@
-"""Bodies about prompts: what a round was shown, which model was asked, and what stands for older blocks."""
+"""Bodies about prompts: the start of a round, changes of the model, and summaries and checkpoints of older blocks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def turn_id(turn: int) -> str:
 
 
 RESULT_CHARACTERS = 64_000
-"""How much of a result is shown, unless a projection says otherwise."""
+"""The characters of a tool result in a prompt, if the projection has no other `result_limit`."""
 
 
 class CachePoint(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A point in a prompt; the provider is asked to cache everything before it.
+    """A point in a prompt up to which the provider is asked to cache.
 
-    `messages` is the number of messages before it; with system text and tools they have about `tokens` tokens.
+    `messages` is the number of messages before it; together with system text and tools they have about `tokens` tokens.
     """
 
     name: Literal["prev_turn", "pre_tail", "tail"]
@@ -35,13 +35,13 @@ class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the prompts of an epoch show older blocks: in full, truncated, as a ref, or as a summary.
 
     The summary at the seq `summary` replaces all blocks up to `start`. Texts in turns before `old_before` are
-    truncated by their type, and lookups in turns before `spent_before` appear only as refs. So do the results of
-    reads up to the seq `reads_cleared` and of all calls up to `results_cleared`. A result has at most
+    truncated by their type, and lookups in turns before `spent_before` are shown only as refs. Results of reads up to
+    the seq `reads_cleared` and of all calls up to `results_cleared` are shown only as refs too. A result has at most
     `result_limit` characters and any other text at most `text_limit`. Hides up to the seq `hides` are applied, and
-    feedback up to the seq `feedback` stands in the turns it is about. Up to the seq `unbound` no thinking is
-    sent back and no tail is kept, because the text before it has changed. The model gets attached files as
-    `carrying` allows; those up to the seq `files_cleared` appear only as refs, and so do images that results up to the
-    seq `images_cleared` show.
+    feedback up to the seq `feedback` is shown in the turns that it is about. Up to the seq `unbound` thinking is not
+    sent back and tails are not kept, because the text before them has changed. The model receives attached files as
+    `carrying` allows. Files up to the seq `files_cleared`, and images in results up to the seq `images_cleared`, are
+    shown only as refs.
     """
 
     summary: int = 0
@@ -61,20 +61,20 @@ class Projection(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A round starts; the block records what its prompt is made of.
+    """The start of a round, with everything from which its prompt was made.
 
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers. Within an epoch
-    prompts only grow. `opened_by` says why this round opened an epoch and is empty if it did not; `window` is the
-    epoch's projection, None if unchanged. `limit` is the number of decisions the turn may take. Digests are sha256
-    in hexadecimal; `stable_sha256` covers the messages up to `saw`. `renderer` is the version of the rendering, 0 if the
-    prompt was not rendered from blocks, as that of a structured call. `system` and `tools` are the texts themselves if
-    this round is the first of its conversation with their digests. A `tail` whose `tail_kind` is "kept" or
-    "cleared" becomes a message once the model has replied; its growing part had `tail_room` tokens, 0 for no bound.
-    `tokens` is the estimate of the full request and `file_tokens` that of its files, before any calibration. A round
-    that `shows` the trace of its turn instead of the context is part of no epoch. `elapsed_ms` is how long the turn
-    had run, and `cache_ttl` the seconds for which the provider was expected to keep the prompt; 0 if unknown.
-    `answer_by` is the way in which the answer is held to the turn's output type, `schema_sha256` that type's digest.
-    `version` is that of its stored form.
+    prompts only grow. `opened_by` is the cause if this round opened an epoch, else empty; `window` is the epoch's
+    projection, None if unchanged. `limit` is the number of decisions that the turn may take. Digests are sha256 in
+    hexadecimal; `stable_sha256` covers the messages up to `saw`. `renderer` is the version of the rendering, 0 for a
+    prompt that was not rendered from blocks, as in a structured call. `system` and `tools` are the texts if this is the
+    conversation's first round with their digests, else empty. If `tail_kind` is "kept" or "cleared", the `tail` becomes
+    a message once the model has replied; its growing part had at most `tail_room` tokens, 0 for no limit. `tokens` is
+    the estimate of the full request and `file_tokens` the estimate of its files, both before calibration. A round that
+    `shows` the trace of its turn instead of the context does not belong to an epoch. `elapsed_ms` is the running time
+    of the turn so far, and `cache_ttl` the seconds for which the provider was expected to cache the prompt, both 0 if
+    unknown. `answer_by` is the way in which the provider enforces the turn's output type, and `schema_sha256` the
+    digest of the type's schema. `version` is the version of the stored form.
     """
 
     saw: int
@@ -108,7 +108,7 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class SystemMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message from the runtime to the model about its context, for example that it was summarized."""
+    """A message from the runtime to the model about its context, for example after a summary."""
 
     code: str
     text: str
@@ -126,7 +126,7 @@ class Hide(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LedgerLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One block that a summary replaces: its ref and a few words about it.
 
-    If there is no room for all lines, those of a low `rank` are dropped first.
+    If a summary is too long, lines with a low `rank` are dropped first.
     """
 
     ref: str
@@ -140,13 +140,13 @@ SummaryHint = Literal["general", "react_iteration", "planner_input", "step_depen
 class RangeSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The summary that replaces the blocks from seq 1 to `covers` in prompts; the log still has them.
 
-    It covers `first_turn` to `last_turn`, the last one in part if it is `split`. `text` was written by a model, or is
-    empty, and `why` says why. `carried` are lines that later rounds refer to and the text leaves out, `ledger` has a
-    line for each block that can be read again, `notes` are the memory notes and `sources` the cited sources with
-    their numbers. `dropped`, `dropped_notes` and `dropped_sources` count what had no room; `older` is the ref of
-    the previous summary if lines of it were dropped. `model` was asked for the text, empty if none was, which took
-    `elapsed_ms` and `usage`; `cost` is in US dollars, None if the price is unknown. The prompt had
-    `messages_before` messages and now has `messages_after`.
+    It covers `first_turn` to `last_turn`, the last turn only in part if it is `split`. `text` is the text of the `model`;
+    if it is empty, `why` has the reason. `carried` are blocks that later rounds refer to and that the text does not
+    mention, `ledger` has a line for each block that can be read again, `notes` are the memory notes and `sources` the
+    cited sources with their numbers. `dropped`, `dropped_notes` and `dropped_sources` count the lines that were dropped
+    for lack of space; `older` is the ref of the previous summary if lines of it were dropped. The request to `model`
+    (empty if there was none) took `elapsed_ms` and `usage`; `cost` is in US dollars, None if the price is unknown. The
+    prompt had `messages_before` messages before the summary and has `messages_after` with it.
     """
 
     covers: int
@@ -174,17 +174,18 @@ class RangeSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def covered_turn_ids(self) -> list[str]:
-        """Return the ids of the turns that it covers, fully or in part."""
+        """The ids of the turns that the summary covers, fully or in part."""
         return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.
 
-    `carries` are the seqs of earlier blocks that still matter: newest plans, sources, stored texts, feedback in
-    force, input that no round has taken, and calls that go on in the background (always, so `carries_background` is
-    True). `calls` counts the tool calls, `texts` are the sha256 of the stored system and tool texts, `types` are the stored types, and `learned` holds each model's last ratios of reported to
-    estimated usage. `plans` counts the plans started. Every turn that had started before this position has ended.
+    `carries` are the seqs of earlier blocks that are still needed: newest plans, sources, stored texts, feedback that
+    counts, pending input, and starts of background calls. `calls` counts the tool calls before this position, `plans`
+    the plans started. `texts` are the sha256 of the stored system and tool texts, `types` the stored types, and
+    `learned` the last ratios of reported to estimated usage by model. Every turn that started before this position has
+    ended. `carries_background` is always True.
     """
 
     covers: int = 0
@@ -202,11 +203,11 @@ SwitchCause = Literal["refusal", "unavailable"]
 
 
 class ModelSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model gave no answer, so the next model of the chain gets the same request.
+    """A model did not answer, so the next model of the chain receives the same request.
 
     After a "refusal" the next model serves the rest of the turn; if the model was "unavailable", only this request.
-    `place` is the next model's index in the chain, from 0. `text` is the model's reply or its error; `usage` and
-    `cost` are those of the failed attempt.
+    `place` is the index of the next model in the chain, from 0. `text` is the refusal or the error; `usage` and `cost`
+    are those of the failed attempt.
     """
 
     model: str
@@ -222,10 +223,10 @@ class ModelSwitched(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ModelOverflowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model rejected a request with a prompt of about `tokens` as too long.
 
-    `text` is the model's error. Until the turn ends, the model's window is taken to be `window`, and the reply gets at
-    most `output`; 0 if a shorter reply is not enough, so that the prompt must become smaller. `named` is the window
-    that the error names, 0 if it names none that can be true, and `prompt` the server's count of the prompt. `assumed`
-    is the window that the model was said to have.
+    `text` is the model's error. Until the turn ends, prompts are fitted to `window` tokens, and a reply to `output`
+    tokens; `output` is 0 if a shorter reply is not enough, and the prompt must become smaller. `named` is the window
+    that the error states, 0 if it states none or an impossible number, and `prompt` the server's count of the prompt.
+    `assumed` is the window that the model was configured with.
     """
 
     model: str
@@ -240,7 +241,7 @@ class ModelOverflowed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summary_text(summary: RangeSummary) -> str:
-    """Return the summary as text, section by section; empty sections are left out."""
+    """Render the summary as text with a heading for each section; empty sections are left out."""
     return "\n".join(_lines(summary))
 
 

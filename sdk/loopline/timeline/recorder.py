@@ -1,4 +1,4 @@
-"""The recorder of a running turn: it appends blocks under the turn's lease, and folds what other producers append."""
+"""The recorder of a running turn: it appends blocks under the turn's lease and folds blocks of other producers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ Listener = Callable[[Block], None]
 class Recorder:
     """The writer of one turn of one conversation.
 
-    When `record` returns, its bodies are in the log, and everything that other producers appended before has been
-    folded into `timeline` and passed to `listener`, in the order of the log. While it `is_heard`, other tasks have run
-    since. `answers` counts the answers of this run of the turn; the log may hold more from a run that was cut off.
-    `on_steer` is called with the seq of a steer, `on_stop` when it must end. `header` is appended first, unless it
-    equals the turn's newest header; `foreword` goes with the first header. A turn is `adopted` if its runner was not
-    asked to run it; with `any_bundle` a person has decided that this bundle runs it. `output` is the requested type of the answer.
+    When `record` returns, its bodies are in the log, and all blocks that other producers appended before have been
+    folded into `timeline` and passed to `listener`, in the order of the log. If it `is_heard`, other tasks have run in
+    between. `answers` counts the answers of this run of the turn; the log may have more from a run that was cut off.
+    `on_steer` is called with the seq of a steer, `on_stop` when the turn must end. `header` is appended first if it
+    differs from the turn's newest header; `foreword` is appended with the first header. A turn is `adopted` if its
+    runner resumed it without a request; with `any_bundle` a person has decided that this bundle runs it. `output` is the
+    requested type of the answer.
     """
 
     def __init__(
@@ -88,57 +89,57 @@ class Recorder:
         self.resume_clock()
 
     def resume_clock(self) -> None:
-        """Count the turn's time from now on; it stands still while nobody runs the turn."""
+        """Start to count the running time of the turn again, from the time that the log has."""
         self._before = self.turn.elapsed_seconds
         self._since = self._clock.elapsed()
 
     @property
     def is_heard(self) -> bool:
-        """Return whether somebody follows the events of the turn."""
+        """Whether the events of the turn have a subscriber."""
         return self._is_heard()
 
     @property
     def has_user(self) -> bool:
-        """Return whether somebody who hears a question can answer it; the parent that follows a child run cannot."""
+        """Whether a subscriber can answer questions; the parent that follows a child run cannot."""
         return self._has_user()
 
     @property
     def elapsed_seconds(self) -> float:
-        """Return how long the turn has run, in this process and in earlier ones."""
+        """The running time of the turn in seconds, in this process and in earlier processes."""
         return self._before + self._clock.elapsed() - self._since
 
     @property
     def elapsed_ms(self) -> float:
-        """Return the same in milliseconds, as it is recorded."""
+        """The running time of the turn in milliseconds, rounded as it is recorded."""
         return in_ms(self.elapsed_seconds)
 
     @property
     def quiet_seconds(self) -> float:
-        """Return how long ago the log was last read, or appended to."""
+        """The seconds since the last read of the log or append to it."""
         return time.monotonic() - self._read_at
 
     @property
     def history(self) -> History:
-        """Return the blocks before those that the timeline holds."""
+        """Access to the blocks that the timeline does not have."""
         return History(self._log, self.conversation, self.timeline)
 
     async def record(self, *bodies: Body) -> Sequence[Block]:
         """Append the bodies to the current round of the turn, all or none, and return their blocks.
 
-        A cancellation is raised once the outcome is known.
+        A cancellation is raised after the bodies have been stored or refused.
 
         Raises:
-            LooplineError: the turn is over.
-            UnsoundBody: a body would not be read back as it is; nothing was recorded.
-            LeaseLost: another runner has taken the conversation over.
+            LooplineError: the turn has ended.
+            UnsoundBody: a body would not decode to the same body; nothing was recorded.
+            LeaseLost: another runner has taken over the conversation.
         """
         return await self.record_from(lambda _: bodies)
 
     async def record_at_head(self, *bodies: Body) -> bool:
-        """Record the bodies if the timeline has everything in the log, else fold what it lacks; return whether they were.
+        """Record the bodies if the timeline has all blocks of the log, and return True; else fold the new blocks.
 
         Raises:
-            CancelledError: what it lacked stops the turn.
+            CancelledError: the new blocks stop the turn.
         """
         try:
             await self.record_from(lambda _: bodies, at_head=True)
@@ -152,14 +153,14 @@ class Recorder:
     async def record_from(
         self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool = False
     ) -> Sequence[Block]:
-        """Record the bodies that `make` returns for the timeline as it is directly before the append.
+        """Record the bodies that `make` returns; `make` is called with the timeline directly before the append.
 
         Raises:
-            HeadMoved: with `at_head`, other producers have appended what is not folded yet; nothing was recorded.
+            HeadMoved: with `at_head`, the log has blocks that are not folded yet; nothing was recorded.
         """
         try:
             await self._order.acquire()
-        except asyncio.CancelledError:  # another append is first; this one is still made
+        except asyncio.CancelledError:  # waiting for another append; this append is still made
             await wait_until_done(asyncio.ensure_future(self.record_from(make, at_head=at_head)))
             raise
         try:
@@ -167,32 +168,34 @@ class Recorder:
         finally:
             self._order.release()
         if self._is_heard():
-            await asyncio.sleep(0)  # a subscriber may act on it before the next step
+            await asyncio.sleep(0)  # lets a subscriber act before the next step
         return recorded
 
     async def record_feedback(self, feedback: Feedback, turn: int) -> None:
         """Append feedback on another turn of the conversation.
 
         Raises:
-            LooplineError: the recorder's own turn is over.
-            LeaseLost: another runner has taken the conversation over.
+            LooplineError: the recorder's own turn has ended.
+            LeaseLost: another runner has taken over the conversation.
         """
         await self.record_in(turn, lambda _: [feedback])
 
     async def record_in(
         self, turn: int, make: Callable[[Timeline], Sequence[Body]], key: str = ""
     ) -> None:
-        """Append what `make` returns to another turn, under the lease of this one; with a `key`, only the first time.
+        """Append the bodies that `make` returns to another turn, under the lease of this turn.
+
+        If the `key` was used before, nothing is stored.
 
         Raises:
-            LooplineError: the recorder's own turn is over.
-            LeaseLost: another runner has taken the conversation over.
+            LooplineError: the recorder's own turn has ended.
+            LeaseLost: another runner has taken over the conversation.
         """
         async with self._order:
             if self._is_handed_over:
                 raise self._create_handover_error()
             if self.turn.exit is not None:
-                raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded")
+                raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded")
             appended = self._log.append(
                 self.conversation,
                 [Entry(body=body, turn=turn) for body in make(self.timeline)],
@@ -203,10 +206,10 @@ class Recorder:
             self._fold(await appended)
 
     async def ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
-        """Record a question of a running call, announce it, and return the user's answer; None declines.
+        """Record a question of a running call, call `announce`, and return the user's answer; None means declined.
 
-        The first answer in the log counts: one that was appended elsewhere, or one that is given here and then recorded.
-        A second question of the call waits until the first has its answer.
+        The first answer in the log counts, whether another process appended it or it was given in this process and is
+        recorded here. A second question of the same call waits until the first is answered.
         """
         async with self.questions.lock(question.call_id):
             return await self._ask(question, announce)
@@ -224,20 +227,20 @@ class Recorder:
         return first.value
 
     def notify_steer(self, seq: int) -> None:
-        """Tell the turn that the user has just steered it in this process, by the block of that seq."""
+        """Call `on_steer` for a steer at that seq, which the user has just sent in this process."""
         if self.on_steer is not None:
             self.on_steer(seq)
 
     def waiting_steer_after(self, seq: int) -> int:
-        """Return the seq of the newest steer after `seq` that is folded, and that no round has taken, else `seq`."""
+        """Return the seq of the newest pending steer in the timeline after `seq`, else `seq`."""
         waiting = self.timeline.pending.values()
         return max([block.seq for block in waiting if isinstance(block.body, UserSteer)] + [seq])
 
     async def newest_steer_after(self, seq: int) -> int:
-        """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`.
+        """Read the log and return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`.
 
-        Answers that are not folded yet are given to the calls that ask. If the conversation was forgotten, `on_stop` is
-        called: the turn is cancelled, and fails because its end cannot be recorded.
+        New answers are passed to the calls that ask; nothing is folded. If the conversation was forgotten, `on_stop` is
+        called: the turn is cancelled, and then fails because its end cannot be recorded.
         """
         self._read_at = time.monotonic()
         if self.on_stop is not None and await self._log.forgotten(self.conversation) is not None:
@@ -251,7 +254,7 @@ class Recorder:
         )
 
     def _pass_on(self, blocks: Sequence[Block]) -> None:
-        """Give answers to the calls that ask, and call `on_stop` if one of these blocks stops the turn."""
+        """Pass answers to the calls that ask, and call `on_stop` if one of the blocks stops the turn."""
         self.questions.take(blocks)
         for block in blocks:
             if (
@@ -262,16 +265,16 @@ class Recorder:
                 self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
-        """Return the state of the turn of that child run."""
+        """Read the child run of that name, and return the state of its turn."""
         turn = Turn(1)
         for block in await self._log.read(structs.replace(self.conversation, name=name)):
             turn.take(block)
         return turn
 
     async def hand_over(self) -> None:
-        """Record that the turn is left to the next runner; from then on this recorder appends nothing, as if its lease were lost.
+        """Record that the next runner continues the turn; from then on every append raises `LeaseLost`.
 
-        A turn that no header begins is left as it is.
+        Nothing is recorded if the turn has no header or has ended.
         """
         try:
             if self.turn.header is not None and self.turn.exit is None:
@@ -281,23 +284,23 @@ class Recorder:
             self._is_handed_over = True
 
     async def catch_up(self) -> bool:
-        """Fold what other producers have appended, and return whether there was something."""
+        """Fold the blocks that other producers have appended; return whether there were any."""
         seen = self.timeline.seq
         async with self._order:
             await self._read_new()
         return self.timeline.seq > seen
 
     async def check_lease(self) -> None:
-        """Check that this runner still holds the lease, directly before something that cannot be undone.
+        """Check that this runner has the lease; call it directly before an effect that cannot be undone.
 
         Raises:
-            LeaseLost: another runner has taken it over.
+            LeaseLost: another runner has taken over the conversation, or the turn was handed over.
         """
         if self._is_handed_over:
             raise self._create_handover_error()
         if not await self._log.holds(self.conversation, self._term):
             raise LeaseLost(
-                f"term {self._term} is over: another runner has the conversation, nothing is begun"
+                f"term {self._term} is over: another runner has the conversation, so nothing is started"
             )
 
     async def _append(
@@ -306,7 +309,7 @@ class Recorder:
         if self._is_handed_over:
             raise self._create_handover_error()
         if self.turn.exit is not None:
-            raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
+            raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
         is_headed = self.header is None or self.header is self.turn.header
         entries = new if is_headed else [*self._heading(), *new]
@@ -320,14 +323,14 @@ class Recorder:
                 term=self._term,
                 at_head=at_head,
             )
-        except asyncio.CancelledError:  # only the log knows what was stored
+        except asyncio.CancelledError:  # the log has the outcome: fold what it stored
             await wait_until_done(asyncio.ensure_future(self._read_new()))
             raise
         self._fold(blocks)
         return blocks[len(blocks) - len(new) :]
 
     def _create_handover_error(self) -> LeaseLost:
-        return LeaseLost(f"{turn_id(self.number)} is left to the next process")
+        return LeaseLost(f"{turn_id(self.number)} was handed over to the next process")
 
     def _heading(self) -> list[Entry]:
         recorded = self.turn.header
@@ -340,7 +343,9 @@ class Recorder:
         self._fold(await self._log.read(self.conversation, after=self.timeline.seq))
 
     def _fold(self, blocks: Sequence[Block]) -> None:
-        self._read_at = time.monotonic()  # other processes append in the time of this machine
+        self._read_at = (
+            time.monotonic()
+        )  # not the port's clock: other processes use the time of this machine
         self.timeline.extend(blocks)
         foreign: list[Block] = []
         for block in blocks:

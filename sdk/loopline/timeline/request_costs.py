@@ -23,20 +23,21 @@ from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchC
 PricedBody = (
     Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild | SearchExpanded | Lesson
 )
-"""The bodies that say what a request to a model used."""
+"""The bodies with the usage of a request to a model."""
 _PRICED = BodyUnion[PricedBody](PricedBody)
 
 CostPurpose = (
     Literal["decision", "answer", "selection", "summary", "search", "lesson", "child"] | SwitchCause
 )
-"""The purpose of a request. A "refusal" or an "unavailable" model gave no answer; a "child" is a full run."""
+"""The purpose of a request. A "refusal" or an "unavailable" model did not answer; a "child" is a full run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCost:
     """The usage and cost of one request, and the block that records it.
 
-    `cost` is in US dollars, None if the price is unknown. It is `estimated` from today's price if none was recorded.
+    `cost` is in US dollars, None if the price is unknown. `estimated` is true if no cost was recorded and today's price
+    was used.
     """
 
     block: Block
@@ -49,7 +50,7 @@ class RequestCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
-    """The sum over several requests.
+    """The sums over several requests.
 
     `cost` is the sum of the known costs in US dollars, None if none is known. `unknown` counts the requests without
     a known price, `estimated` those whose cost is an estimate.
@@ -76,9 +77,9 @@ class CostSummary:
 
 
 def request_cost(block: Block) -> RequestCost | None:
-    """Return the cost of the request that this block ends, None if it ends none.
+    """Return the cost of the request that this block records, None for other blocks.
 
-    A child run counts once, in the block of its end.
+    A child run is counted once, in the block of its end.
     """
     body = block.body
     if not _PRICED.has(body):

@@ -1,4 +1,4 @@
-"""The source pool: everything an answer may cite, each source under a fixed number."""
+"""The source pool: every source that an answer may cite, each under a fixed number (its sid)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SourceType = Literal["web", "file", "attachment", "manual"]
 
 
 class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something citable that a tool found.
+    """A source that a tool found and that answers can cite.
 
     `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with both ends
-    included. `text` is what was shown of the source: the log stores it, so that it can still be read when the
-    source is gone. `objective_relevance` is from 0 to 1, None if nothing measured it.
+    included. `text` is the text that was shown of the source: the log stores it, so that it can be read when the source
+    is gone. `objective_relevance` is from 0 to 1, None if it was not measured.
     """
 
     url: str
@@ -44,7 +44,7 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SourceSpan(Struct, frozen=True, kw_only=True):
-    """The part of a result's text, from `start` to `end`, that is of the source `sid` and other than its recorded text."""
+    """The characters `start` to `end` of a result's text, which show the source `sid` with a text that was not recorded."""
 
     sid: int
     start: int
@@ -62,7 +62,7 @@ class SourceAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SourcePool(Struct):
     """The sources of a conversation by number.
 
-    The first one stays: adding a source again, or another one under a number that is taken, changes nothing.
+    A number keeps its first source: a repeated source, or a second source under a used number, changes nothing.
     """
 
     sources: dict[int, Source] = {}
@@ -77,16 +77,16 @@ class SourcePool(Struct):
 
     @property
     def newest(self) -> int:
-        """Return the highest number so far, 0 if there is none."""
+        """The highest number so far, 0 without sources."""
         return self._newest
 
     def find(self, url: str) -> Source | None:
-        """Return the source of that address, None if the pool has none."""
+        """Return the source with that address, None if the pool does not have it."""
         sid = self._sids.get(("url", identity(url)))
         return None if sid is None else self.sources[sid]
 
     def assign_numbers(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
-        """Return the number of each source, and the bodies that add the new ones."""
+        """Return the number of each source, and bodies that add the sources that are not in the pool; the pool stays as it is."""
         sids = list[int]()
         added = list[SourceAdded]()
         new = dict[tuple[str, ...], int]()
@@ -102,11 +102,11 @@ class SourcePool(Struct):
 
 
 def identity(url: str) -> str:
-    """Return the normal form of an address; addresses with the same one are the same source.
+    """Return the normal form of an address; two addresses with the same normal form are the same source.
 
-    A web address is normalized: scheme and host in lower case, the host in ASCII without a final dot, no user,
-    default port, fragment, tracking parameters or trailing slash, `.` and `..` resolved, escapes as in RFC 3986
-    (6.2.2). Any other text, such as a pinned ref, stays as it is.
+    Of a web address, scheme and host are lower-cased, and the host is written in ASCII without a final dot. The user,
+    default port, fragment, tracking parameters and trailing slash are removed, `.` and `..` are resolved, and escapes
+    are normalized as in RFC 3986 (6.2.2). Any other text, such as a pinned ref, is only stripped.
     """
     web = _WEB.fullmatch(url.strip())
     authority = _AUTHORITY.fullmatch(web[2]) if web else None
@@ -120,7 +120,7 @@ def identity(url: str) -> str:
 
 
 def _name(source: Source) -> tuple[str, ...]:
-    """Return the key of a source: its address, else its path, commit and lines, else its title and text."""
+    """Return the key of a source: its address; without one its path, commit and lines; else its type, title and text."""
     if source.url.strip():
         return ("url", identity(source.url))
     if source.path:
@@ -129,7 +129,7 @@ def _name(source: Source) -> tuple[str, ...]:
 
 
 def _host(written: str) -> str:
-    """Return the host in ASCII, empty if it cannot be a host."""
+    """Return the host in ASCII, empty if the text is not a valid host."""
     if written.startswith("["):
         return written.lower()
     read = unicodedata.normalize("NFKC", unquote(written, errors="surrogateescape")).lower()
@@ -138,7 +138,7 @@ def _host(written: str) -> str:
 
 
 def _label(label: str) -> str:
-    # Not by the codec "idna": Python's is that of 2003 and takes `faß` for `fass`.
+    # Not with the codec "idna": it follows IDNA 2003, which maps `faß` to `fass`.
     return label if label.isascii() else f"xn--{label.encode('punycode').decode('ascii')}"
 
 
@@ -160,7 +160,7 @@ def _is_tracking(name: str) -> bool:
 
 
 def _escape(text: str) -> str:
-    """Return the text in printable ASCII, with upper-case escapes where they are needed."""
+    """Return the text in printable ASCII: unreserved characters plain, other characters as upper-case escapes."""
     ascii_only = _UNPRINTED.sub(lambda match: _percent_encode(match[0]), text)
     return _ESCAPE.sub(_unescape, ascii_only)
 
@@ -175,7 +175,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _remove_dot_segments(path: str) -> str:
-    """Return the path without `.` and `..`, removed as in RFC 3986 (5.2.4)."""
+    """Remove `.` and `..` from the path as in RFC 3986 (5.2.4)."""
     if "/." not in path:
         return path
     segments: list[str] = []

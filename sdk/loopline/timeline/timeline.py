@@ -1,6 +1,6 @@
 """The state of a conversation: the fold of its blocks, extended block by block.
 
-Everything here can be computed again from the blocks alone, and a block costs the same wherever it stands.
+Everything here can be computed again from the blocks, and the cost of a block does not depend on its position.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from loopline.timeline.workspace import (
 
 F = TypeVar("F")
 
-# The bodies that the state of a conversation reads, apart from its turns.
+# The bodies that the state of a conversation reads, apart from the state of its turns.
 CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Decision | Imported
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
@@ -71,7 +71,7 @@ _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
 _FILES = BodyUnion[UserAttachment](UserAttachment)
 FoundBody = ToolCalled | ToolResult | ProxiedBody | ArtifactKept | UserAttachment | Plan | FileBody
-"""The bodies that have a ref of their own kind."""
+"""The bodies that can be found by another ref than `ar:<turn>.<type>.<n>`."""
 _FOUND = BodyUnion[FoundBody](FoundBody)
 
 
@@ -79,7 +79,7 @@ _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 
 class _Names(Struct):
-    """An index of blocks by ref, made at the first lookup, since most turns look nothing up."""
+    """An index of blocks by ref. It is created at the first lookup, since most turns have none."""
 
     blocks: dict[str, Block] = {}
     newest: dict[tuple[str, str], Block] = {}
@@ -88,7 +88,7 @@ class _Names(Struct):
     block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
-        """Index the blocks that came since the last call."""
+        """Index the blocks after the first `block_count`, which are indexed already."""
         for block in blocks[self.block_count :]:
             turn_id = block.turn_id
             kind = block.type
@@ -101,7 +101,9 @@ class _Names(Struct):
                 case ToolCalled() | ToolResult() | ProxiedCall() | ProxiedResult() | ArtifactKept():
                     self.blocks[block.ref] = block
                 case UserAttachment():
-                    self.blocks.setdefault(block.ref, block)  # the first of a name keeps it
+                    self.blocks.setdefault(
+                        block.ref, block
+                    )  # the ref of a name means its first file
                 case Plan(snapshot=snapshot):
                     self.plans[snapshot.plan_id] = block
                 case FileAdded(area=area, path=path):
@@ -117,9 +119,12 @@ class _Names(Struct):
 class Timeline:
     """The blocks of a conversation and the state that follows from them.
 
-    With a `base` the blocks are those that the checkpoint carries and every one after it: the folds are those of
-    the full conversation, but turns that ended before the checkpoint are missing. `seq` is that of the last block, 0 if
-    there is none.
+    With a `base` the blocks are those that the checkpoint carries and all blocks after it. The folds are then the same
+    as for the full conversation, but turns that ended before the checkpoint are missing. `seq` is the seq of the last
+    block, 0 without blocks. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
+    unknown type. `kept_texts` are texts by the ref under which they were stored, `shown_texts` digests of texts by the
+    refs under which tools showed them. `artifacts` are the newest versions by turn and name. `system_texts` and
+    `tool_texts` are the texts of prompts by digest, and `known_texts` all digests whose text the log has.
     """
 
     def __init__(self, blocks: Iterable[Block] = (), base: Checkpoint | None = None) -> None:
@@ -146,7 +151,9 @@ class Timeline:
         self.overflows: OverflowLessons = OverflowLessons()
         self.last_request: Block | None = None
         self._turns: dict[int, Turn] = {}
-        self._waiting: dict[int, list[Block]] = {}  # blocks of turns that nobody has asked for
+        self._waiting: dict[
+            int, list[Block]
+        ] = {}  # the blocks of turns whose state was not used yet
         self._started: dict[int, None] = {}
         self._kept_folds: dict[str, object] = {}
         self._names: _Names | None = None
@@ -162,19 +169,19 @@ class Timeline:
         self.extend(block_list)
 
     def after(self, seq: int) -> Sequence[Block]:
-        """Return the blocks after that seq."""
+        """Return the blocks whose seq is greater than `seq`."""
         return self.blocks[_count(self.blocks, seq) :]
 
     def until(self, seq: int) -> Sequence[Block]:
-        """Return the blocks up to that seq."""
+        """Return the blocks up to `seq`, included."""
         return self.blocks[: _count(self.blocks, seq)]
 
     def between(self, after: int, until: int) -> Sequence[Block]:
-        """Return the blocks after one seq and up to another."""
+        """Return the blocks after the seq `after` and up to the seq `until`, included."""
         return self.blocks[_count(self.blocks, after) : _count(self.blocks, until)]
 
     def at(self, seqs: Iterable[int]) -> list[Block]:
-        """Return the blocks with these seqs, all of which the timeline holds."""
+        """Return the blocks with these seqs; the timeline must have all of them."""
         return [self.blocks[_count(self.blocks, seq) - 1] for seq in seqs]
 
     def __iter__(self) -> Iterator[Block]:
@@ -184,14 +191,17 @@ class Timeline:
         return len(self.blocks)
 
     def fold(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
-        """Return the fold stored under that name, made if it is missing; the caller extends it."""
+        """Return the fold of the class `kind` stored under that name, created with `make` if it is missing.
+
+        The timeline stores the fold and does not extend it: the caller folds new blocks into it.
+        """
         existing = self._kept_folds.get(name)
         fold = existing if isinstance(existing, kind) else make()
         self._kept_folds[name] = fold
         return fold
 
     def turn(self, number: int) -> Turn:
-        """Return the turn of that number, started or not."""
+        """Return the state of the turn with that number; an empty state if the timeline has no block of it."""
         turn = self._turns.get(number)
         if turn is None:
             turn = self._turns[number] = Turn(number)
@@ -202,35 +212,35 @@ class Timeline:
 
     @property
     def turns(self) -> dict[int, Turn]:
-        """Return all turns by number, in the order in which they were opened."""
+        """All turns by number, in the order of their first blocks."""
         for number in [*self._waiting]:
             self.turn(number)
         return self._turns
 
     @property
     def resumable(self) -> list[Turn]:
-        """Return the unfinished turns that may be resumed, oldest first."""
+        """The unfinished turns that may be resumed, oldest first."""
         return [turn for turn in self.unfinished if not turn.inert]
 
     @property
     def unfinished(self) -> list[Turn]:
-        """Return the turns that a runner started and that have no exit, oldest first."""
+        """The turns that a runner started and that have no exit, oldest first."""
         return [turn for turn in map(self.turn, self._started) if not turn.exit]
 
     @property
     def queued(self) -> list[Turn]:
-        """Return the turns that a user asked for and no runner has started, oldest first."""
+        """The turns with a pending prompt that no runner has started, oldest first."""
         prompts = [block for block in self.pending.values() if isinstance(block.body, UserPrompt)]
         turns = [self.turn(prompt.turn) for prompt in prompts]
         return [turn for turn in turns if not turn.header and not turn.exit]
 
     @property
     def open_turns(self) -> list[Turn]:
-        """Return the turns that may be run: those to resume and then those to start, oldest first."""
+        """The turns that may be run: the turns to resume, then the turns to start, each oldest first."""
         return [*self.resumable, *self.queued]
 
     def has_later_message(self, turn: Turn) -> bool:
-        """Return whether a message that begins a turn was sent after the turn's newest question, and waits."""
+        """Return whether a prompt is pending that was sent after the newest question of the turn."""
         return any(
             block.seq > turn.asked_seq and isinstance(block.body, UserPrompt)
             for block in self.pending.values()
@@ -238,9 +248,9 @@ class Timeline:
 
     @property
     def next_turn(self) -> Turn | None:
-        """Return the oldest turn to resume, else the oldest to start; None if there is none.
+        """The oldest turn to resume, else the oldest turn to start, else None.
 
-        A paused turn is passed over if a message was sent after its question, because that message ends the turn.
+        A paused turn is skipped if a prompt was sent after its question, because that prompt ends the paused turn.
         """
         for turn in self.open_turns:
             if not (turn.is_paused and self.has_later_message(turn)):
@@ -248,17 +258,17 @@ class Timeline:
         return None
 
     def prompts_after(self, turn: int) -> list[str]:
-        """Return the refs of the prompts queued after that turn, oldest first."""
+        """Return the refs of the prompts that are queued behind that turn, oldest first."""
         if not self.pending:
             return []
         later = [queued.prompt for queued in self.queued if queued.number > turn]
         return [prompt.ref for prompt in later if prompt is not None]
 
     def inputs_for(self, turn: int) -> list[Block]:
-        """Return the user inputs that a round of that turn takes, in order.
+        """Return the pending inputs that the next round of that turn takes, in order.
 
-        They are the turn's own prompt, messages added since, and prompts of turns that ended before a round took
-        them. The prompt of a turn that has not run yet waits for that turn.
+        They are the turn's own prompt, followups, steers and background results, and prompts of turns that ended before
+        a round took them. The prompt of a turn that has not run is left for that turn.
         """
         if not self.pending:
             return []
@@ -271,17 +281,17 @@ class Timeline:
         ]
 
     def attachments(self, seq: int) -> list[UserAttachment]:
-        """Return the files that came with the input of that seq."""
+        """Return the files that were attached to the input at that seq."""
         after = islice(self.blocks, _count(self.blocks, seq), None)
         files = takewhile(lambda block: input_seq_of(block) == seq, after)
         return [file for _, file in _FILES.among(files)]
 
     def find_attachments(self, number: int) -> list[UserAttachment]:
-        """Return the files that the user attached in that turn."""
+        """Return the files that the user attached in that turn, in order."""
         return [file for block, file in _FILES.among(self.blocks) if block.turn == number]
 
     def find(self, ref: Ref) -> Block | None:
-        """Return the block that a ref names, ignoring its span; None if there is none."""
+        """Return the block that a ref names, ignoring its span; None if this timeline does not have it."""
         names = self._update_names()
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
@@ -307,14 +317,14 @@ class Timeline:
                 return None
 
     def _update_names(self) -> _Names:
-        """Return the index of all blocks, made at the first lookup."""
+        """Index the blocks that are not indexed yet, and return the index."""
         if self._names is None:
             self._names = _Names()
         self._names.extend(self.blocks)
         return self._names
 
     def _find_file(self, names: _Names, ref: FileRef) -> Block | None:
-        """Return the version that the ref names, else the newest of the turn, else what the turn began with."""
+        """Return the version that the ref names; without one the newest version of the turn, else the file at its start."""
         number = turn_number(ref.turn_id)
         if ref.version is not None:
             return names.blocks.get(str(ref))
@@ -324,7 +334,7 @@ class Timeline:
         return self.files_at(number).files.get(ref.path)
 
     def files_at(self, number: int) -> FileTree[Block]:
-        """Return the files as that turn left them."""
+        """Return the files as they were at the end of that turn, or now for the last turn."""
         if number >= max(self._turns, default=0):
             return self.files
         tree = FileTree[Block]()
@@ -334,7 +344,7 @@ class Timeline:
         return tree
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        """Fold further blocks; those folded before are skipped."""
+        """Fold further blocks; blocks up to the present `seq` are skipped."""
         turns = self._turns
         waiting = self._waiting
         folds = self._folds
@@ -374,18 +384,18 @@ class Timeline:
             case TurnHeader():
                 take_file(self.files, block)
                 self._add_commits(body.knowledge_commits)
-                if block.seq > self.base.covers:  # else its turn is not in this timeline
+                if block.seq > self.base.covers:  # a carried header has no turn in this timeline
                     self._started[block.turn] = None
             case Exit():
                 self._started.pop(block.turn, None)
 
     def _add_commits(self, commits: Sequence[KnowledgeCommit]) -> None:
-        """Keep the commits that differ from the newest one of their repository's name."""
+        """Add the commits that differ from the newest commit of the same repository name."""
         newest = {commit.name: commit for commit in self.knowledge}
         self.knowledge += [commit for commit in commits if newest.get(commit.name) != commit]
 
     def _make_inert(self, confirmed: Sequence[str]) -> None:
-        """Make the imported turns and repositories inert, except the confirmed ones."""
+        """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name."""
         for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
             if turn.inert and turn.header is None and turn.prompt is not None:
@@ -457,12 +467,12 @@ class Timeline:
 
 
 TreeBody = FileBody | TurnHeader
-"""The bodies that say which files a turn has."""
+"""The bodies that change the files of a turn."""
 _TREE = BodyUnion[TreeBody](TreeBody)
 
 
 def take_file(tree: FileTree[Block], block: Block) -> None:
-    """Fold one more block into the tree of a turn."""
+    """Fold one more block into a tree of files; blocks of other types change nothing."""
     body = block.body
     if not _TREE.has(body):
         return
@@ -476,30 +486,30 @@ def take_file(tree: FileTree[Block], block: Block) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedAction:
-    """Something in a document that acts only once it is confirmed; `text` says what it would do."""
+    """An action of an imported document that requires confirmation by its `name`; `text` describes its effect."""
 
     name: str
     text: str
 
 
 def repository_action(repository: str) -> str:
-    """Return the name that confirms reading from a repository."""
+    """Return the name of the action that reads from a repository."""
     return f"repository:{repository}"
 
 
 def child_action(conversation: str) -> str:
-    """Return the name that confirms that a conversation is the child run of another one."""
+    """Return the name of the action that makes a conversation the child run of its parent."""
     return f"child:{conversation}"
 
 
 def unknown_names(confirmed: Sequence[str], actions: Sequence[ImportedAction]) -> list[str]:
-    """Return the confirmed names that no action has."""
+    """Return the confirmed names that are not the name of an action."""
     names = {action.name for action in actions}
     return [name for name in confirmed if name not in names]
 
 
 def _count(blocks: Sequence[Block], seq: int) -> int:
-    """Return how many blocks have at most that seq; only those that a checkpoint carries leave gaps."""
+    """Return the number of blocks up to that seq. Seqs have gaps only among the blocks that a checkpoint carries."""
     if not blocks or blocks[-1].seq <= seq:
         return len(blocks)
     count = len(blocks) - (blocks[-1].seq - seq)
@@ -509,6 +519,6 @@ def _count(blocks: Sequence[Block], seq: int) -> int:
 
 
 def turn_number(turn_id: str) -> int:
-    """Return 3 for `turn_3`, 0 if the text names no turn."""
+    """Return 3 for `turn_3`, and 0 for a text that is not the id of a turn."""
     match = _TURN_ID.fullmatch(turn_id)
     return int(match[1]) if match else 0

@@ -1,4 +1,4 @@
-"""The state of a turn, which is the fold of its blocks, the lessons of refused requests, and the result of a turn."""
+"""The state of a turn as the fold of its blocks, the lessons of refused requests, and the result of a turn."""
 
 from __future__ import annotations
 
@@ -69,16 +69,17 @@ class Batch(Struct, gc=False):
 class Turn(Struct):
     """The state of one turn, from the user's prompt to its exit.
 
-    `open_round` is a round without a decision yet, and it `overflowed` if its request was too long. `pending` are the
-    calls that wait for the user, `answers` the user's answers, `tool_answers` the answers that calls of the last
-    round gave for the turn. `asked_seq` is the seq of the newest block of `pending`, `answer_seqs` are those of the answers.
-    `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made, `open_proxied` those without a result.
-    `children` are the child runs by conversation. `notice_codes` are those since the last
-    decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and arguments.
-    `steered_at_round` is the number of finished rounds when a round took a steer. `model_index` is the model's place
-    in the chain. `malformed` and `cut_off` count replies in a row that could not be read or were cut off.
-    `estimated` is usage beside `usage` that no provider reported. `elapsed_seconds` is the time that runners spent;
-    `latest_block` is the last block of one. An `inert` turn was imported unfinished and is never resumed.
+    `open_round` is a round without a decision, and `overflowed` is true if its request was too long. `pending` are the
+    calls that wait for the user, `answers` the user's answers, and `tool_answers` the answers to the user that calls of
+    the last round gave, all by call id. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
+    the answers. `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made,
+    `open_proxied` those without a result. `children` are the child runs by conversation. `notice_codes` are the codes
+    since the last decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and
+    arguments. `steered_at_round` is the number of finished rounds when a round took a steer, None without one.
+    `model_index` is the index of the current model in the chain. `malformed` and `cut_off` count consecutive replies
+    that were malformed or cut off. `estimated` is usage that no provider reported and that `usage` does not include.
+    `elapsed_seconds` is the running time under runners; `latest_block` is the last block that a runner wrote. An `inert`
+    turn was imported unfinished and is never resumed.
     """
 
     number: int
@@ -124,10 +125,10 @@ class Turn(Struct):
     def take(self, block: Block) -> None:
         """Fold one more block of the turn.
 
-        Between two blocks of the same run time passes, and none between two runs.
+        The time between two blocks counts as running time only if the same runner wrote both.
         """
         body = block.body
-        if block.term:  # whoever runs nothing takes no time
+        if block.term:  # blocks of users have term 0 and do not count
             latest = self.latest_block
             self.latest_block = block
             if latest is not None and block.ts > latest.ts and latest.term == block.term:
@@ -158,7 +159,7 @@ class Turn(Struct):
                 self.notice_counts[code] += 1
 
     def _use_measured_time(self, block: Block, body: RoundStart | ToolPending) -> None:
-        """Take the time that the runner measured instead of the time between blocks."""
+        """Replace the time between blocks by the running time that the runner measured, if the body has it."""
         if block.term and body.elapsed_ms:
             self.elapsed_seconds = body.elapsed_ms / 1000
 
@@ -216,14 +217,14 @@ class Turn(Struct):
             case ToolPending(call_id=call_id):
                 pending = {**self.pending, call_id: body}
                 self.pending = {key: pending[key] for key in self.open_calls if key in pending}
-                self.answers.pop(call_id, None)  # given to what it asked before
+                self.answers.pop(call_id, None)  # it answered the previous question of the call
                 self.asked_seq = block.seq
                 self._use_measured_time(block, body)
             case UserAnswer():
                 self._take_answer(block, body)
 
     def _take_answer(self, block: Block, body: UserAnswer) -> None:
-        """Keep the first answer to a pending call; a call that is not pending runs, and has its answer."""
+        """Store the first answer to a pending call; a call that is running receives its answer directly."""
         if body.call_id in self.pending and body.call_id not in self.answers:
             self.answers[body.call_id] = body
             self.answer_seqs[body.call_id] = block.seq
@@ -264,19 +265,19 @@ class Turn(Struct):
 
     @property
     def completion(self) -> Completion | None:
-        """Return the last completion, None if there is none."""
+        """The last completion, None without one."""
         return self.completions[-1] if self.completions else None
 
     @property
     def unanswered(self) -> dict[str, ToolPending]:
-        """Return the calls that wait for the user and have no answer yet."""
+        """The pending calls without an answer, by call id."""
         if not self.pending:
             return {}
         return {call: body for call, body in self.pending.items() if call not in self.answers}
 
     @property
     def new_answers(self) -> dict[int, UserAnswer]:
-        """Return the user's answers that their calls have not been given yet, by seq."""
+        """The answers to calls that are still pending, by seq."""
         if not self.pending:
             return {}
         return {
@@ -287,12 +288,15 @@ class Turn(Struct):
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the turn waits for the user, and none of its calls has a new answer."""
+        """Whether the turn has pending calls, none of which has a new answer."""
         return bool(self.pending) and not self.new_answers
 
     @property
     def tool_answer(self) -> str | None:
-        """Return the answer that a tool gave for the turn: that of the first call, once every call has its result."""
+        """The answer of the turn that a tool of the last round gave, None without one or while calls are open.
+
+        If several calls answered, the first call counts.
+        """
         if not self.tool_answers or self.open_calls or not self.batches:
             return None
         call_ids = [call.call_id for call in self.batches[-1].calls]
@@ -300,11 +304,11 @@ class Turn(Struct):
 
     @property
     def rounds(self) -> int:
-        """Return the number of decisions; requests for the answer alone do not count."""
+        """The number of decisions; requests for the answer alone do not count."""
         return len(self.decisions)
 
     def ends_of_proxied(self, text: str, status: ResultStatus) -> list[ProxiedResult]:
-        """Return a result for each call of a program that has none."""
+        """Return a result with this text and status for each open call of a program."""
         return [
             ProxiedResult(
                 call_id=call.call_id, parent=call.parent, tool=call.tool, text=text, status=status
@@ -313,7 +317,7 @@ class Turn(Struct):
         ]
 
     def failures(self, call: ToolCalled | ProxiedCall) -> int:
-        """Return how often this call failed before with the same arguments."""
+        """Return how often this tool failed in the turn with the same arguments."""
         return self.failure_counts.get(_digest(call), 0)
 
 
@@ -323,7 +327,7 @@ def _digest(call: ToolCalled | ProxiedCall) -> str:
 
 
 class OverflowLesson(Struct, frozen=True):
-    """A refusal of a too long request: the turn and the seq of its block, and its body."""
+    """A refusal of a request that was too long: its body, with the turn and the seq of its block."""
 
     turn: int
     seq: int
@@ -331,9 +335,9 @@ class OverflowLesson(Struct, frozen=True):
 
 
 class OverflowLessons:
-    """The latest lesson of each model.
+    """The latest lesson of each model, in `by_model`; `estimate` is the estimate of the last request in tokens.
 
-    A lesson is forgotten when a request to its model succeeds that is larger than the lesson allows.
+    A lesson is dropped when a request to its model succeeds that is larger than the lesson allows.
     """
 
     def __init__(self) -> None:
@@ -352,7 +356,7 @@ class OverflowLessons:
                     self._check(self.by_model[model].body, body)
 
     def _check(self, lesson: ModelOverflowed, decision: Decision) -> None:
-        """Forget the lesson if the request of the decision was larger than the lesson allows."""
+        """Drop the lesson if the request of the decision was larger than the lesson allows."""
         usage = decision.usage
         reported = usage.input_tokens + usage.output_tokens if usage.input_tokens else 0
         if (reported or self.estimate) > (lesson.named or lesson.tokens):
@@ -376,10 +380,10 @@ class PendingCall:
 class TurnResult(Generic[T_co]):
     """The result of a turn.
 
-    `output` is the answer as a value of the turn's output type, None without a type or if the answer is not such a
-    value. `sources` are those the answer cites, in the order of first mention. `rounds` counts decisions. `usage`
-    and `cost` include the child runs of the turn's calls; `cost` is None if no price is known. `late_input` are
-    messages that came too late for this turn and wait for the next one.
+    `output` is the answer as a value of the turn's output type; it is None without a type, or if the answer does not
+    match the type. `sources` are the sources that the answer cites, in the order of first mention. `rounds` counts
+    decisions. `usage` and `cost` include the child runs of the turn's calls; `cost` is None if no price is known.
+    `late_input` are messages that arrived too late for this turn and wait for the next turn.
     """
 
     answer: str

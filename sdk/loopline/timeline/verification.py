@@ -31,7 +31,7 @@ WEAK_SHARE = 0.3
 WEAK_RUN = 5
 
 ShowingBody = SourceAdded | TextKept | ToolResult | ProxiedResult | BackgroundResult
-"""The bodies that hold texts of sources."""
+"""The bodies with texts of sources."""
 _SHOWING = BodyUnion[ShowingBody](ShowingBody)
 
 _END = re.compile(
@@ -53,7 +53,7 @@ _COMMON = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """How much of a sentence is in a text.
+    """The overlap of a sentence with a text.
 
     `share` is the share of its content words that are in the text, `run` the number of words of its longest
     passage that is in the text word for word, `missing_numbers` are its numbers that are not in the text.
@@ -77,7 +77,7 @@ class CitedSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The cited sentences of an answer, the uncited ones, and the numbers that name no source."""
+    """The cited and the uncited sentences of an answer, and the cited numbers for which there is no source."""
 
     cited: tuple[CitedSentence, ...]
     uncited: tuple[str, ...]
@@ -85,13 +85,13 @@ class Verification:
 
     @property
     def counts(self) -> dict[Support, int]:
-        """Return how many of the cited sentences have each kind of support."""
+        """The number of cited sentences with each kind of support."""
         supports = [sentence.together.support for sentence in self.cited]
         return {support: supports.count(support) for support in get_args(Support)}
 
 
 def source_texts(blocks: Iterable[Block]) -> dict[int, list[str]]:
-    """Return every text that the blocks hold of each source, the oldest first."""
+    """Return every text of each source in the blocks, by sid, the oldest text first."""
     texts = dict[int, list[str]]()
     by_url = dict[str, list[str]]()
     for _, body in _SHOWING.among(blocks):
@@ -117,7 +117,7 @@ def verify(
     """Compare each cited sentence with the texts of its sources, which `source_texts` finds in the log.
 
     Content words are those of three letters or more, or with a digit, that are not among the most
-    common English ones; they are compared in lower case, without a possessive or plural `s`.
+    common English words; they are compared in lower case, without a possessive or plural `s`.
     A sentence is `supported` if 60 % of its content words or eight words in a row are found and none of its numbers
     is missing, `weak` with 30 % or five words in a row, `no text kept` if its sources have no text, else
     `unsupported`. A sentence without content words has a share of 0. Only words are compared: a sentence that says
@@ -188,13 +188,16 @@ def _spans(bare: str) -> list[tuple[int, int]]:
 
 
 def _is_list_number(bare: str, dot: int) -> bool:
-    """Return whether the dot ends the number of a list item, not a sentence."""
+    """Return whether the dot at that index ends the number of a list item instead of a sentence."""
     _, line, before = ("\n" + bare[:dot] if dot < 12 else bare[dot - 12 : dot]).rpartition("\n")
     return line == "\n" and before.strip().isdecimal()
 
 
 def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
-    """Return the index of the token's sentence; a token at the beginning of a line's sentence belongs to the previous one."""
+    """Return the index of the token's sentence.
+
+    A token directly after the end of a sentence, on the same line, belongs to that sentence.
+    """
     index = bisect_right(spans, (token.start, len(bare))) - 1
     if index < 0:
         return 0

@@ -1,4 +1,4 @@
-"""Files of a turn: the bodies that hold their versions, and the fold that says which files a turn has."""
+"""Files of a turn: the bodies with their versions, and the fold of the files that a turn has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Visibility = Literal["external", "internal"]
 
 
 class FileAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of a file: `files` are the project, `outputs` what a turn produced.
+    """A version of a file in an area: `files` is the project, `outputs` the results of a turn.
 
-    `version` counts from 1 for each path in each turn. `size` is in bytes, `sha256` in hexadecimal. A file in UTF-8
-    has its `text`, any other its bytes in base64 as `data`. `width` and `height` are an image's pixels. An `executable` one
-    is a program. An "internal" output is for the agent alone. `call_id` names the call that made it, empty if a workflow did.
+    `version` counts from 1 for each path in each turn. `size` is in bytes, `sha256` in hexadecimal. A file in UTF-8 has
+    its content in `text`, any other file in `data`, in base64. `width` and `height` are an image's pixels. An
+    `executable` file is a program. An "internal" output is not shown to users. `call_id` is the call that created it,
+    empty if a workflow did.
     """
 
     area: WorkspaceArea
@@ -38,7 +39,7 @@ class FileAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileRemoved(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file is no longer in the tree of its turn and of later ones; its versions can still be read."""
+    """The removal of a file from its turn and from later turns; its versions can still be read."""
 
     area: WorkspaceArea
     path: str
@@ -47,7 +48,7 @@ class FileRemoved(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FilesPulled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Files of older turns stand beside those of this turn, and cannot be changed; `refs` are their pinned refs."""
+    """Files of older turns, by their pinned refs, that this turn can read below `turn_<n>/` and cannot change."""
 
     refs: tuple[str, ...]
     call_id: str = ""
@@ -58,35 +59,35 @@ FileBody = FileAdded | FileRemoved | FilesPulled
 
 
 def file_bytes(file: FileAdded) -> bytes:
-    """Return the bytes of a version."""
+    """Return the content of a version."""
     return b64decode(file.data) if file.data else file.text.encode()
 
 
 def describe_file(file: FileAdded) -> str:
-    """Return one line with the version's type, its pixels, and its size."""
+    """Return one line with the MIME type, the pixels of an image, the size, and whether it is executable."""
     pixels = f", {file.width}×{file.height} pixels" if file.width else ""
     program = ", executable" if file.executable else ""
     return f"{file.mime}{pixels}, {file.size:,} bytes{program}"
 
 
 class FileBlock(Protocol):
-    """The part of a block that the fold reads."""
+    """The part of a block that `FileTree` reads."""
 
     @property
     def turn(self) -> int:
-        """Return the number of the turn."""
+        """The number of the turn."""
         ...
 
 
 B = TypeVar("B", bound=FileBlock)
-"""The blocks that a tree holds."""
+"""The type of the blocks in a tree."""
 
 
 class FileTree(Struct, Generic[B]):
-    """The newest versions by path, the last changed last: the project as the last turn left it, the outputs of each turn.
+    """The newest version of each file: the project after the last folded block, and the outputs of each turn.
 
-    `versions` are the numbers of the newest versions, by turn, area and path. `pulled` are the refs of older files that
-    stand beside those of a turn.
+    Both are by path, the last changed file last. `versions` are the numbers of the newest versions, by turn, area and
+    path. `pulled` are the refs of pulled files by turn.
     """
 
     files: dict[str, B] = {}
@@ -125,7 +126,7 @@ class FileTree(Struct, Generic[B]):
         return self._totals.get(_PROJECT, 0) + self._totals.get(turn, 0)
 
     def newest_at(self, turn: int, count: int) -> list[B]:
-        """Return the files of the project and of the turn's outputs that were changed last, at least `count` of each area."""
+        """Return the last `count` changed files of the project, then the last `count` changed outputs of the turn."""
         outputs = self.outputs.get(turn, {})
         return [
             area[path]
@@ -134,31 +135,31 @@ class FileTree(Struct, Generic[B]):
         ]
 
     def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
-        """Return the number of the newest version that the turn made of a file, 0 if it made none."""
+        """Return the number of the newest version of a file in the turn, 0 without one."""
         return self.versions.get((turn, area, path), 0)
 
     def start_empty(self, turn: int) -> None:
-        """Leave out the files of earlier turns: this one begins with none."""
+        """Remove the files of earlier turns from the project, for a turn that starts without files."""
         for path, block in list(self.files.items()):
             if block.turn < turn:
                 self._remove("files", block.turn, path)
 
     def outputs_of(self, turn: int) -> Mapping[str, B]:
-        """Return the outputs of that turn by path."""
+        """Return the outputs of the turn by path."""
         return self.outputs.get(turn, {})
 
 
 _PROJECT = 0
-"""The place of the project beside the turns, which count from 1."""
+"""The key of the project in the sums of sizes; turns have their number, from 1."""
 EMPTY_START = "empty"
-"""The value of the option `workspace` with which a turn begins without files."""
+"""The value of the option `workspace` for a turn that starts without files."""
 
 
 def begins_empty(limits: Mapping[str, object]) -> bool:
-    """Return whether a turn with these options begins without the files of earlier turns."""
+    """Return whether a turn with these options starts without the files of earlier turns."""
     return ("workspace", EMPTY_START) in limits.items()
 
 
 def total_size(files: Iterable[FileAdded]) -> int:
-    """Return the bytes of these files together."""
+    """Return the sum of the sizes of these files, in bytes."""
     return sum(file.size for file in files)

@@ -1,4 +1,4 @@
-"""Paths of a workspace: where a file stands in the tree of a turn, as text from a model or a tool."""
+"""Paths of a workspace, as a model or a tool writes them: parsing, allowed names, and clashes between paths."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FOLDERS: tuple[Folder, ...] = ("files", "outputs", "attachments")
 _FORBIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
-"""Controls, the backslash, lone surrogates, and characters that hide or reorder others."""
+"""Controls, the backslash, lone surrogates, and invisible characters, such as those that change the text direction."""
 _PULLED = re.compile(r"turn_[1-9][0-9]{0,9}/(?:files|outputs|attachments)/")
 _GIT = re.compile(r"(?i)\.git(?:$|[ .:]|::)|git~\d+$")
-"""A name that some file systems take for `.git`."""
+"""A name that some file systems treat as `.git`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkspacePath:
-    """The path of a file: its area, and its path in it, with `/` between the names."""
+    """The area of a file and its path in the area, with `/` between the names."""
 
     area: WorkspaceArea
     path: str
@@ -39,12 +39,12 @@ class WorkspacePath:
 
 
 def parse_path(text: str) -> WorkspacePath:
-    """Return the path that a model or a tool means: `files/a.md`, `outputs/r.pdf`, `a.md`, or a ref of such a file.
+    """Parse `files/a.md`, `outputs/r.pdf`, `a.md` (which is in `files/`), or the `fi:` ref of such a file.
 
-    Without an area it is in `files/`. A ref names the file in the running turn, whatever turn it is of.
+    A ref gives the same path in the running turn; its turn is ignored.
 
     Raises:
-        ToolError: it is no path of a workspace; the message says why.
+        ToolError: the text is not a path of a workspace, or the path cannot be written; the message says why.
     """
     path = _path_of_ref(text) if text.startswith("fi:") else text
     area, slash, inner_path = path.partition("/")
@@ -57,32 +57,32 @@ def parse_path(text: str) -> WorkspacePath:
             "files" if area == "files" else "outputs", check_names(inner_path, text)
         )
     if slash and area == "attachments":
-        raise ToolError(f"{text!r}: what the user attached cannot be changed; write below files/")
+        raise ToolError(f"{text!r}: attachments of the user cannot be changed; write below files/")
     return WorkspacePath("files", check_names(path, text))
 
 
 def is_pulled_path(path: str) -> bool:
-    """Return whether a path is that of a pulled file, which stands below the name of its turn."""
+    """Return whether a path is below the id of a turn, as the paths of pulled files are: `turn_2/files/a.md`."""
     return _PULLED.match(path) is not None
 
 
 def _path_of_ref(text: str) -> str:
     ref = parse(text)
     if not isinstance(ref, FileRef) or ref.area == "user.attachments":
-        raise ToolError(f"{text!r} names no file of the workspace: write files/<path>")
+        raise ToolError(f"{text!r} is not a file of the workspace: write files/<path>")
     return f"{ref.area}/{ref.path}"
 
 
 def check_names(path: str, text: str) -> str:
-    """Return a relative path if each of its names may stand in a workspace; `text` is what the error quotes.
+    """Check a relative path in a workspace and return it; `text` is the original text, for the error message.
 
     Raises:
-        ToolError: a name is not allowed; the message says why.
+        ToolError: the path is not allowed; the message says why.
     """
     names = path.split("/")
     problem = _path_problem(path, names)
     if problem:
-        raise ToolError(f"{text[:200]!r} is no path of a workspace: {problem}")
+        raise ToolError(f"{text[:200]!r} is not a path of a workspace: {problem}")
     return path
 
 
@@ -103,32 +103,32 @@ def _path_problem(path: str, names: list[str]) -> str:
 
 def _name_problem(name: str) -> str:
     if name in ("", ".", ".."):
-        return f"{name!r} is no name of a file or a folder"
+        return f"{name!r} is not a name of a file or a folder"
     if len(name.encode()) > NAME_BYTES:
         return f"a name has more than {NAME_BYTES} bytes"
     if _GIT.match(name):
-        return f"{name!r} is a name that Git keeps for itself"
+        return f"{name!r} is a name that Git reserves"
     return ""
 
 
 def find_clash(paths: Collection[str]) -> str:
-    """Return what speaks against a tree of these paths, "" if nothing does.
+    """Return the first problem of a tree with these paths, "" if there is none.
 
-    A folder and a file cannot have one name, and two names may not differ in their case alone: on some file systems
-    they are one.
+    A folder and a file cannot have the same name. Two names must differ in more than their case, because some file
+    systems ignore case.
     """
     names = TreeNames()
     return next((problem for path in paths if (problem := names.add(path))), "")
 
 
 class TreeNames:
-    """The names of a tree, to which paths are added one after the other."""
+    """The names of the files and folders of a tree, to find clashes as paths are added."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, bool]] = {}
 
     def add(self, path: str) -> str:
-        """Add a path, unless something speaks against it; return that."""
+        """Add a path and return ""; if it clashes with a path before, add nothing and return the problem."""
         parts = path.split("/")
         added = dict[str, tuple[str, bool]]()
         for end in range(1, len(parts) + 1):
@@ -143,7 +143,7 @@ class TreeNames:
 
 def _describe_clash(first: tuple[str, bool], second: tuple[str, bool]) -> str:
     if first[0] == second[0]:
-        return f"{first[0]} is a file, and would be a folder too"
+        return f"{first[0]} would be both a file and a folder"
     return f"{first[0]} and {second[0]} differ only in their case"
 
 
@@ -152,12 +152,12 @@ def _fold_case(path: str) -> str:
 
 
 def is_hosted(file: FileAdded) -> bool:
-    """Return whether a version is one for users: an output that is not for the agent alone."""
+    """Return whether users can download a version, as they can download "external" outputs."""
     return file.area == "outputs" and file.visibility == "external"
 
 
 def hosted_name(conversation: ConversationKey, turn_id: str, file: FileAdded) -> HostedRef:
-    """Return the resource name of a version. It locates the file, and gives no right to read it."""
+    """Return the resource name of a version. The name locates the file; access is checked separately."""
     return HostedRef(
         tenant=conversation.tenant,
         project=conversation.project,
