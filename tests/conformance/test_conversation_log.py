@@ -280,7 +280,7 @@ async def test_what_a_fork_still_shows_is_not_forgotten(log: TimelineLog) -> Non
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await log.fork(HERE, AGAIN, 2)
-    with pytest.raises(ConflictError, match="shown by its forks again, fork"):
+    with pytest.raises(ConflictError, match="shares blocks with its forks again, fork"):
         await log.forget(HERE)
     assert texts(await log.read(HERE)) == ["one", "two"]
     await log.forget(FORK)

@@ -32,7 +32,7 @@ def test_what_was_changed_is_named_and_the_code_says_so(kept: Loopline) -> None:
     assert (whole.code, "as written; head " in whole.out) == (0, True)
     tamper(kept, "UPDATE blocks SET body = replace(body, 'a', 'b') WHERE seq = 3")
     ran = kept("audit")
-    assert (ran.code, "changed: block 3 was changed or put in" in ran.out) == (1, True)
+    assert (ran.code, "changed: block 3 was changed or inserted" in ran.out) == (1, True)
     faults = kept("audit", "--json").value["conversations"][0]["faults"]
     assert [(fault["seq"], fault["kind"]) for fault in faults] == [(3, "changed")]
 

@@ -168,7 +168,7 @@ async def test_a_tool_that_only_reads_may_not_write() -> None:
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("../etc/passwd", "'..' is no name"),
+        ("../etc/passwd", "'..' is not a name"),
         ("/etc/passwd", "it is absolute"),
         ("files/a\0b", "a control"),
         ("files/.git/hooks/pre-commit", "Git reserves"),
