@@ -27,7 +27,7 @@ from loopline.react.replies import (
     ReplyStream,
     cut_off_text,
     decision_text,
-    recorded_texts,
+    resolve_texts,
 )
 from loopline.react.state import decision_limit
 from loopline.react.tool_runtime import ToolRuntime
@@ -193,7 +193,7 @@ class Journal:
     async def _settle(self, bodies: Sequence[Body], size: int) -> None:
         recorder = self.runtime.recorder
         if recorder.is_heard:
-            resolve = partial(recorded_texts, bodies, recorder.timeline.pool)
+            resolve = partial(resolve_texts, bodies, recorder.timeline.pool)
             self.texts.settle(await compute(resolve, characters=size))
         else:
             self.texts.clear()

@@ -1,4 +1,4 @@
-"""Guards around tool calls: the ready-made ones, a chain of them, and the check of each call before it runs."""
+"""Guards around tool calls: the ready-made guards, their combination, and the check of each call before it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OWN_TOOLS: frozenset[str] = frozenset(
         "react.request_tools",
     }
 )
-"""Tools of the loop that reach nothing but the conversation and what it may read."""
+"""Tools of the loop that access only the conversation and the sources that it may read."""
 
 QUESTION = "May {tool} run with {arguments}?"
 LONGEST_ARGUMENTS = 400
@@ -63,10 +63,10 @@ class _OfferedTool(Struct, frozen=True):
 class Guards:
     """Several guards in order, combined into one.
 
-    Each guard sees the arguments as the guards before it left them; the tool checks changed arguments again. If any
-    guard denies, the call is denied; else the first guard that asks decides. Results pass through the guards in
-    reverse. An exception of a guard before a call is logged: the call is denied unless it is a read, which goes on to
-    the next guard. An exception of a guard after a call is not caught here, so the result is not shown.
+    Each guard sees the arguments as changed by the guards before it; the tool checks changed arguments again. If a guard
+    denies the call, it is denied; otherwise the question of the first guard that asks is the verdict. Results pass
+    through the guards in reverse order. If a guard raises before a call, the error is logged, and the call is denied; a
+    call that only reads goes on to the next guard. If a guard raises after a call, the error is raised here.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -77,12 +77,12 @@ class Guards:
         return question if question is not None and isinstance(verdict, Allow) else verdict
 
     async def granted(self, call: GuardedCall) -> Verdict:
-        """Return their verdict after the user has approved: no guard asks, any may still deny."""
+        """Return the verdict after the user has approved the call: questions are skipped, and a guard may still deny."""
         _, verdict = await self._verdicts(call)
         return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Return the text of the result after each guard may have changed it, the last guard first."""
+        """Return the text of the result as the guards change it, the last guard first."""
         for guard in reversed(self.guards):
             text = _check_text(
                 await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)
@@ -90,12 +90,12 @@ class Guards:
         return text
 
     async def _verdicts(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
-        """Return the first question, and the verdict if the answer to it is yes."""
+        """Return the first question, and the verdict if the user approves."""
         question: Ask | None = None
         changed: JsonObject | None = None
         for guard in self.guards:
             arguments = call.arguments if changed is None else changed
-            # A copy: a guard changes arguments by what it returns, not by reaching into them.
+            # The arguments are copied because a guard may change them only by the verdict that it returns.
             match await _verdict(guard, replace(call, arguments=deepcopy(arguments))):
                 case Deny() as denied:
                     return question, denied
@@ -107,7 +107,7 @@ class Guards:
 
 
 def allow_only(patterns: Iterable[str]) -> Guard:
-    """Deny every tool but those whose name matches, such as `shop.*`, and the loop's `OWN_TOOLS`."""
+    """Allow only tools with names that match, such as `shop.*`, and the loop's `OWN_TOOLS`."""
     return _AllowOnly(_pattern_tuple(patterns), location=caller_location())
 
 
@@ -142,7 +142,7 @@ def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
     """Ask the user to approve calls of matching tools; `{tool}` and `{arguments}` are filled in.
 
     Raises:
-        LooplineError: the question has another field to fill in, or is no template.
+        LooplineError: the question has another field to fill in, or is not a valid template.
     """
     try:
         fields = {name for _, name, _, _ in Formatter().parse(question) if name is not None}
@@ -236,7 +236,7 @@ class _AskBefore(_UnchangedResult):
 
 
 def tool_patterns(guards: Iterable[Guard]) -> Iterator[ToolPattern]:
-    """Yield the names and patterns of tools in the ready-made guards; guards of another class name none."""
+    """Yield the names and patterns of tools in the ready-made guards; guards of other classes are skipped."""
     for guard in guards:
         match guard:
             case Guards(guards=inner):
@@ -258,7 +258,7 @@ def _matches(tool: str, patterns: Iterable[str]) -> bool:
 
 
 async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
-    """Return the verdict of one guard; a guard that breaks denies all but reads."""
+    """Return the verdict of one guard; if it raises, reads are allowed and other calls denied."""
     try:
         return _check_verdict(await guard.before(call))
     except Exception:
@@ -270,28 +270,28 @@ async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
 
 def _check_verdict(verdict: object) -> Verdict:
     if not isinstance(verdict, Allow | Deny | Ask):
-        raise TypeError(f"a guard gives Allow, Deny or Ask, not {verdict!r}")
+        raise TypeError(f"a guard must return Allow, Deny or Ask, not {verdict!r}")
     return verdict
 
 
 def _check_text(text: object) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"a guard leaves a text of a result, not {text!r}")
+        raise TypeError(f"a guard must return the text of a result, not {text!r}")
     return text
 
 
 GUARD_FAILED = "A guard of this bundle broke over this result: it is not shown."
-"""What the model reads where a guard could not say what it may read."""
+"""The text that replaces a result if a guard raises after the call."""
 
 
 class Claim(Struct, frozen=True):
-    """What a call excludes: calls whose claims conflict keep their order."""
+    """The claim of a call: calls with conflicting claims run one after the other, in their order."""
 
     effect: Effect
     key: str = ""
 
     def conflicts(self, other_claim: Claim) -> bool:
-        """Return whether the two calls must not run at once."""
+        """Return whether the two calls may not run at once."""
         if "exclusive" in (self.effect, other_claim.effect):
             return True
         return self == other_claim and self.effect != "read"
@@ -301,7 +301,7 @@ ALLOWED = Allow()
 
 
 class CheckedCall(Struct, frozen=True):
-    """A call with the tool that runs it, or with why none does, and what the guards make of it."""
+    """A call with its tool, or the error if it cannot run, and the verdict of the guards."""
 
     call: ToolCalled
     tool: Tool | LooplineError
@@ -312,12 +312,12 @@ class CheckedCall(Struct, frozen=True):
 
     @property
     def reads(self) -> bool:
-        """Return whether the call changes nothing; a call without a tool does not."""
+        """Whether the call only reads; a call that cannot run counts as one."""
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
 
 
 class CallChecker:
-    """Reads the calls of a turn, and has its guards judge them and look over their results."""
+    """Finds the tools of a turn's calls, checks their arguments, and applies the guards to calls and results."""
 
     def __init__(self, runtime: ToolRuntime, tools: Callable[[], ToolSet]) -> None:
         """Take the runtime, and a function that returns the tools of the current round."""
@@ -328,28 +328,29 @@ class CallChecker:
         self._deps = runtime.deps
 
     def parse(self, call: ToolCalled) -> CheckedCall:
-        """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
+        """Return the call with its tool, after a check of its arguments; a call that cannot run conflicts with no other."""
         try:
             tool = self._tools().find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
-            refused = self._not_offered(call.tool) or error
+            refused = self._find_requestable(call.tool) or error
             return CheckedCall(call, refused, Claim("read"), call.arguments)
         guarded = self._guarded(call, tool.effect) if self._guards.guards else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
     def check_offers(self) -> None:
-        """Check that each open call that is to start finds its tool as the model was offered it.
+        """Check that the tools of open calls that may start are the tools that the model was offered.
 
-        Only another version of the bundle can have changed a tool. A person may run the turn with any bundle.
+        Only another version of the bundle can have changed them. The check is skipped if any bundle may run the turn.
 
         Raises:
-            WrongBundle: a tool is gone, or its schema is another.
+            WrongBundle: a tool was removed, or its schema was changed.
         """
-        recorder, turn = self._recorder, self._recorder.turn
-        own = recorder.header.version if recorder.header else ""
+        recorder = self._recorder
+        turn = recorder.turn
+        version = recorder.header.version if recorder.header else ""
         last = recorder.timeline.last_round
-        if recorder.any_bundle or turn.versions <= {own} or last is None:
+        if recorder.any_bundle or turn.versions <= {version} or last is None:
             return
         text = recorder.timeline.tool_texts.get(last.tools_sha256, "[]")
         offered = {spec.name: spec for spec in decode_json(text, type=list[_OfferedTool])}
@@ -362,15 +363,15 @@ class CallChecker:
             tool, spec = self.parse(call).tool, offered.get(call.tool)
             if isinstance(tool, LooplineError):
                 raise WrongBundle(
-                    f"{call.call_id} cannot run in version {own!r} of the bundle: {tool}"
+                    f"{call.call_id} cannot run in version {version!r} of the bundle: {tool}"
                 )
             if spec is not None and dumps(spec.parameters) != dumps(tool.spec.parameters):
                 raise WrongBundle(
-                    f"{call.call_id} calls {call.tool}, whose schema version {own!r} of the bundle has changed"
+                    f"{call.call_id} calls {call.tool}, whose schema version {version!r} of the bundle has changed"
                 )
 
-    def _not_offered(self, name: str) -> ToolError | None:
-        """Return the error for a tool that the model may request, None for any other name."""
+    def _find_requestable(self, name: str) -> ToolError | None:
+        """Return the error for a tool that is not offered but that the model may request; None for other names."""
         tools = self._tools()
         requests = tools.get(REQUEST_TOOLS)
         if isinstance(requests, RequestTools) and requests.can_add(name) and name not in tools:
@@ -378,7 +379,7 @@ class CallChecker:
         return None
 
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
-        """Return what the call excludes; for a tool that declares no effect an option decides."""
+        """Return the claim of a call; a tool without a declared effect has the effect of the option `unknown_effect`."""
         if isinstance(tool, BoundTool) and not tool.function.declared:
             return Claim(self._options.unknown_effect)
         try:
@@ -390,15 +391,20 @@ class CallChecker:
     async def check(
         self, parsed: CheckedCall, guarded: GuardedCall, *, is_approved: bool = False
     ) -> CheckedCall:
-        """Return the call as the guards decide; none asks about one that the user has approved."""
-        tool, call = parsed.tool, parsed.call
+        """Return the call with the verdict of the guards, and with the arguments that they changed.
+
+        Guards do not ask about a call that the user has approved, or that has started.
+        """
+        tool = parsed.tool
+        call = parsed.call
         if isinstance(tool, LooplineError):
             return parsed
         turn = self._recorder.turn
-        answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
+        answer = turn.answers.get(call.call_id)
+        waiting = turn.pending.get(call.call_id)
         is_same_call = waiting is not None and waiting.digest == approval_digest(call)
         is_approved |= is_same_call and answer is not None and is_approval(answer.value)
-        is_approved |= call.call_id in turn.started  # what its children do is carried on
+        is_approved |= call.call_id in turn.started  # then only its child runs are resumed
         verdict = await (self._guards.granted if is_approved else self._guards.before)(guarded)
         parsed = structs.replace(parsed, verdict=verdict)
         changed = verdict.arguments if isinstance(verdict, Allow) else None
@@ -435,7 +441,7 @@ class CallChecker:
         return Counter(turn.call_counts) - Counter(later_call.tool for later_call in later)
 
     async def filter_result(self, guarded: GuardedCall, outcome: Outcome) -> Outcome:
-        """Return the outcome as the guards let the model read it: its text, and that of each section."""
+        """Return the outcome with its text and sections as the guards change them; if one raises, without the result."""
         guards = self._guards
         try:
             sections = [
@@ -454,18 +460,18 @@ _NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
 
 
 def approval_digest(call: ToolCalled) -> str:
-    """Return the sha256 of what is approved: the call, its tool and its arguments."""
+    """Return the sha256 of the call id, the tool and the arguments that the user approves."""
     approved_text = dumps([call.call_id, call.tool, call.arguments])
     return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_approval(value: Json) -> bool:
-    """Return whether an answer lets a call run; only a clear yes does."""
+    """Return whether an answer approves a call: True, or a text such as "yes"."""
     return value is True or (isinstance(value, str) and value.strip().casefold() in _YES)
 
 
 def check_answer(pending: ToolPending, value: Json) -> None:
-    """Refuse an answer that the call cannot take.
+    """Check that an answer fits the question of a call.
 
     Raises:
         LooplineError: the call awaits approval, and the value is neither yes nor no.
@@ -478,11 +484,11 @@ def check_answer(pending: ToolPending, value: Json) -> None:
 
 
 _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
-"""By the uid of a conversation, for as long as the threads run: they belong to the process."""
+"""The claims of threads that outlived their calls, by the uid of the conversation; threads belong to the whole process."""
 
 
 def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
-    """Keep claimed what a thread claims whose call was cut off."""
+    """Register the claim of a thread that outlives its call; it is released when the thread ends."""
     entry = (claim, thread)
     _claimed.setdefault(uid, []).append(entry)
 
@@ -498,10 +504,10 @@ def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
 
 
 async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
-    """Wait until no thread that outlived its call claims the same.
+    """Wait for the threads with a conflicting claim that outlived their calls.
 
     Raises:
-        ToolError: one still does after so many seconds.
+        ToolError: such a thread still runs after `seconds`.
     """
     threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
     if not threads:

@@ -51,12 +51,12 @@ _UNBILLED = (
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How often a request is repeated when the model may answer later.
+    """Repeats requests that failed temporarily, at most `retries` times.
 
-    The delay is exponential backoff with full jitter, at most 60 s, and honours Retry-After; a server that asks for
-    more than 60 s is not waited for. `on_retry` is called for each failed attempt with its number, its error and the
-    seconds until the next. With `has_fallback` a request that timed out is not repeated: another model is tried at
-    once.
+    The delay is exponential backoff with full jitter, at most 60 s, and at least the server's Retry-After; if that is
+    more than 60 s, the request is not repeated. `on_retry` is called for each failed attempt with its number, its error
+    and the seconds until the next attempt. With `has_fallback` a request that timed out is not repeated, because another
+    model is tried at once.
     """
 
     clock: Clock
@@ -66,7 +66,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     jitter: Callable[[], float] = random.random
 
     def delay(self, attempt: int, error: ModelUnavailable) -> float | None:
-        """Return the seconds until the next attempt, or None if there is none."""
+        """Return the seconds until the next attempt, or None if the request is not repeated."""
         if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
             return None
         retry_after = error.retry_after or 0.0
@@ -87,32 +87,32 @@ class RequestSkipped(Exception):
 async def request_reply(
     model: Model,
     prompt: Prompt,
-    hear: Callable[[TextDelta], None],
+    on_piece: Callable[[TextDelta], None],
     retries: RetryPolicy,
 ) -> Reply:
-    """Return the model's reply; `hear` gets its pieces as they arrive, a long one in parts.
+    """Request a reply, with retries; `on_piece` receives its pieces as they arrive, a long piece in parts.
 
     Raises:
-        ModelError: it could not be asked, broke off, or ended without a reply.
+        ModelError: the request failed, or its stream broke off or ended without a reply.
     """
     attempt = 1
     while True:
         try:
-            reply = await _attempt(model, prompt, hear)
+            reply = await _stream_once(model, prompt, on_piece)
             return reply if reply.attempt == attempt else structs.replace(reply, attempt=attempt)
         except ModelUnavailable as error:
             seconds = retries.delay(attempt, error)
             if seconds is None:
                 raise
-            prompt = _within_rate(prompt, error)
+            prompt = _shorten_reply(prompt, error)
             if retries.on_retry is not None:
                 await retries.on_retry(attempt, error, seconds)
             await retries.clock.sleep(seconds)
         attempt += 1
 
 
-def _within_rate(prompt: Prompt, error: ModelUnavailable) -> Prompt:
-    """Return the request with a shorter reply if its tokens alone exceed a rate limit, as it is if that cannot help."""
+def _shorten_reply(prompt: Prompt, error: ModelUnavailable) -> Prompt:
+    """Return the prompt with a lower output limit if it exceeds a rate limit by itself and a shorter reply would fit."""
     if not isinstance(error, ModelRateLimited) or not error.excess:
         return prompt
     output = (prompt.options.output_limit or 0) - error.excess
@@ -121,7 +121,9 @@ def _within_rate(prompt: Prompt, error: ModelUnavailable) -> Prompt:
     return structs.replace(prompt, options=replace(prompt.options, output_limit=output))
 
 
-async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
+async def _stream_once(
+    model: Model, prompt: Prompt, on_piece: Callable[[TextDelta], None]
+) -> Reply:
     reply: Reply | None = None
     pieces = model.stream(prompt)
     try:
@@ -129,10 +131,10 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
             match piece:
                 case TextDelta(text=text):
                     if len(text) <= LONG_TEXT:
-                        hear(piece)
+                        on_piece(piece)
                         continue
                     async for part in text_parts(text):
-                        hear(structs.replace(piece, text=part))
+                        on_piece(structs.replace(piece, text=part))
                 case Reply():
                     reply = piece
     except (CassetteError, ModelError, StoreError):
@@ -141,7 +143,7 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
         cause = f"{type(error).__name__}: {error}"
         raise ModelError(f"{model.name}: {cause}") from error
     finally:
-        # One that is given up between two parts settles what it used. Most are of the first class.
+        # An abandoned stream settles its usage when it is closed. The first class is the common one, and checked faster.
         if isinstance(pieces, (AsyncGeneratorType, AsyncGenerator)):
             await pieces.aclose()
     if reply is None:
@@ -150,43 +152,43 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
 
 
 class RequestQuota(Protocol):
-    """What a request reserves from before it is sent, and settles with after it. Requests of one do not overlap."""
+    """A budget from which a request reserves before it is sent, and settles its usage after it; one request at a time."""
 
     @property
     def is_limited(self) -> bool:
-        """Return whether requests must reserve."""
+        """Whether requests must reserve."""
         ...
 
     def check_time(self) -> None:
-        """Refuse a request when its time is over.
+        """Check that there is time for a request.
 
         Raises:
-            OutOfBudget: it is.
+            OutOfBudget: the time is over.
         """
         ...
 
     async def reserve(self, need: RequestEstimate) -> int:
-        """Reserve a request and return its output limit; wait while others' requests hold what it needs.
+        """Reserve a request and return its output limit; wait while requests of other runs reserve the needed budget.
 
         Raises:
-            OutOfBudget: too little is left.
+            OutOfBudget: the remaining budget is too small.
         """
         ...
 
     def settle(self, used: Amount) -> None:
-        """Put what a request used in place of what was reserved for it."""
+        """Replace the reservation of a request by its usage."""
         ...
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Take note that the settled request was estimated, since nobody reported its usage."""
+        """Record that the usage of the settled request is estimated, because the provider did not report it."""
         ...
 
 
 class MeteredModel(Struct, frozen=True):
-    """A model whose requests reserve from a quota, each attempt of its own.
+    """A model with a quota, from which each attempt of a request is reserved.
 
-    `tokens` is the estimated input of a request, where it is known already; `factor` is by how much more the model
-    counts than is estimated.
+    `tokens` is the estimated input of a request if it is already known; `factor` is the ratio of the tokens that the
+    model counts to the estimated tokens.
     """
 
     model: Model
@@ -196,20 +198,20 @@ class MeteredModel(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the model string."""
+        """The model string."""
         return self.model.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what the model can do."""
+        """The capabilities of the model."""
         return self.model.capabilities
 
     def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Stream the reply, with the output capped to what is left.
+        """Stream the reply, with the output limit lowered to the remaining budget.
 
         Raises:
-            OutOfBudget: too little is left, or no time.
-            ModelError: the model could not be asked, or broke off.
+            OutOfBudget: the remaining budget is too small, or the time is over.
+            ModelError: the request failed, or its stream broke off.
         """
         if self.quota.is_limited:
             return self._stream_within_quota(prompt)
@@ -223,7 +225,9 @@ class MeteredModel(Struct, frozen=True):
         need = RequestEstimate.of(prompt, tokens, self.capabilities)
         output = await self.quota.reserve(need)
         capped = structs.replace(prompt, options=replace(prompt.options, output_limit=output))
-        texts, settled, pieces = list[str](), False, self.model.stream(capped)
+        texts: list[str] = []
+        settled = False
+        pieces = self.model.stream(capped)
         try:
             async for piece in pieces:
                 match piece:
@@ -254,7 +258,7 @@ class MeteredModel(Struct, frozen=True):
         self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
 
     def _settle_estimated(self, need: RequestEstimate, output: int) -> None:
-        """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
+        """Settle a request by its estimate: an abandoned attempt, or a reply without usage."""
         usage = Usage(input_tokens=need.input, output_tokens=output)
         cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(need.input + output, cost))
@@ -262,21 +266,21 @@ class MeteredModel(Struct, frozen=True):
 
 
 SMALLEST_WINDOW = 1_024
-"""A smaller window in an error is not believed: no model of today has one, but an error may subtract the reply from it
+"""A smaller window in an error is ignored: models have larger ones, but an error may subtract the reply from the window
 (vllm-project/vllm 33418)."""
 MARGIN = 1.1
-"""By how much a prompt may be larger than its estimate where a learned window is filled up with the reply."""
+"""The assumed ratio of a prompt's tokens to their estimate when the rest of a learned window is used for the reply."""
 RESERVED_SHARE = 4
-"""The reply keeps at least a quarter of a learned window before content is dropped."""
+"""At least a quarter of a learned window is reserved for the reply before content is dropped."""
 OVERFLOW_SHARE = 0.8
-"""What is left of a prompt if the error names a window that the request would fit."""
+"""The share to which a prompt is reduced if the request should have fit the window in the error."""
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
-    """What the requests to a model may have, in tokens.
+    """The limits of requests to a model, in tokens.
 
-    A prompt may have `room`. Prompt and reply together may have `window`; of it the reply gets what the prompt leaves,
-    at most `output` and at least `reserved`.
+    A prompt may have at most `room` tokens; prompt and reply together at most `window`. The reply gets the rest of the
+    window, at most `output` and at least `reserved`.
     """
 
     window: int
@@ -285,7 +289,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     reserved: int
 
     def reply(self, tokens: int, *, longer: int = 0) -> int:
-        """Return the output limit beside a prompt of so many tokens, doubled `longer` times as far as there is space."""
+        """Return the output limit for a prompt of `tokens` tokens, doubled `longer` times if the window allows that."""
         output = max(self.reserved, min(self.output, self.window - ceil(tokens * MARGIN)))
         if not longer:
             return output
@@ -296,20 +300,21 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 def request_limits(
     capabilities: Capabilities, lesson: OverflowLesson | None, turn: int
 ) -> RequestLimits:
-    """Return the limits of a model's requests in a turn, given its latest lesson.
+    """Return the limits of a model's requests in a turn, given the lesson of its last refused request.
 
-    A lesson of this turn limits prompt and reply. Of an earlier turn, only a window that the server named counts, and it
-    limits only the reply: content is dropped again only if the server refuses it again. A lesson from the time when
-    the model was taken to have another window does not count.
+    A lesson of this turn limits prompt and reply. A lesson of an earlier turn counts only if the server has stated the
+    window, and limits only the reply, so content is dropped again only after another refusal. A lesson is ignored if the
+    capabilities of the model had another window then.
     """
-    assumed, output = capabilities.window, capabilities.output_limit
+    assumed = capabilities.window
+    output = capabilities.output_limit
     room = assumed - output
     is_of_turn = lesson is not None and lesson.turn == turn
     if lesson is None or lesson.body.assumed != assumed or not (is_of_turn or lesson.body.named):
         return RequestLimits(window=assumed, room=room, output=output, reserved=output)
     body = lesson.body
     window = min(assumed, body.window if is_of_turn else body.named)
-    reserved = _reserved(capabilities, window)
+    reserved = _reserve_output(capabilities, window)
     if not is_of_turn:
         return RequestLimits(window=window, room=room, output=output, reserved=reserved)
     if body.output:
@@ -321,14 +326,14 @@ def request_limits(
 def learn_overflow(
     model: Model, error: ModelOverflow, *, tokens: int, output: int, before: OverflowLesson | None
 ) -> ModelOverflowed:
-    """Return what the refusal of a request teaches, so that the next request is smaller.
+    """Return the body that records a refused request, with lower limits for the next request.
 
-    The request had a prompt of about `tokens` and asked for at most `output`. A shorter reply comes first; content is
-    dropped if that is not enough.
+    The request had a prompt of about `tokens` tokens and an output limit of `output`. The output limit is lowered first;
+    the window, and with it the content, only if that is not enough.
     """
     capabilities = model.capabilities
     prompt = error.prompt_tokens or 0
-    prompt = prompt if prompt <= tokens * MAX_FACTOR else 0  # no text has so many tokens
+    prompt = prompt if prompt <= tokens * MAX_FACTOR else 0  # a larger number cannot be true
     known = before.body.named if before and before.body.assumed == capabilities.window else 0
     named = error.window or 0
     is_new = SMALLEST_WINDOW <= named < max(tokens, prompt) + output
@@ -356,10 +361,10 @@ def _next_window(
     tokens: int,
     output: int,
 ) -> tuple[int, int]:
-    """Return the window for the next request, and its output limit; 0 if content must be dropped."""
+    """Return the window and the output limit of the next request; an output limit of 0 if content must be dropped."""
     if named:
         window = min(named, capabilities.window)
-        reserved = _reserved(capabilities, window)
+        reserved = _reserve_output(capabilities, window)
         lowered = min(window - ceil(tokens * MARGIN), capabilities.output_limit)
         if reserved <= lowered < output:
             return window, lowered
@@ -372,7 +377,12 @@ def _next_window(
     return room + min(capabilities.output_limit, room // 3), 0
 
 
-def _reserved(capabilities: Capabilities, window: int) -> int:
-    """Return the least that a reply gets of a window; the prompt never gets more than of the assumed window."""
-    assumed, output = capabilities.window, capabilities.output_limit
+def _reserve_output(capabilities: Capabilities, window: int) -> int:
+    """Return the tokens of a window that are reserved for the reply.
+
+    That is a quarter of the window, at most the model's output limit; or more, if a prompt would otherwise have more room
+    than in the window of the capabilities.
+    """
+    assumed = capabilities.window
+    output = capabilities.output_limit
     return max(min(output, window // RESERVED_SHARE), window - (assumed - output))

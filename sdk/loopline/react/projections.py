@@ -1,4 +1,4 @@
-"""Projections: what the prompts of a round show of the past, and how room is made when that does not fit."""
+"""Projections: the part of the timeline that the prompt of a round shows, and the compaction of prompts that do not fit."""
 
 from __future__ import annotations
 
@@ -55,27 +55,28 @@ from loopline.timeline import (
 )
 
 PRUNE_BUFFER_SECONDS = 10
-"""So long before the provider's cache is cold it counts as cold."""
+"""The provider's cache counts as cold this long before it expires."""
 SUMMARY_OUTPUT_LIMIT = 1_600
+"""The output limit of a summary, in tokens."""
 THINKING_ROOM = 8_000
-"""What a model that thinks may write more for it."""
+"""Tokens that are added to the output limit of a summary for a model that thinks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A smaller window, what the request costs under it, and how the notice describes it."""
+    """A smaller window, the cost of the request under it, and its description; it is `enough` if the prompt fits."""
 
     window: Projection
     cost: int
-    named: str
+    description: str
     enough: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _SummaryTask:
-    """What a summary replaces, and the messages that the model is given, of `shown`.
+    """A summary to be written: the range that it replaces, and the messages that the model summarizes.
 
-    `messages` is None when they are longer than the model's window.
+    `messages` is None if they are longer than the model's window; `shown` is the number of messages of the prompt.
     """
 
     window: Projection
@@ -86,7 +87,7 @@ class _SummaryTask:
 
 
 class ProjectionPlanner(Struct, frozen=True, kw_only=True):
-    """Chooses the window of a round that is about to be opened; what it drops it says in the log."""
+    """Chooses the window of the next round, and records a message about content that it drops."""
 
     runtime: ToolRuntime
     model: Model
@@ -96,9 +97,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     answer: TypedAnswer | None
 
     def is_due(self, *, is_alike: bool) -> bool:
-        """Return whether the next round may show something else than the one before.
+        """Return whether the window may have to change before the next round.
 
-        It `is_alike` if this run opened that round, for the same model with the same offering.
+        `is_alike` is True if this run opened the last round, for the same model and with the same offering.
         """
         hides_more = self.view.state.last_hide > self.view.rendering.window.hides
         if hides_more or self._cache_is_cold():
@@ -106,7 +107,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return not is_alike and bool(self._change_causes())
 
     def choose(self) -> tuple[Projection, list[str]]:
-        """Return the window of the round, and what opens an epoch with it, if anything does."""
+        """Return the window of the round, and the causes that open an epoch with it; no causes if none opens."""
         window, causes = self.view.window, self._change_causes()
         if causes == ["start"]:
             window = structs.replace(window, result_limit=self.runtime.options.result_characters)
@@ -116,20 +117,24 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             window = structs.replace(window, carrying=self.model.capabilities.attachment_support)
         hidden = self.view.state.last_hide
         if hidden > window.hides:
-            window, causes = structs.replace(window, hides=hidden), [*causes, "hide"]
+            window = structs.replace(window, hides=hidden)
+            causes = [*causes, "hide"]
         if self._cache_is_cold() and not causes:
             pruned = self._age(window)
             if self._is_worth_pruning(pruned):
                 window, causes = pruned, ["prune"]
         window = window if causes in ([], ["start"]) else self._without_reasoning(window)
         if window != self.view.window:
-            self.view.under(window)  # so that opening it costs nothing
+            self.view.under(window)  # rendered here because a caller may run this in a thread
         return window, causes
 
     async def make_room(
         self, window: Projection, causes: list[str], budget: Budget
     ) -> tuple[Projection, list[str]]:
-        """Return the window under which the prompt fits, and its causes; what is dropped is recorded."""
+        """Return a window under which the prompt fits, and its causes; a message about dropped content is recorded.
+
+        This may request a summary from the model.
+        """
         if budget.over(self.view.shown(window), TRIGGER):
             smaller = await self._compact(window, budget)
             if smaller != window:
@@ -137,11 +142,13 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         elif causes == ["prune"]:
             await self._record_prune(window)
         if window != self.view.window:
-            await compute(partial(self.view.under, window))  # so that opening it costs nothing
+            await compute(
+                partial(self.view.under, window)
+            )  # rendered in a thread, not in the event loop
         return window, causes
 
     async def _record_prune(self, window: Projection) -> None:
-        """Record a notice if old results are no longer shown; feedback alone needs none."""
+        """Record a message if old results are no longer shown; a change of feedback alone needs no message."""
         before = self.view.window
         alike = structs.replace(window, feedback=before.feedback, unbound=before.unbound)
         if (await compute(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
@@ -152,22 +159,22 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             await self._record([SystemMessage(code="prune", text=text)])
 
     def _change_causes(self) -> list[str]:
-        """Return why this prompt differs from that of the round before from its beginning."""
+        """Return the causes by which this prompt differs from that of the last round at its beginning."""
         before = self.runtime.recorder.timeline.last_round
         if before is None:
             return ["start"]
-        support, now = self.view.window.carrying, self.model.capabilities.attachment_support
-        # other files than the model before
-        takes_others = support != now and structs.replace(support, tokens=now.tokens) != now
+        support = self.view.window.carrying
+        now = self.model.capabilities.attachment_support
+        files_differ = support != now and structs.replace(support, tokens=now.tokens) != now
         causes = {
-            "model": before.model != self.model.name or takes_others,
+            "model": before.model != self.model.name or files_differ,
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self.offering.system_sha256,
             "tools": before.tools_sha256 != self.offering.tools_sha256,
             "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
         }
-        return [cause for cause, is_one in causes.items() if is_one]
+        return [cause for cause, applies in causes.items() if applies]
 
     def _age(self, window: Projection) -> Projection:
         recorder, options = self.runtime.recorder, self.runtime.options
@@ -182,7 +189,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
 
     def _without_reasoning(self, window: Projection) -> Projection:
-        """Return the window without the reasoning so far, which belongs to another prompt."""
+        """Return the window without the reasoning so far, which is only valid with the earlier prompt."""
         return structs.replace(window, unbound=self.view.seq)
 
     def _cache_is_cold(self) -> bool:
@@ -192,7 +199,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         if last is None or not ttl:
             return False
         if isinstance(last.body, RoundStart) and last.body.cache_ttl:
-            ttl = last.body.cache_ttl  # so long the provider keeps what it has, whatever comes next
+            ttl = last.body.cache_ttl  # the time to live was set by that request
         unused = self.runtime.clock.now() - last.ts
         return unused.total_seconds() >= ttl - PRUNE_BUFFER_SECONDS
 
@@ -204,46 +211,53 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return smaller or pruned.feedback > self.view.window.feedback
 
     async def _compact(self, current: Projection, budget: Budget) -> Projection:
-        """Return a window under which the prompt fits, the cheapest change first, and record what was dropped."""
-        view, window = self.view, self._without_reasoning(self._age(current))
+        """Return a window under which the prompt fits, by the cheapest sufficient change, and record a message about it.
+
+        First results are cleared, then old rounds are summarized, and at last texts are truncated.
+        """
+        view = self.view
+        window = self._without_reasoning(self._age(current))
         before = budget.cost(view.rendering)
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
         )
         lighter = await compute(partial(self._clear_least, current, window, budget))
         if lighter.enough:
-            await self._record([self._compaction_message(before, lighter.named, lighter.cost)])
+            await self._record([_describe(before, lighter.description, lighter.cost)])
             return lighter.window
-        summed = await self._summarize(window, budget, before)
-        shorter = await compute(partial(_shorten, view, summed or window, budget))
-        if summed is None and shorter.window != current:
-            await self._record([self._compaction_message(before, shorter.named, shorter.cost)])
+        summarized = await self._summarize(window, budget, before)
+        shorter = await compute(partial(_shorten, view, summarized or window, budget))
+        if summarized is None and shorter.window != current:
+            await self._record([_describe(before, shorter.description, shorter.cost)])
             return await compute(partial(truncate, view, shorter.window, budget))
         return shorter.window
 
     def _clear_least(self, current: Projection, window: Projection, budget: Budget) -> _Reduction:
-        """Return the window with as little cleared as is enough, if clearing is enough."""
+        """Return the window with as few cleared results as possible for the prompt to fit, or with all cleared."""
         view = self.view
         smaller, enough = clear_results(view, window, budget)
-        named = "what older calls gave is now only named: each line says which ref restores it"
+        description = (
+            "what older calls gave is now only named: each line says which ref restores it"
+        )
         if (
             enough
             and view.under(smaller).tokens == view.under(self._without_reasoning(current)).tokens
         ):
-            named = "what was thought in earlier rounds is no longer shown"
-        return _Reduction(smaller, budget.cost(view.under(smaller)), named, enough=enough)
+            description = "what was thought in earlier rounds is no longer shown"
+        return _Reduction(smaller, budget.cost(view.under(smaller)), description, enough=enough)
 
     async def _summarize(
         self, window: Projection, budget: Budget, before: int
     ) -> Projection | None:
-        """Return the window in which a new summary replaces all but the newest rounds.
+        """Have the model summarize all but the newest rounds, and return the window with the recorded summary.
 
-        One that was recorded before a cut, and never used, is used first.
+        A summary that was recorded before a crash and is not used yet is used instead. None if a summary is not possible.
         """
         task = await compute(partial(self._plan_summary, window, budget))
         if not isinstance(task, _SummaryTask):
             return task
-        covered, view = task.covered, self.view
+        covered = task.covered
+        view = self.view
         written = await self._write_summary(task.messages, summary_instructions(task.hint))
         make_summary = partial(
             summarize, covered, written, task.hint, self.runtime.recorder.timeline
@@ -256,14 +270,13 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         history = [PlanHistory(text=covered.history)] if covered.history else []
         bodies: list[Body] = [summary, *history]
         first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
-        named = f"{first} to {last} are summed up"
-        await self._record([*bodies, self._compaction_message(before, named)])
+        await self._record([*bodies, _describe(before, f"{first} to {last} are summed up")])
         recorded = view.state.newest_summary
         seq = recorded[0].seq if recorded else 0
         return structs.replace(task.window, summary=seq, start=covered.cut.seq)
 
     def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
-        """Return what to summarize, or the window of an unused summary, or None if there is neither."""
+        """Return the summary to be written, or the window with an unused summary if that is enough, or None."""
         view = self.view
         unused = view.unused_summary(window)
         if unused is not None and not budget.over(view.under(unused), TARGET):
@@ -281,9 +294,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     def _summary_messages(
         self, window: Projection, cut: CutPoint, request: str, budget: Budget
     ) -> Sequence[Message] | None:
-        """Return the messages before a cut, with the reasoning that the provider's cache has, else without.
+        """Return the messages before a cut, with the reasoning that the provider has cached, or without it to fit.
 
-        None when they are longer than the model's window.
+        None if they are longer than the model's window.
         """
         thinking = structs.replace(window, unbound=self.view.window.unbound)
         for shown in (self.view.under(thinking), self.view.under(window)):
@@ -295,8 +308,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return None
 
     def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
-        """Return what a summary replaces so that the remaining messages fit, or None if nothing can be."""
-        view, room = self.view, budget.room(now)
+        """Return the range that a summary must replace for the remaining messages to fit; None if there is no such range."""
+        view = self.view
+        room = budget.room(now)
         if not now.cuts:
             return None
         earlier = view.state.summaries.get(window.summary)
@@ -326,9 +340,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     async def _write_summary(
         self, messages: Sequence[Message] | None, request: str
     ) -> SummaryReply:
-        """Have the model write a summary of these messages.
+        """Request a summary of these messages from the model; if it fails, the reply has the reason in `why`.
 
-        They are the beginning of the last request, so that most of it is read from the provider's cache.
+        The messages are the beginning of the last request, so most of the prompt is read from the provider's cache.
         """
         if messages is None:
             return SummaryReply(why="what is to be summed up is longer than the model's window")
@@ -347,7 +361,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             ),
             purpose="summary",
         )
-        clock, start = self.runtime.clock, self.runtime.clock.elapsed()
+        clock = self.runtime.clock
+        start = clock.elapsed()
         retries = RetryPolicy(clock=clock, retries=self.runtime.options.model_retries)
         factor = self.view.state.factor_of(self.model.name)
         metered = MeteredModel(self.model, self.runtime.quota, factor=factor)
@@ -359,7 +374,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         except ModelError as error:
             return replace(written, elapsed_ms=elapsed_ms(clock, start), why=str(error))
         text = ""
-        if reply.stop_reason != "refusal":  # a model may answer in its decision protocol
+        if reply.stop_reason != "refusal":  # a model may write the summary in its decision protocol
             decided = self.protocol.decode(reply)
             text = decided.text if isinstance(decided, Answer) else reply.text
         text = well_formed(text).strip()
@@ -372,20 +387,22 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             why="" if text else "the model wrote no summary",
         )
 
-    def _compaction_message(self, before: int, named: str, after: int = 0) -> SystemMessage:
-        to = f" to {after}" if after else ""
-        text = f"To make room, from about {before} tokens{to}, {named}."
-        return SystemMessage(code="compaction", text=text)
-
     async def _record(self, bodies: Sequence[Body]) -> None:
         await self.runtime.recorder.record(*bodies)
         self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
 def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
-    """Return the window under which the prompt fits, with texts cut where clearing is not enough."""
+    """Return the window with all results cleared, and with truncated texts if that is not enough."""
     if budget.over(view.under(window), TRIGGER):
         window, _ = clear_results(view, window, budget)
     smaller = truncate(view, window, budget)
-    named = "what calls gave is now only named, and long texts are cut: refs restore them"
-    return _Reduction(smaller, budget.cost(view.under(smaller)), named)
+    description = "what calls gave is now only named, and long texts are cut: refs restore them"
+    return _Reduction(smaller, budget.cost(view.under(smaller)), description)
+
+
+def _describe(before: int, description: str, after: int = 0) -> SystemMessage:
+    """Return the message about a compaction; `before` and `after` are the tokens of the prompt, 0 if not known."""
+    to = f" to {after}" if after else ""
+    text = f"To make room, from about {before} tokens{to}, {description}."
+    return SystemMessage(code="compaction", text=text)

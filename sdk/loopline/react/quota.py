@@ -1,7 +1,7 @@
-"""Quotas: what a turn and its child runs may still use together, in tokens and US dollars.
+"""Quotas: the budget of a turn and its child runs together, in tokens and US dollars.
 
-Each request reserves its estimated input and its output limit before it is sent, and settles what was used after it.
-A child's quota stands below its parent's, so a request reserves from every run above it too.
+Each request reserves its estimated input and its output limit before it is sent, and settles its usage after it. The
+quota of a child run has its parent's quota as parent, so a request is also reserved from every run above it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
 MIN_OUTPUT = 256
-"""Output tokens below which a request is not worth sending, unless it wants fewer."""
+"""A request is not sent if it can have fewer output tokens, unless its output limit is lower."""
 ANSWER_OUTPUT = 1_000
-"""Output tokens that a forced answer should have."""
+"""Output tokens that are reserved for a forced answer."""
 ANSWER_INPUT = 1_000
-"""Input tokens that are kept for a forced answer, beside its output."""
+"""Input tokens that are reserved for a forced answer."""
 ANSWER_SHARE = 0.25
-"""The largest share of a limit that is kept for a forced answer."""
+"""The largest share of a limit that is reserved for a forced answer."""
 
 _LOWEST_ESTIMATE = 0.95
-"""The least that an estimate of input is of what a provider counts."""
+"""The lowest ratio of estimated input tokens to those that a provider counts."""
 _ROUNDING = 1 - 1e-9
-"""Rounds a sum of dollars down, so that what is reserved is never more than what is left."""
+"""Rounds a sum of dollars down, so that a reservation is never larger than the remaining budget."""
 
 
 class OutOfBudget(ModelError):
-    """The request is not sent: too little of the turn's budget is left, or none of its time."""
+    """The request is not sent, because the remaining budget of the turn is too small or its time is over."""
 
 
 class Amount(Struct, frozen=True, gc=False):
@@ -49,7 +49,8 @@ class Amount(Struct, frozen=True, gc=False):
 class RequestEstimate(Struct, frozen=True, kw_only=True, gc=False):
     """A request before it is sent: its estimated input and its output limit, in tokens.
 
-    The price is in US dollars for a million tokens, 0 where nobody knows one. An answer may use what is kept for it.
+    The prices are in US dollars for a million tokens, 0 if unknown. If it `is_answer`, it may use the part of the budget
+    that is reserved for the answer.
     """
 
     input: int
@@ -60,24 +61,28 @@ class RequestEstimate(Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, prompt: Prompt, tokens: int, capabilities: Capabilities) -> RequestEstimate:
-        """Return the need of a prompt with so many input tokens, at the highest price they can have."""
-        dearest, output_price = _prices(capabilities.price, tokens)
+        """Return the estimate for a prompt with `tokens` input tokens, at the highest price that they can have."""
+        input_price, output_price = _highest_prices(capabilities.price, tokens)
         return cls(
             input=tokens,
             output=prompt.options.output_limit or capabilities.output_limit,
-            input_price=dearest,
+            input_price=input_price,
             output_price=output_price,
             is_answer=prompt.purpose == "answer",
         )
 
     def amount(self, output: int) -> Amount:
-        """Return what the request uses at most with so many output tokens."""
+        """Return the largest usage of the request if its reply has `output` tokens."""
         cost = (self.input * self.input_price + output * self.output_price) / 1_000_000
         return Amount(self.input + output, cost)
 
     def affordable(self, remaining: Remaining, claimants: int) -> int:
-        """Return the output tokens that one of so many claimants can have; negative when there are none."""
-        output, minimum = self.output, self.amount(min(MIN_OUTPUT, self.output))
+        """Return the output limit that the remaining budget allows when `claimants` runs share it; negative if too small.
+
+        A run gets more than its share if the least useful request needs it.
+        """
+        output = self.output
+        minimum = self.amount(min(MIN_OUTPUT, self.output))
         if remaining.tokens is not None:
             share = min(max(remaining.tokens // claimants, minimum.tokens), remaining.tokens)
             output = min(output, share - self.input)
@@ -92,23 +97,23 @@ class RequestEstimate(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Remaining(Struct, frozen=True, gc=False):
-    """What is left of the limits; None where there is no limit."""
+    """The remaining part of the limits; None without a limit."""
 
     tokens: int | None
     cost: float | None
 
     def after(self, used: Amount) -> Remaining:
-        """Return what is left once so much more is used."""
+        """Return the remaining part after a further usage."""
         tokens = None if self.tokens is None else self.tokens - used.tokens
         return Remaining(tokens, None if self.cost is None else self.cost - used.cost)
 
 
 class Quota(Struct, eq=False):
-    """The limits of one run, and what it and its child runs have used of them.
+    """The limits of one run, and the usage of the run and its child runs.
 
-    What was used before this process ran it is read from the log; `settled` came since, `reserved` is in flight.
-    `estimated` is the part of `settled` that no block of the log holds yet: attempts that were given up, and
-    replies whose provider reported no usage.
+    `recorded` is the usage in the log when this process opened the quota, `settled` the usage since then, and `reserved`
+    the request in flight. `estimated` is the part of `settled` that is not in the log yet: abandoned attempts, and
+    replies without reported usage. `answer_share` is the share of the limits that is reserved for a forced answer.
     """
 
     parent: Quota | None = None
@@ -126,7 +131,7 @@ class Quota(Struct, eq=False):
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def open(self, turn: Turn, options: LoopOptions, recorder: Recorder | None = None) -> None:
-        """Take the limits of the options, what the turn's blocks say was used, and the recorder, which has its time."""
+        """Set the limits from the options, and the recorded usage from the turn; the recorder measures the time."""
         self.limit = Remaining(options.max_tokens, options.max_cost)
         self.deadline_seconds = options.deadline_seconds
         self.recorder = recorder
@@ -134,13 +139,13 @@ class Quota(Struct, eq=False):
         self.recorded = recorded_amount(turn)
 
     def child(self, name: str) -> Quota:
-        """Return the quota of the child run of that name, which runs from now on."""
+        """Return the quota of the child run of that name, and count the child run as running."""
         quota = self.children.setdefault(name, Quota(parent=self))
         quota.running = True
         return quota
 
     def close(self, name: str) -> None:
-        """Count what the child run of that name used as this run's own, for it makes no more requests."""
+        """Add the usage of the child run of that name to this quota, because the child run has ended."""
         child = self.children.pop(name)
         self.settled += child.used
         self.estimate(*child.take_unrecorded())
@@ -148,16 +153,16 @@ class Quota(Struct, eq=False):
 
     @property
     def is_limited(self) -> bool:
-        """Return whether this run, or one above it, has a limit."""
+        """Whether this run, or a run above it, has a limit of tokens or cost."""
         if self.limit.tokens is not None or self.limit.cost is not None:
             return True
         return self.parent is not None and self.parent.is_limited
 
     def check_time(self) -> None:
-        """Refuse a request when the time of this run, or of one above it, is over.
+        """Check the time of this run and of the runs above it.
 
         Raises:
-            OutOfBudget: it is.
+            OutOfBudget: the time of one of them is over.
         """
         if self.parent is None and self.deadline_seconds is None:
             return
@@ -169,7 +174,7 @@ class Quota(Struct, eq=False):
 
     @property
     def used(self) -> Amount:
-        """Return what this run and its children have used, requests in flight not counted."""
+        """The usage of this run and its child runs, without requests in flight."""
         total = self.recorded + self.settled
         for child in self.children.values():
             total += child.used
@@ -177,12 +182,12 @@ class Quota(Struct, eq=False):
 
     @property
     def unspent(self) -> Remaining:
-        """Return what is left of the run's own limits, requests in flight not counted."""
+        """The remaining part of this run's limits, without a deduction for requests in flight."""
         return self.limit.after(self.used)
 
     def room(self, model: Model) -> int | None:
-        """Return the input tokens that a forced answer may have; None where nothing limits them."""
-        input_price, output_price = _prices(model.capabilities.price, 0)
+        """Return the input tokens that the budget allows for a forced answer by the model; None without a limit."""
+        input_price, output_price = _highest_prices(model.capabilities.price, 0)
         rooms: list[int] = []
         for quota in self._lineage():
             remaining = quota._remaining(is_own_answer=quota is self)
@@ -194,10 +199,10 @@ class Quota(Struct, eq=False):
         return min(rooms, default=None)
 
     async def reserve(self, need: RequestEstimate) -> int:
-        """Reserve the request and return its output limit; wait while others' requests hold what it needs.
+        """Reserve the request and return its output limit; wait while requests in flight reserve the needed budget.
 
         Raises:
-            OutOfBudget: too little is left, or no time.
+            OutOfBudget: the remaining budget is too small, or the time is over.
         """
         while True:
             self.check_time()
@@ -217,20 +222,22 @@ class Quota(Struct, eq=False):
             await changed.wait()
 
     def settle(self, used: Amount) -> None:
-        """Put what a request used in place of what was reserved for it."""
+        """Replace the reservation of a request by its usage."""
         self.settled += used
         self.reserved = None
         self._notify()
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Add an estimated usage to a settled request whose provider reported none."""
+        """Count a settled usage as estimated, so that `take_unrecorded` returns it to be recorded."""
         self.estimated += usage
         self.estimated_cost += cost
 
     def take_unrecorded(self) -> tuple[Usage, float]:
-        """Return the estimated usage and its cost since the last call, which are about to be recorded."""
-        usage, cost = self.estimated, self.estimated_cost
-        self.estimated, self.estimated_cost = NO_USAGE, 0.0
+        """Return the estimated usage and its cost since the last call, and reset them; the caller records them."""
+        usage = self.estimated
+        cost = self.estimated_cost
+        self.estimated = NO_USAGE
+        self.estimated_cost = 0.0
         return usage, cost
 
     def _lineage(self) -> Iterator[Quota]:
@@ -251,7 +258,7 @@ class Quota(Struct, eq=False):
 
     @property
     def _claimants(self) -> int:
-        """Return how many runs may reserve next: those without a request in flight."""
+        """The number of runs that share the budget: the running ones without a request in flight, at least 1."""
         running = [child for child in self.children.values() if child.running]
         if running:
             return max(sum(child._claimants for child in running if child.reserved is None), 1)
@@ -261,40 +268,43 @@ class Quota(Struct, eq=False):
         remaining = self.limit.after(self.used + self._in_flight)
         if is_own_answer:
             return remaining
-        share, limit = self.answer_share, self.limit
+        share = self.answer_share
+        limit = self.limit
         tokens = min(ANSWER_INPUT + ANSWER_OUTPUT, int((limit.tokens or 0) * share))
         return remaining.after(Amount(tokens, (limit.cost or 0.0) * share))
 
     def _notify(self) -> None:
-        """Wake the requests that wait for something to be settled."""
+        """Wake the requests that wait for a part of the budget."""
         root = self._root
         root.changed.set()
         root.changed = asyncio.Event()
 
 
 def recorded_amount(turn: Turn) -> Amount:
-    """Return what a turn's blocks say was used, ended child runs included."""
+    """Return the usage that a turn's blocks record, including ended child runs."""
     used = turn.usage + turn.estimated
     return Amount(used.input_tokens + used.output_tokens, turn.cost or 0.0)
 
 
 async def recount(quota: Quota, turn: Turn, name: str, recorder: Recorder) -> None:
-    """Count what the child runs of a conversation's turn have used, as far as their end is not recorded.
+    """Set the recorded usage of the child runs that have not ended, from their logs, also for their child runs.
 
-    The quota is the turn's; the recorder reads the logs of the children.
+    `quota`, `turn` and `name` are those of the parent conversation; the recorder reads the logs.
     """
     for child, link in turn.children.items():
         if not link.reason and parent_name(child) == name:
-            run, below = await recorder.child_turn(child), quota.child(child)
-            below.running, below.recorded = False, recorded_amount(run)
-            await recount(below, run, child, recorder)
+            child_turn = await recorder.child_turn(child)
+            child_quota = quota.child(child)
+            child_quota.running = False
+            child_quota.recorded = recorded_amount(child_turn)
+            await recount(child_quota, child_turn, child, recorder)
 
 
 def check_prices(options: LoopOptions, models: Iterable[Model]) -> None:
-    """Refuse a limit of the cost that cannot be held.
+    """Check that the cost of each model is known if there is a limit of the cost.
 
     Raises:
-        LooplineError: a model's price is not known.
+        LooplineError: the price of a model is unknown, so `max_cost` cannot be enforced.
     """
     if options.max_cost is None:
         return
@@ -302,14 +312,14 @@ def check_prices(options: LoopOptions, models: Iterable[Model]) -> None:
         if model.capabilities.price is None:
             raise LooplineError(
                 f"max_cost={options.max_cost:g} cannot be held: the price of {model.name!r} is not known. "
-                "Limit max_tokens instead, or use a model whose price is known"
+                "Limit max_tokens instead, or use a model with a known price"
             )
 
 
-def _prices(price: Price | None, tokens: int) -> tuple[float, float]:
-    """Return the highest price of an input token, and that of an output token, for a million."""
+def _highest_prices(price: Price | None, tokens: int) -> tuple[float, float]:
+    """Return the highest prices of a million input and output tokens in US dollars; 0 if unknown."""
     if price is None:
         return 0.0, 0.0
     if price.long is not None and tokens > price.long.over * _LOWEST_ESTIMATE:
-        return _prices(price.long.price, 0)
+        return _highest_prices(price.long.price, 0)
     return max(price.input, price.cache_read, price.cache_write), price.output

@@ -1,4 +1,4 @@
-"""Replies: how a whole one is read, how one is streamed, and how an answer is held to its type."""
+"""Replies: decoding a complete reply, streaming its channels to subscribers, and checking an answer against its type."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ _AS_TEXT = "The final answer is one JSON value and no other word. It must fit th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedAnswer:
-    """An answer that is to be a value of a type, the way in which the model is held to that, and its protocol."""
+    """The type of an answer, and how the model is asked for a value of it.
+
+    `way` is "schema" if the provider enforces the schema, "tool" if the answer is the arguments of a tool, or "words" if
+    the schema is part of the instructions.
+    """
 
     type: OutputType[Any]
     way: AnswerWay
@@ -75,7 +79,7 @@ class TypedAnswer:
     def of_decisions(
         cls, type: OutputType[Any], capabilities: Capabilities, protocol: ProtocolName
     ) -> TypedAnswer:
-        """Return how a decision is asked for an answer of the type; the decision may also call tools."""
+        """Return the way to ask for an answer of the type in decisions, which may also call tools."""
         way: AnswerWay = "words"
         if protocol == NATIVE and capabilities.schema_beside_tools and type.form.strict:
             way = "schema"
@@ -85,13 +89,13 @@ class TypedAnswer:
 
     @classmethod
     def of_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
-        """Return how an answer of the type is asked for without tools."""
+        """Return the way to ask for an answer of the type in a request without tools."""
         way: AnswerWay = "schema" if capabilities.json_schema and type.form.strict else "words"
         return cls(type=type, way=way, protocol=NATIVE)
 
     @property
     def instructions(self) -> str:
-        """Return what the system text says about the answer."""
+        """The instructions about the answer for the system text; empty if the provider enforces the schema."""
         match self.way:
             case "schema":
                 return ""
@@ -103,24 +107,24 @@ class TypedAnswer:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the tool by which the answer is given, if there is one."""
+        """The tool that the model calls to give the answer, if there is one."""
         if self.way != "tool":
             return ()
-        described = f"The final answer: {self.type.schema.name}."
+        description = f"The final answer: {self.type.schema.name}."
         schema = self.type.schema.as_object
-        return (ToolSpec(name=ANSWER_TOOL, description=described, parameters=schema),)
+        return (ToolSpec(name=ANSWER_TOOL, description=description, parameters=schema),)
 
     @property
     def form(self) -> JsonForm | None:
-        """Return the schema that the provider holds the text to, if it does."""
+        """The schema that the provider enforces, or None."""
         return self.type.form if self.way == "schema" else None
 
     def splitter(self) -> JsonText:
-        """Return what reads the value off an answer that is being written."""
+        """Return a new parser that extracts the JSON value from an answer while it is written."""
         return JsonText(wrapped=self.type.schema.is_wrapped)
 
     def read(self, decided: DecodedReply) -> DecodedReply:
-        """Return the decision with its answer as the JSON of a value, or why that is none."""
+        """Return the decision with its answer as the JSON of a value; Malformed if the answer is not a value of the type."""
         match decided:
             case Calls():
                 return self._read_calls(decided)
@@ -130,11 +134,11 @@ class TypedAnswer:
                 return self._read_raw(decided, raw)
 
     def _read_calls(self, decided: Calls) -> DecodedReply:
-        """Return the calls, or the answer that was given as one: beside others it comes too early."""
-        answers = [call for call in decided.calls if _answers(call)]
+        """Return the answer that the calls contain, or the other calls without it if there are any."""
+        answers = [call for call in decided.calls if _gives_answer(call)]
         if not answers:
             return decided
-        other_calls = tuple(call for call in decided.calls if not _answers(call))
+        other_calls = tuple(call for call in decided.calls if not _gives_answer(call))
         values = [dumps(call.arguments) for call in answers]
         if other_calls:
             discarded = "\n".join(filter(None, (decided.discarded, *values)))
@@ -143,7 +147,7 @@ class TypedAnswer:
         return self._read_answer(Answer(decided.notes, values[0], decided.thinking, discarded))
 
     def read_text(self, text: str) -> Answer | Malformed:
-        """Return the value that a text gives as its JSON, or why that is none."""
+        """Return the answer with the JSON of the value in a text, or Malformed if there is none."""
         return self._read_answer(Answer("", text))
 
     def _read_answer(self, answer: Answer) -> Answer | Malformed:
@@ -155,7 +159,13 @@ class TypedAnswer:
         return structs.replace(answer, text=text, discarded=discarded)
 
     def _find(self, text: str) -> tuple[str, bool]:
-        """Find the value in a text; where values are written as JSON, a string may also be the JSON of one."""
+        """Return the JSON of the value in a text, and whether it is the whole text.
+
+        In the protocol "json" a JSON string may also contain the JSON of the value.
+
+        Raises:
+            SchemaMismatch: the text does not contain a value of the type.
+        """
         if self.protocol == "json" and text.startswith('"'):
             inner: object = json.loads(text)
             is_text = not self.type.reads(text)
@@ -164,7 +174,7 @@ class TypedAnswer:
         return self.type.find(text)
 
     def _read_raw(self, malformed: Malformed, raw: str) -> DecodedReply:
-        """Return the value that a text is, where the protocol has found nothing in it."""
+        """Return the value as an answer if the whole malformed reply is a value of the type."""
         if self.protocol != NATIVE and not ('"action"' in raw and self.protocol == "json"):
             with suppress(SchemaMismatch):
                 text, is_all = self.type.find(raw)
@@ -179,15 +189,15 @@ class TypedAnswer:
         )
 
 
-def _answers(call: ToolCall) -> bool:
+def _gives_answer(call: ToolCall) -> bool:
     return call.name == ANSWER_TOOL
 
 
 def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
-    """Return the text of the answer that a tool gives, None for None.
+    """Return the text of the answer that a tool gives; None for None.
 
     Raises:
-        ToolError: it is no value of the type, or without one no text.
+        ToolError: the answer is not a value of the type, or not a string if there is no type.
     """
     if value is None:
         return None
@@ -204,16 +214,16 @@ def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
 
 
 def answer_record(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], str]:
-    """Return the way and the digest of the schema, as a round keeps them."""
+    """Return the way and the sha256 of the schema for the record of a round; both empty without a type."""
     return ("", "") if answer is None else (answer.way, answer.type.sha256)
 
 
 class ReplyFormat(Struct, frozen=True, kw_only=True):
-    """How a reply is read, while it is written and once it is whole.
+    """The format in which a reply is decoded, while it is written and when it is complete.
 
-    The text of one `in_prose` is the answer. `steps` is how many steps the current plan has. `before` is the beginning
-    of the reply, where an earlier one was cut off. The text `is_draft` where another request writes the answer. An
-    `answer` is held to its type, and its compact JSON is heard.
+    With `in_prose` the whole text is the answer. `steps` is the number of steps of the current plan. `before` is the text
+    of earlier replies that were cut off, which this reply continues. With `is_draft` another request writes the answer.
+    With `answer` the answer must be a value of its type, and subscribers receive the compact JSON of the value.
     """
 
     protocol: DecisionProtocol
@@ -225,27 +235,30 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
     answer: TypedAnswer | None = None
 
     def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
-        """Return the whole reply with its thinking, what it decides, and the marks that led its answer."""
-        read = self._decode(reply)
-        decided, marks = self._split_marks(read)
+        """Decode a reply: return it completed with its thinking, the decision, and the plan marks split off the answer.
+
+        The decision's answer is checked against the answer type.
+        """
+        decoded = self._decode(reply)
+        decided, marks = self._split_marks(decoded)
         if self.answer is not None:
-            decided = self._hold_to_type(self.answer, reply, decided)
-            if not isinstance(decided, Calls):  # a call that is the answer goes back as its text
+            decided = self._check_type(self.answer, reply, decided)
+            if not isinstance(decided, Calls):  # an answer by a tool call is replayed as text
                 reply = structs.replace(reply, echo=None if reply.calls else reply.echo)
-        if not isinstance(read, Malformed):
-            thinking = "\n".join(filter(None, (reply.thinking, read.thinking)))
+        if not isinstance(decoded, Malformed):
+            thinking = "\n".join(filter(None, (reply.thinking, decoded.thinking)))
             discarded = reply.text
             if not isinstance(decided, Malformed):
                 discarded = decided.discarded
             elif decided.raw == reply.text:
-                discarded = read.discarded
+                discarded = decoded.discarded
             discarded = well_formed(discarded)
             if (thinking, discarded) != (reply.thinking, reply.discarded):
                 reply = structs.replace(reply, thinking=thinking, discarded=discarded)
         return reply, decided, marks
 
     def _decode(self, reply: Reply) -> DecodedReply:
-        """Return what is decided; what was written before a reply was cut off is the beginning of it."""
+        """Decode the reply, joined to the text in `before`; alone if it makes calls or the joined text is malformed."""
         if self.in_prose:
             return Answer("", well_formed(reply.text))
         if self.before and not reply.calls:
@@ -254,41 +267,39 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
                 return joined
         return self.protocol.decode(reply)
 
-    def _hold_to_type(
-        self, answer: TypedAnswer, reply: Reply, decided: DecodedReply
-    ) -> DecodedReply:
-        """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
+    def _check_type(self, answer: TypedAnswer, reply: Reply, decided: DecodedReply) -> DecodedReply:
+        """Check the answer of the decision against the type; a reply may also repeat the text that was cut off."""
         typed = answer.read(decided)
         if not isinstance(typed, Malformed) or self.in_prose or reply.calls:
             return typed
         if self.before:
             alone = answer.read(self.protocol.decode(reply))
             return alone if isinstance(alone, Answer) else typed
-        return (
-            typed
-            if self.protocol.name == NATIVE
-            else structs.replace(typed, raw=well_formed(reply.text))
-        )
+        if self.protocol.name == NATIVE:
+            return typed
+        return structs.replace(typed, raw=well_formed(reply.text))
 
     def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
-        """Return the decision without the marks of the plan's steps that lead its answer, and these."""
+        """Split the plan marks off the beginning of the answer: return the decision without them, and the marks.
+
+        An answer that has only plan marks is malformed.
+        """
         if not isinstance(decided, Answer) or not self.steps:
             return decided, ""
         marks, answer = plan.split_marks(decided.text, self.steps)
         if answer.strip():
             return structs.replace(decided, text=answer), marks
-        # It only acknowledged: what it is to say is still to come.
         problem = "The reply held only plan marks: call a tool or answer."
         return Malformed(decided.text, problem), marks
 
 
 def join_notes(notes: str, marks: str) -> str:
-    """Join notes and the marks that led an answer."""
+    """Join notes and plan marks by a line break; empty ones are left out."""
     return "\n".join(part for part in (notes, marks) if part)
 
 
 def decision_text(decided: DecodedReply) -> str:
-    """Return the text of a decision of any kind."""
+    """Return the text of a decision: the answer, the notes beside calls, or the raw reply."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
@@ -299,7 +310,7 @@ EMPTY_REPLY = "(nothing)"
 
 
 def cut_off_text(turn: Turn) -> str:
-    """Return what was written of a reply that was cut off, so far."""
+    """Return the joined texts of the newest replies in a row that were cut off by the output limit."""
     texts: list[str] = []
     for decision in reversed(turn.decisions):
         if decision.stop_reason != "length" or decision.raw in ("", EMPTY_REPLY):
@@ -311,9 +322,8 @@ def cut_off_text(turn: Turn) -> str:
 class CitationFilter:
     """Resolves the citations of the answer channel before a subscriber receives its text.
 
-    A citation becomes `[1]`, `[2]`, …, by the order of first mention as in `TurnResult.sources`; `[?]` is a number
-    without a source. Other channels pass unchanged. Use one filter for each reply: `close` returns the text that is
-    held back.
+    A citation becomes `[1]`, `[2]`, …, in the order of first mention as in `TurnResult.sources`, or `[?]` if its source is
+    unknown. Other channels are passed on unchanged. Use one filter for each reply; `close` sends the rest of the text.
     """
 
     def __init__(self, listen: EventSink, pool: SourcePool) -> None:
@@ -323,7 +333,7 @@ class CitationFilter:
         self._resolver: citations.Resolver | None = None
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on, as far as its citations can be resolved by now."""
+        """Pass an event on; the end of a text that may be part of a citation is held back."""
         match event:
             case Delta(type="delta", channel="answer", text=text, attempt=attempt):
                 self._attempt = attempt
@@ -336,7 +346,7 @@ class CitationFilter:
                 self._listen(event)
 
     def close(self) -> None:
-        """Emit what is held back, because the reply is complete."""
+        """Send the text that is held back, because the reply is complete."""
         if self._resolver is not None:
             self._emit(self._resolver.close())
             self._resolver = None
@@ -351,9 +361,9 @@ class CitationFilter:
 
 
 class ChannelTexts:
-    """The texts that subscribers have of each channel, since the last block made from one of them.
+    """The texts that subscribers have received on each channel and that are not recorded yet.
 
-    `written` is the answer in pieces as the model wrote it, with its citations unresolved.
+    `written` has the pieces of the answer as the model wrote them, with unresolved citations.
     """
 
     def __init__(self, listen: EventSink) -> None:
@@ -363,7 +373,7 @@ class ChannelTexts:
         self.attempt: int = 1
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on, and keep the text it adds to a channel."""
+        """Pass an event on, and store the text that it adds to a channel."""
         if isinstance(event, Delta) and event.type == "delta":
             self._texts.setdefault(event.channel, []).append(event.text)
         self._listen(event)
@@ -373,43 +383,48 @@ class ChannelTexts:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return the text of each channel."""
+        """The text of each channel."""
         return {channel: "".join(parts) for channel, parts in self._texts.items()}
 
     def retract(self) -> None:
-        """Take back every text that is in no block."""
+        """Retract all texts that are not recorded: reset their channels for subscribers."""
         self.written = []
         self._align({})
 
     def begin(self, texts: Mapping[str, str], written: list[str], attempt: int) -> None:
-        """Have a request begin with these texts, which an earlier reply began."""
+        """Begin a request with the texts of an earlier reply that it continues, and align the channels with them."""
         self.attempt, self.written = attempt, written
         self._align(texts)
 
     def settle(self, recorded: Mapping[str, str]) -> None:
-        """Have each channel hold the text that is about to be recorded of it, and nothing else."""
-        # Subscribers do not have an answer that was not streamed as a draft.
+        """Align each channel with the text that is about to be recorded, and forget the texts."""
+        # A draft that was not streamed as a draft is not shown.
         shown = {name: text for name, text in recorded.items() if name != "draft" or name in self}
         self._align(shown)
         self.clear()
 
     def clear(self) -> None:
-        """Drop the texts: what is about to be recorded takes their place."""
+        """Forget the texts, because they are about to be recorded."""
         self._texts.clear()
         self.written = []
 
     def settle_thinking(self, thinking: str) -> None:
-        """Settle the thinking of a reply that was cut off: it is whole, and the next reply goes on with the rest."""
+        """Align the thinking channel with the complete thinking of a reply that was cut off, and forget it.
+
+        The other texts are kept, because the next reply continues them.
+        """
         self._align({**self.texts, "thinking": thinking})
         self._texts.pop("thinking")
 
     def _align(self, texts: Mapping[str, str]) -> None:
+        """Send subscribers the difference to these texts: an addition, or a reset and the whole text."""
         if not texts and not self._texts:
             return
         shown = self.texts
         self._texts = {channel: [text] for channel, text in texts.items() if text}
         for channel in dict.fromkeys([*shown, *texts]):
-            text, before = texts.get(channel, ""), shown.get(channel, "")
+            text = texts.get(channel, "")
+            before = shown.get(channel, "")
             if not text.startswith(before):
                 self._listen(Delta(type="reset", channel=channel, attempt=self.attempt))
                 before = ""
@@ -420,12 +435,12 @@ class ChannelTexts:
 
 
 ChannelBody = Thinking | Notes | Completion | Draft
-"""What is streamed before it is recorded, each in a channel of its own."""
+"""The bodies that are streamed before they are recorded, each type on its own channel."""
 _CHANNELS = BodyUnion[ChannelBody](ChannelBody)
 
 
-def recorded_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
-    """Return the texts of bodies by channel, the citations of the answer resolved."""
+def resolve_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
+    """Return the texts of bodies by channel, with resolved citations in the answer."""
     texts: dict[str, str] = {}
     for body in bodies:
         if not _CHANNELS.has(body):
@@ -444,7 +459,7 @@ def recorded_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
 
 
 class _StreamFilters(Struct, frozen=True, kw_only=True):
-    """What the text of one attempt passes, in order, made when its first piece arrives."""
+    """The filters for the text of one attempt, in the order in which they are applied."""
 
     splitter: Splitter
     marks: MarkFilter
@@ -453,7 +468,7 @@ class _StreamFilters(Struct, frozen=True, kw_only=True):
 
 
 class ReplyStream:
-    """A reply as subscribers receive it while it is written; each attempt is opened, and the last one closed."""
+    """Streams a reply to subscribers while it is written: open each attempt, and close the last one."""
 
     def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
@@ -464,7 +479,7 @@ class ReplyStream:
         self._written: list[str] = []
 
     def __call__(self, piece: TextDelta) -> None:
-        """Hear the next piece."""
+        """Send the next piece to subscribers, split into channels."""
         filters = self._filters = self._filters or self._new_filters()
         if piece.channel == "thinking":
             self._emit(filters, "thinking", piece.text)
@@ -472,8 +487,10 @@ class ReplyStream:
             self._feed(filters, filters.splitter.feed(piece.text))
 
     async def open(self, attempt: int) -> None:
-        """Send subscribers the text from before the reply, and from now on the text that arrives."""
-        self._attempt, self._filters, self._written = attempt, None, []
+        """Begin an attempt: send subscribers the text in `before`, and then the text that arrives."""
+        self._attempt = attempt
+        self._filters = None
+        self._written = []
         texts: Mapping[str, str] = {}
         if self._reading.before:
             await compute(self._read_before, characters=len(self._reading.before))
@@ -482,22 +499,22 @@ class ReplyStream:
         self._target = self._texts
 
     def _read_before(self) -> None:
-        """Read what was written before the reply; subscribers receive nothing of it yet."""
+        """Filter the text in `before` without sending it yet, so that the filters continue from its end."""
         self._target = ChannelTexts(lambda _: None)
         filters = self._filters = self._new_filters()
         self._feed(filters, filters.splitter.feed(self._reading.before))
 
     async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
-        """Retract the texts of an attempt that is given up, and open the next."""
+        """Retract the texts of a failed attempt, report the retry to subscribers, and open the next attempt."""
         self._texts.retract()
         text = f"{error}; asked again in {seconds:.1f} s"
         self._texts(Delta(type="progress", channel="model", text=text, attempt=attempt))
         await self.open(attempt + 1)
 
     def close(self) -> None:
-        """Emit what is held back, because the reply is complete."""
+        """Send the text that is held back, because the reply is complete."""
         filters = self._filters
-        if filters is None:  # it came without any text
+        if filters is None:  # the reply has no text
             return
         self._feed(filters, filters.splitter.close())
         self._emit_all(filters, filters.marks.close())
@@ -520,7 +537,7 @@ class ReplyStream:
                 self._emit(filters, channel, text)
 
     def _emit_all(self, filters: _StreamFilters, pieces: Iterable[Piece]) -> None:
-        """Tell what the beginning of an answer comes to; its marks are a line of the notes."""
+        """Send pieces of the answer; plan marks split off its beginning become a line of the notes."""
         for channel, text in pieces:
             joint = "\n" if channel == "notes" and "notes" in self._target else ""
             self._emit(filters, channel, joint + text)
@@ -536,9 +553,9 @@ class ReplyStream:
 
 
 class MarkFilter:
-    """Takes off an answer that is being written the lines that acknowledge steps of the plan.
+    """Splits lines with plan marks off the beginning of an answer while it is written.
 
-    `steps` is how many the plan has; without any nothing is held back.
+    `steps` is the number of the plan's steps; if it is 0, no text is held back.
     """
 
     def __init__(self, steps: int) -> None:
@@ -546,7 +563,7 @@ class MarkFilter:
         self._held_text: str | None = "" if steps else None
 
     def feed(self, text: str) -> list[Piece]:
-        """Return the next text of notes and answer."""
+        """Return the pieces of notes and answer that are certain after `text`; the rest is held back."""
         if self._held_text is None:
             return [("answer", text)]
         self._held_text += text
@@ -560,8 +577,9 @@ class MarkFilter:
         return self.close()
 
     def close(self) -> list[Piece]:
-        """Return what is held back."""
-        held_text, self._held_text = self._held_text, None
+        """Return the pieces of the text that is held back."""
+        held_text = self._held_text
+        self._held_text = None
         if not held_text:
             return []
         marks, remaining_text = plan.split_marks(held_text, self._steps)
@@ -570,4 +588,4 @@ class MarkFilter:
 
 
 LONGEST_MARKS = 2_000
-"""Characters of marks that are held back until the answer begins; beyond that they are passed on as answer."""
+"""The most characters that are held back while they may be plan marks."""

@@ -1,6 +1,6 @@
-"""The tool runtime: what the tools of one run reach, the child runs that they begin, and the events that they send.
+"""The tool runtime: the ports and values for the tools of one run, their child runs, and their events.
 
-Each child is a conversation of its own, linked from its parent.
+Each child run has a separate conversation, which is linked from its parent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """What the user gave to a child that asked by that block of its own."""
+    """The user's answer to a question of a child run; `question` is the ref of the question in the child's conversation."""
 
     question: BlockRef
     value: Json
@@ -57,9 +57,9 @@ class ChildAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A child run: the name of its conversation, what it is to do, and under which limits.
+    """A child run: the name of its conversation, its task and its limits.
 
-    Its `quota` stands below its parent's. One that `is_new` has no conversation yet.
+    Its `quota` is a child of its parent's quota. If it `is_new`, its conversation does not exist yet.
     """
 
     name: str
@@ -71,22 +71,22 @@ class Child:
 
 
 class Spawn(Protocol):
-    """Runs child runs. A child of one name is started once, however often it is requested."""
+    """Runs child runs. A child run of one name is started once, however often it is requested."""
 
     async def __call__(self, child: Child, listen: EventSink) -> TurnResult:
-        """Begin the child, carry it on, or say what came of it; it may be paused again.
+        """Start or resume the child run, and return its result, also if it has ended before; it may be paused.
 
-        The listener hears every block of it, those of earlier runs first. Cancelling this stops the child.
+        The listener receives every block of the child run, those of earlier runs first. Cancelling this stops the child.
 
         Raises:
-            LooplineError: its code failed, or the name stands for a child with another task.
+            LooplineError: the code of the child failed, or a child run with another task has this name.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRuntime:
-    """What one run works with: its log, clock, event sink, options and budget, and all that its tools use."""
+    """The environment of one run: its log, clock, event sink, options, budget, guards, and the values for its tools."""
 
     recorder: Recorder
     clock: Clock
@@ -105,29 +105,30 @@ class ToolRuntime:
 
     @property
     def state(self) -> ReactStateV2:
-        """Return where the turn stands, folded from its blocks."""
+        """The state of the turn, folded from its blocks."""
         recorder = self.recorder
         return ReactStateV2.fold(recorder.turn, self.options, recorder.elapsed_seconds)
 
     @property
     def asks_again(self) -> bool:
-        """Return whether a later request can show what the user says now."""
+        """Whether a later request can still show new input of the user."""
         return self.options.forces_answer or not self.state.exhausted
 
 
 MIN_SECONDS = 0.001
+"""The least `deadline_seconds` of a child run, since a limit cannot be 0."""
 MIN_COST = 0.000_001
-"""What a child has left at least, in seconds and US dollars: a limit cannot be 0."""
+"""The least `max_cost` of a child run, in US dollars."""
 
 
-HeardBody = ToolCalled | CustomEvent | ToolPending | SourceAdded
-"""What concerns the parent of a child run."""
-_HEARD = BodyUnion[HeardBody](HeardBody)
+ReportedBody = ToolCalled | CustomEvent | ToolPending | SourceAdded
+"""The bodies of a child run that its parent needs."""
+_REPORTED = BodyUnion[ReportedBody](ReportedBody)
 
 
 @dataclass(slots=True)
 class _ChildListener:
-    """The listener to a child run: folds its blocks and passes on to its parent what concerns it."""
+    """The listener to a child run: it folds the blocks, and sends tool calls and custom events to the parent's listeners."""
 
     name: str
     outbox: Outbox
@@ -148,10 +149,10 @@ class _ChildListener:
                 pass
             case Block(body=body):
                 self.turn.take(event)
-                if _HEARD.has(body):
+                if _REPORTED.has(body):
                     self._take(event, body)
 
-    def _take(self, block: Block, body: HeardBody) -> None:
+    def _take(self, block: Block, body: ReportedBody) -> None:
         match body:
             case ToolCalled(tool=tool):
                 self.outbox.progress(f"{self.name}: {tool}")
@@ -162,24 +163,25 @@ class _ChildListener:
             case SourceAdded(sid=sid, source=source):
                 self.sources[sid] = source
 
-    def asking(self, result: TurnResult) -> AskUser:
-        """Return the question that the parent asks for a paused child: the first of its open ones."""
+    def first_question(self, result: TurnResult) -> AskUser:
+        """Return the first open question of a paused child run, for the parent to ask."""
         first = result.pending[0]
         block = self.questions[first.call_id]
         ref = ConversationRef(conversation=self.name, ref=block.name)
         kind = block.body.kind if isinstance(block.body, ToolPending) else "question"
         return AskUser(first.question, kind=kind, child=str(ref))
 
-    async def resolved(self, result: TurnResult) -> TurnResult:
-        """Return the result with citations that need no pool: `[1]` is the first of its sources."""
+    async def resolve_citations(self, result: TurnResult) -> TurnResult:
+        """Return the result with the citations of its answer as positions in its sources: `[1]` is the first source."""
+        answer = result.answer
+        marks = citations.Marks(self.sources)
         newest = max(self.sources, default=0)
-        answer, marks = result.answer, citations.Marks(self.sources)
         resolve = partial(citations.resolve, answer, marks, newest=newest)
         return replace(result, answer=await compute(resolve, characters=len(answer)))
 
 
 class Children:
-    """The child runs of one call, and its outbox. None is left running, nor anything unsent, when `over` is."""
+    """The child runs of one call, and its outbox; when `run` returns, all child runs have ended and all events are sent."""
 
     def __init__(self, call_id: str, runtime: ToolRuntime, *, spawn: Spawn | None) -> None:
         self._call_id = call_id
@@ -189,50 +191,52 @@ class Children:
         self._quota = runtime.quota
         self.outbox: Outbox = Outbox(call_id, runtime.recorder, runtime.listen)
         self._tasks: list[asyncio.Task[TurnResult]] = []
-        self._resting: dict[str, asyncio.Event] = {}
+        self._inactive: dict[str, asyncio.Event] = {}  # set when a child has ended or asks the user
         self._questions: dict[str, AskUser] = {}
 
     @property
     def running(self) -> bool:
-        """Return whether a child runs now."""
+        """Whether a child is running now."""
         return any(not task.done() for task in self._tasks)
 
     def spawn(self, task: ChildTask) -> Awaitable[TurnResult]:
-        """Begin the next child, or come back to it.
+        """Start the next child run, or resume it; the result is awaited separately.
 
         Raises:
-            ToolError: there can be no child here.
+            ToolError: a child run is not possible here, or the task is not valid.
         """
-        run, parent = self._spawn, self._recorder.conversation.name
+        run = self._spawn
+        parent = self._recorder.conversation.name
         limit = self._options.max_depth
         if run is None:
-            raise ToolError("no child run can be begun here: nothing runs them")
+            raise ToolError("a child run cannot be begun here")
         if child_depth(parent) >= limit:
             raise ToolError(
-                f"{parent!r} may begin no child run: it is {child_depth(parent)} below a conversation, "
-                f"and max_depth is {limit}"
+                f"{parent!r} may not begin a child run: its depth is {child_depth(parent)}, and max_depth "
+                f"is {limit}"
             )
         deadline = self._options.deadline_seconds
         if deadline is not None and self._recorder.elapsed_seconds >= deadline:
-            raise ToolError("no child run can be begun or carried on: the time of the turn is over")
+            raise ToolError("a child run cannot be begun or resumed: the time of the turn is over")
         if not task.text.strip():
-            raise ToolError("a child run needs a task: say what it is to do")
+            raise ToolError("a child run needs a task: its text is empty")
         name = child_name(parent, self._call_id, task.number or len(self._tasks) + 1)
-        if name in self._resting:
-            raise ToolError(f"{name} is begun already: give each child run a number of its own")
-        calm, quota = asyncio.Event(), self._quota.child(name)
-        self._resting[name] = calm
-        began = asyncio.ensure_future(self._run_child(run, name, task, quota))
-        began.add_done_callback(lambda _: calm.set())
-        began.add_done_callback(lambda _: self._quota.close(name))
-        self._tasks.append(began)
-        return began
+        if name in self._inactive:
+            raise ToolError(f"{name} is already begun: give each child run another number")
+        inactive = asyncio.Event()
+        quota = self._quota.child(name)
+        self._inactive[name] = inactive
+        running = asyncio.ensure_future(self._run_child(run, name, task, quota))
+        running.add_done_callback(lambda _: inactive.set())
+        running.add_done_callback(lambda _: self._quota.close(name))
+        self._tasks.append(running)
+        return running
 
     async def run(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run a step of the call and return its outcome once none of its children runs.
+        """Run a step of the call; cancel its child runs, close the outbox and return the outcome.
 
         Raises:
-            AskUser: a child asks the user, whatever the tool made of that.
+            AskUser: a child asks the user; this takes precedence over the outcome and over other errors.
         """
         try:
             outcome = await step
@@ -254,9 +258,9 @@ class Children:
 
     @property
     def _first_question(self) -> AskUser | None:
-        """Return the question of the first child that asks one."""
+        """The question of the first child that asks the user, or None."""
         return next(
-            (self._questions[name] for name in self._resting if name in self._questions), None
+            (self._questions[name] for name in self._inactive if name in self._questions), None
         )
 
     async def _run_child(self, run: Spawn, name: str, task: ChildTask, quota: Quota) -> TurnResult:
@@ -265,18 +269,18 @@ class Children:
             name=name,
             task=task,
             limits=self._limits(task.limits),
-            answer=self._answer(name),
+            answer=self._find_answer(name),
             quota=quota,
             is_new=name not in recorder.turn.children,
         )
         if child.is_new:
-            began = RunChild(
+            start = RunChild(
                 call_id=self._call_id,
                 conversation=name,
                 agent=task.agent,
                 agent_digest=task.agent_digest,
             )
-            await self._record(began, task)
+            await self._record(start, task)
             await recorder.check_lease()
         listener = _ChildListener(name, self.outbox, task.on_event)
         try:
@@ -288,15 +292,17 @@ class Children:
         finally:
             await self._record_end(listener, quota, task)
         if result.exit_reason == "paused":
-            self._questions[name] = asking = listener.asking(result)
-            self._resting[name].set()
-            for resting in list(self._resting.values()):  # the others come to an end or a question
-                await resting.wait()
-            raise asking
-        return await listener.resolved(result)
+            question = self._questions[name] = listener.first_question(result)
+            self._inactive[name].set()
+            for inactive in list(
+                self._inactive.values()
+            ):  # the other children may run to their ends
+                await inactive.wait()
+            raise question
+        return await listener.resolve_citations(result)
 
     async def _record(self, link: RunChild, task: ChildTask) -> None:
-        """Record the beginning or the end of a child, with what its task records then."""
+        """Record the start or the end of a child run, in one append with the bodies that its task adds."""
         if task.bodies is None:
             await self._recorder.record(link)
             return
@@ -304,7 +310,8 @@ class Children:
         await self._recorder.record_from(lambda timeline: [link, *bodies(timeline, link)])
 
     async def _record_end(self, listener: _ChildListener, quota: Quota, task: ChildTask) -> None:
-        turn, link = listener.turn, self._recorder.turn.children[listener.name]
+        turn = listener.turn
+        link = self._recorder.turn.children[listener.name]
         if turn.exit is None or link.reason:
             return
         estimated, cost = quota.take_unrecorded()
@@ -318,9 +325,11 @@ class Children:
         await self._record(end, task)
         self.outbox.progress(f"{listener.name}: {end.reason}")
 
-    def _answer(self, name: str) -> ChildAnswer | None:
+    def _find_answer(self, name: str) -> ChildAnswer | None:
+        """Return the user's answer to the question of the child run of that name, or None."""
         turn = self._recorder.turn
-        pending, answer = turn.pending.get(self._call_id), turn.answers.get(self._call_id)
+        pending = turn.pending.get(self._call_id)
+        answer = turn.answers.get(self._call_id)
         if pending is None or answer is None or not pending.child:
             return None
         child = parse(pending.child)
@@ -329,7 +338,7 @@ class Children:
         return ChildAnswer(child.ref, answer.value) if isinstance(child.ref, BlockRef) else None
 
     def _limits(self, requested: Mapping[str, LimitValue]) -> Limits:
-        """Return the child's limits, never beyond what its parent has left."""
+        """Return the limits of a child run: the requested ones, lowered to the remaining time and budget of its parent."""
         limits = cast("Limits", dict(requested))
         check_limits(limits)
         own = self._options
@@ -350,7 +359,7 @@ class Children:
 
 
 class Outbox:
-    """Sends at once what passes by, unless a durable event is being recorded: then it goes after that."""
+    """Sends the events of a call in their order; while a durable event is being recorded, later events wait."""
 
     def __init__(self, call_id: str, recorder: Recorder, listen: EventSink) -> None:
         self._call_id = call_id
@@ -362,24 +371,26 @@ class Outbox:
         self._closed = False
 
     def progress(self, text: str) -> None:
-        """Tell how far the call has come; from any thread."""
+        """Send the progress of the call to listeners; from any thread."""
         progress_text = well_formed(text)
         self._deliver_from_any_thread(
             Delta(type="progress", channel="tool", text=progress_text, call_id=self._call_id)
         )
 
     def relay(self, event: CustomEvent) -> None:
-        """Tell of an event of a child run, as one of the call that began it."""
+        """Send an event of a child run to listeners, as an event of the call that began it."""
         delta = Delta(
             type="custom", channel="tool", name=event.name, data=event.data, call_id=self._call_id
         )
         self._deliver_from_any_thread(delta)
 
     def emit(self, event: CustomEvent, durable: bool) -> Emission:
-        """Tell of an event of the call; from any thread, where a durable one is recorded on return.
+        """Send an event of the call to listeners, and record it if it is durable; from any thread.
+
+        In the event loop a durable event is recorded when the returned emission is awaited; in another thread, on return.
 
         Raises:
-            LooplineError: the call has ended; in a thread also: it could not be recorded.
+            LooplineError: the call has ended; or, in another thread, the event could not be recorded.
         """
         self._check_open(event)
         if not durable:
@@ -391,7 +402,7 @@ class Outbox:
         return Emission()
 
     async def close(self) -> None:
-        """Take nothing more, and wait until all of it is sent.
+        """Accept no further events, and wait until all earlier ones are sent.
 
         Raises:
             LooplineError: an event could not be recorded.
@@ -404,7 +415,7 @@ class Outbox:
 
     @property
     def _in_loop_thread(self) -> bool:
-        """Return whether this is the thread of the turn's event loop."""
+        """Whether the current thread is that of the turn's event loop."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -423,7 +434,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._deliver, delta)
 
     def _deliver(self, delta: Delta) -> None:
-        if self._closed:  # a thread that was not stopped told it after its call had ended
+        if self._closed:  # a thread may outlive its call, and report progress after it
             return
         if self._last is None or self._last.done():
             self._listen(delta)
