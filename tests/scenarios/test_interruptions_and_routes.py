@@ -224,7 +224,7 @@ async def test_between_steps_an_interruption_goes_to_the_calls() -> None:
     async with watched() as (interrupter, _, cut):
 
         async def apart() -> None:
-            with interrupter.shielded():
+            with interrupter.shield():
                 interrupter.interrupt("steer")
                 await ticks(3)
 

@@ -398,7 +398,7 @@ def test_a_stored_answer_that_is_said_to_be_a_value_and_is_none_is_a_clear_error
         Block(seq=seq, turn=1, round=0, n=1, ts=noon, term=0, body=body)
         for seq, body in enumerate(bodies, 1)
     )
-    with pytest.raises(LooplineError, match=r"turn_1 is said to be a value .* and is no JSON"):
+    with pytest.raises(LooplineError, match=r"turn_1 has a schema .* and is not valid JSON"):
         result(timeline, 1, "complete")
 
 

@@ -75,7 +75,7 @@ class LoopEnd:
     error: str = ""
 
 
-def recorded_end(turn: Turn, answers: int) -> LoopEnd | None:
+def find_end(turn: Turn, answers: int) -> LoopEnd | None:
     """Return the end of the loop if the turn already has its `answers`-th completion, else None."""
     if len(turn.completions) < answers:
         return None
@@ -129,7 +129,7 @@ _REASON_TEXTS: Mapping[ExitReason, str] = {
 }
 
 
-def collected_text(turn: Turn, reason: ExitReason, error: str, style: FallbackStyle) -> str:
+def render_fallback(turn: Turn, reason: ExitReason, error: str, style: FallbackStyle) -> str:
     """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result."""
     because = (
         f"the model could not be asked ({error})" if error else _REASON_TEXTS.get(reason, reason)
@@ -280,7 +280,7 @@ class Journal:
         recorder = self.runtime.recorder
         if recorder.turn.draft is not None:
             return await self.completion(recorder.turn.draft.text, "draft", reason, error)
-        text = collected_text(recorder.turn, reason, error, style)
+        text = render_fallback(recorder.turn, reason, error, style)
         return await make_completion(
             recorder.timeline, text, flag=style, reason=reason, error=error
         )
@@ -327,7 +327,7 @@ class ModelChain:
         self._context = context
         self._texts = texts
         self._reading: ReplyFormat | None = None
-        check_prices(runtime.options, context.priced(self._models))
+        check_prices(runtime.options, context.list_models(self._models))
 
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
         """Return the reply of the first model that answers, after the model that the turn uses now.
@@ -476,7 +476,7 @@ class AnswerWriter:
             return None
         return await self._synthesize("complete")
 
-    async def exhausted(self, reason: ExitReason) -> LoopEnd | None:
+    async def end_exhausted(self, reason: ExitReason) -> LoopEnd | None:
         """End the turn because its rounds, time or budget are used up, with an answer as `on_exhausted` chooses."""
         may_ask = reason in ("max_iterations", "stagnation") or (
             reason == "budget" and self.context.can_afford_answer
@@ -487,13 +487,13 @@ class AnswerWriter:
             return await self._force(reason)
         return await self._collect(reason)
 
-    async def refused(self, reply: Reply, *, purpose: RoundPurpose = "decision") -> LoopEnd:
+    async def end_refused(self, reply: Reply, *, purpose: RoundPurpose = "decision") -> LoopEnd:
         """End the turn with the model's refusal."""
         text = well_formed(reply.text).strip() or "The model refused to answer."
         completion = await self.journal.completion(text, "", "refused")
         return await self.journal.close(reply, completion, "", purpose=purpose)
 
-    async def without_model(self, error: ModelError) -> LoopEnd:
+    async def end_without_model(self, error: ModelError) -> LoopEnd:
         """End the turn with a fallback answer, because no model answers."""
         text = well_formed(str(error))
         notice = Notice(code="model_error", text=text)
@@ -508,7 +508,7 @@ class AnswerWriter:
             attempts_left -= 1
             outcome = await self._write(reason)
         if isinstance(outcome, Malformed):
-            return await self.without_model(ModelError(outcome.problem))
+            return await self.end_without_model(ModelError(outcome.problem))
         return outcome
 
     async def _write(self, reason: ExitReason) -> LoopEnd | Malformed | None:
@@ -519,14 +519,14 @@ class AnswerWriter:
             return await self._from_draft("budget") or await self._collect("budget")
         except ModelError as error:
             notice = Notice(code="model_error", text=well_formed(str(error)))
-            return await self._from_draft(reason, notice) or await self.without_model(error)
+            return await self._from_draft(reason, notice) or await self.end_without_model(error)
         except Interrupted:
             self.journal.texts.retract()
             return None
         draft = self.runtime.recorder.turn.draft
         if reply.stop_reason == "refusal":
             if draft is None:
-                return await self.refused(reply, purpose="answer")
+                return await self.end_refused(reply, purpose="answer")
             completion = await self.journal.completion(draft.text, "draft", reason)
             return await self.journal.close(reply, completion, "", purpose="answer")
         text = well_formed(reply.text).strip() or (draft.text if draft else "")
@@ -557,16 +557,16 @@ class AnswerWriter:
         try:
             reply = await self.interrupter.run(request, steerable=reason != "budget")
         except RequestSkipped:
-            return await (self._collect("budget") if traces else self.exhausted("budget"))
+            return await (self._collect("budget") if traces else self.end_exhausted("budget"))
         except ModelError as error:
-            return await self.without_model(error)
+            return await self.end_without_model(error)
         except (
             Interrupted
         ):  # the next step finds the cause in the log, and requests the answer again in time
             self.journal.texts.retract()
             return None
         if reply.stop_reason == "refusal":
-            return await self.refused(reply, purpose="answer")
+            return await self.end_refused(reply, purpose="answer")
         reply, decided, marks = await self.chain.read(reply, traces=traces)
         text = decision_text(decided)
         if not text.strip() or (marks and isinstance(decided, Malformed)):

@@ -189,7 +189,7 @@ class Context:
         output = self._runtime.output
         if output is not None and not self._options.synthesizes:
             name = self.protocol.name
-            self._typed_answer = TypedAnswer.of_decisions(output, model.capabilities, name)
+            self._typed_answer = TypedAnswer.for_decisions(output, model.capabilities, name)
             delegate = DELEGATE if DELEGATE in self._all_tools else ""
             self.protocol = protocol(name, values=True, delegate=delegate)
         encodes = protocol(self.protocol.name)
@@ -208,7 +208,7 @@ class Context:
         if not traces:
             return self._typed_answer
         output = self._runtime.output
-        return TypedAnswer.of_trace(output, self.model.capabilities) if output else None
+        return TypedAnswer.for_trace(output, self.model.capabilities) if output else None
 
     @property
     def tools(self) -> ToolSet:
@@ -235,7 +235,7 @@ class Context:
         if self._quota.is_limited:
             await recount(self._quota, recorder.turn, recorder.conversation.name, recorder)
 
-    def priced(self, models: Sequence[Model]) -> Sequence[Model]:
+    def list_models(self, models: Sequence[Model]) -> Sequence[Model]:
         """Return `models`, the models of the decisions, with the other models that the turn may request."""
         return [*models, self._selector] if self._options.select_tools else models
 
@@ -252,7 +252,7 @@ class Context:
 
     @property
     def _trace_offering(self) -> ToolOffering:
-        return ToolOffering.of_trace(self.answer(traces=True))
+        return ToolOffering.for_trace(self.answer(traces=True))
 
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of `usage` in US dollars, or None if the price is unknown."""

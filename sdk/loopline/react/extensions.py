@@ -22,10 +22,10 @@ from loopline.timeline import Batch, Effect, ExitReason, ToolResult, TurnResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedCall:
-    """A call that is about to run: its tool exists, and its arguments are valid.
+    """A call before it runs; its tool exists, and its arguments are valid.
 
-    `earlier_calls` counts the calls that the turn made before this one, by tool; `failures` is how often the same call,
-    with the same arguments, has failed. `deps` is the object that `Harness.open` was given.
+    `earlier_calls` counts the earlier calls of the turn by tool; `failures` counts the failed calls of the turn with the
+    same tool and arguments. `deps` is the argument of `Harness.open`.
     """
 
     call_id: str
@@ -42,21 +42,21 @@ class GuardedCall:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """The call may run; with these arguments in place of its own, if any are given."""
+    """The call may run; `arguments` replace those of the call, unless they are None."""
 
     arguments: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The call does not run; the model reads why."""
+    """The call does not run; the model reads the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The call waits until the user has approved of it."""
+    """The call waits until the user approves it."""
 
     question: str
 
@@ -65,14 +65,14 @@ Verdict = Allow | Deny | Ask
 
 
 class Guard(Protocol):
-    """Checks every call. A guard that raises denies the call, unless it is a read."""
+    """Checks calls before they run and filters their results; if `before` raises, calls that do not only read are denied."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """Return whether the call may run."""
+        """Return the verdict on the call."""
         ...
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Return what the model reads of the call's result."""
+        """Return the text of the result for the model; `text` is the text of the tool."""
         ...
 
 
@@ -86,7 +86,7 @@ class Reminder:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The answer on the table is not accepted yet, and the model reads why."""
+    """The answer is not accepted yet; the model reads the text."""
 
     code: str
     text: str
@@ -94,7 +94,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ends the turn. The text is recorded as a notice, and the model reads it if it is asked for a last answer."""
+    """Ends the turn; the text is recorded as a notice, which the model reads if it is asked for a last answer."""
 
     reason: ExitReason
     text: str = ""
@@ -102,22 +102,22 @@ class Stop:
 
 RoundHookResult = Reminder | Hold | Stop | None
 RoundHook = Callable[[ReactStateV2], RoundHookResult]
-"""A pure function of the state, asked before each decision and, with `answer` set, about each answer."""
+"""A pure function of the state that is called before each decision and, with `answer` set, for each answer."""
 
 Run = Callable[[TurnPayload], Awaitable[TurnResult[Any]]]
 
 
 class Middleware(Protocol):
-    """Wraps a whole run; middleware that does not call `run` replaces it."""
+    """Wraps a whole run."""
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
-        """Run the turn, or not."""
+        """Return the result of the turn, by calling `run` or instead of it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extensions:
-    """What a bundle adds to the loop: hooks between rounds and middleware around the whole run."""
+    """The extensions of a bundle: hooks between rounds, and middleware around the whole run."""
 
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
@@ -131,34 +131,34 @@ FAILURES = 5
 COOLDOWN_SECONDS = 30.0
 
 BeforeHook = Callable[[TurnPayload], Awaitable[TurnPayload | TurnResult[Any] | None]]
-"""Returns another payload, a result that replaces the run, or None to change nothing."""
+"""Returns another payload, a result that replaces the run, or None to keep the payload."""
 AfterHook = Callable[[TurnPayload, TurnResult[Any]], Awaitable[TurnResult[Any] | None]]
-"""Returns another result, or None to change nothing."""
+"""Returns another result, or None to keep the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Middleware with a priority: a lower one wraps a higher one."""
+    """Middleware with a priority; middleware with a lower priority wraps middleware with a higher one."""
 
     middleware: Middleware
     priority: int = PRIORITY
 
 
 def in_order(layers: Iterable[Middleware | Layer]) -> tuple[Middleware, ...]:
-    """Return the middleware by priority, then as listed; the first is the outermost."""
-    placed = [entry if isinstance(entry, Layer) else Layer(entry) for entry in layers]
-    return tuple(entry.middleware for entry in sorted(placed, key=lambda layer: layer.priority))
+    """Return the middleware sorted by priority, then in the given order; the first is the outermost."""
+    entries = [entry if isinstance(entry, Layer) else Layer(entry) for entry in layers]
+    return tuple(entry.middleware for entry in sorted(entries, key=lambda layer: layer.priority))
 
 
 def wrap(run: Run, layers: Iterable[Middleware | Layer]) -> Run:
-    """Return the run wrapped in middleware: the first sees the payload first and the result last."""
+    """Return the run wrapped in middleware: the first middleware gets the payload first and the result last."""
     for middleware in reversed(in_order(layers)):
         run = partial(middleware, run=run)
     return run
 
 
 def before_run(*hooks: BeforeHook) -> Middleware:
-    """Return middleware that calls hooks with the payload in order; the first result ends the run."""
+    """Return middleware that passes the payload through `hooks` in order; a result of a hook replaces the run."""
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         for hook in hooks:
@@ -175,7 +175,7 @@ def before_run(*hooks: BeforeHook) -> Middleware:
 
 
 def after_run(*hooks: AfterHook) -> Middleware:
-    """Return middleware that calls hooks with the result in order, each with that of the hook before."""
+    """Return middleware that passes the result through `hooks` in order; each hook receives the result of the previous one."""
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         result = await run(payload)
@@ -194,15 +194,15 @@ def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
     raised; a `Breaker` around it uses the plain run instead.
     """
 
-    async def limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
+    async def run_limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         time = TimeLimit(seconds, clock)
 
-        def untimed(payload: TurnPayload) -> Awaitable[TurnResult[Any]]:
+        def run_untimed(payload: TurnPayload) -> Awaitable[TurnResult[Any]]:
             return time.exclude(lambda: run(payload))
 
-        return await time.limit(middleware(payload, untimed), middleware)
+        return await time.limit(middleware(payload, run_untimed), middleware)
 
-    return limited
+    return run_limited
 
 
 class TimeLimit:
@@ -319,9 +319,9 @@ class CircuitBreaker:
 class Breaker:
     """Protects a run from middleware that raises: the error is logged, and the plain run is used instead.
 
-    If the middleware had already begun the run, its result is used and the run is not repeated; an error of the run
-    itself is raised. After `failures` errors in a row the middleware is skipped for `cooldown_seconds`; the first error
-    after that skips it again. Use one breaker for many turns.
+    If the middleware had already begun the run, the result of that run is used and the run is not repeated; an error of
+    the run itself is raised. After `failures` errors in a row the middleware is skipped for `cooldown_seconds`; the first
+    error after that skips it again. Use one breaker for many turns.
     """
 
     middleware: Middleware
@@ -334,36 +334,36 @@ class Breaker:
         self._circuit = CircuitBreaker(self.clock, self.failures, self.cooldown_seconds)
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
-        """Return the result of the middleware, or of the plain run if it breaks.
+        """Return the result of the middleware, or of the plain run if the middleware raises.
 
         Raises:
-            StoreError: the store failed, which nothing can stand in for.
+            StoreError: the store failed.
         """
         if not self._circuit.try_call():
             return await run(payload)
-        watched = _ObservedRun(run)
+        observed = _ObservedRun(run)
         try:
-            result = _check_result(self.middleware, await self.middleware(payload, watched))
+            result = _check_result(self.middleware, await self.middleware(payload, observed))
         except StoreError:
             raise
         except Exception as error:
-            await watched.wait()
-            if watched.error is error:
+            await observed.wait()
+            if observed.error is error:
                 raise
-            if watched.error is not None:
-                raise watched.error from error
+            if observed.error is not None:
+                raise observed.error from error
             logger.exception("%r broke, so the plain run is used", self.middleware)
             self._circuit.record_failure()
         else:
             self._circuit.record_success()
             return result
         finally:
-            watched.closed = True
-        return await run(payload) if watched.result is None else watched.result
+            observed.closed = True
+        return await run(payload) if observed.result is None else observed.result
 
 
 class _ObservedRun:
-    """A run as middleware is given it: what came of it is kept, and whether it is under way."""
+    """A run for middleware that stores its last result or error, and counts the runs in progress."""
 
     def __init__(self, run: Run) -> None:
         self.result: TurnResult[Any] | None = None
@@ -389,7 +389,7 @@ class _ObservedRun:
         return self.result
 
     async def wait(self) -> None:
-        """Wait until no run is under way."""
+        """Wait until no run is in progress."""
         while self.running:
             self._over.clear()
             await self._over.wait()
@@ -397,7 +397,7 @@ class _ObservedRun:
 
 def _check_result(middleware: Middleware, result: object) -> TurnResult[Any]:
     if not _is_result(result):
-        raise TypeError(f"{middleware!r} must give a TurnResult, not {result!r}")
+        raise TypeError(f"{middleware!r} must return a TurnResult, not {result!r}")
     return result
 
 
@@ -414,14 +414,14 @@ CHECKLIST = """\
 - Is every part of what was asked answered?
 - Does each statement rest on something that a tool gave?
 - Has anything been left open that a further call would settle?"""
-"""What the option `completion_check` has the model ask itself."""
+"""The questions of the option `completion_check`."""
 
 ESCALATES_AT = 3
-"""Rounds in a row with a failed call from which the reminder is firmer."""
+"""The number of rounds in a row with a failed call from which the reminder is firmer."""
 
 
-def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
-    """Yield the hooks that the options switch on, in the order in which they run."""
+def make_hooks(options: LoopOptions) -> Iterator[RoundHook]:
+    """Yield the hooks that the options switch on, in the order in which they are called."""
     if options.stagnation_rounds:
         yield stagnation(options.stagnation_rounds)
     if options.cycle_warning_rounds:
@@ -435,7 +435,7 @@ def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
 
 
 def cycle_warning(after: int = 3) -> RoundHook:
-    """Warn once when the same calls have been made `after` times, and once more in each new cycle."""
+    """Warn the model once when the same calls have been made `after` times in a row, and once in each new cycle."""
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -451,7 +451,7 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 
 def stagnation(after: int = 3) -> RoundHook:
-    """End the turn when the same calls have been made `after` times."""
+    """End the turn when the same calls have been made `after` times in a row."""
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -483,7 +483,7 @@ def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
 def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
     """Hold one answer of the turn until the model has gone through the checklist.
 
-    An answer is held only if it has at most `longest` characters, and the turn has made calls in `after` rounds.
+    An answer is held only if it has at most `longest` characters and the turn has made calls in at least `after` rounds.
     """
     _check_count(after, "after", minimum=0)
     _check_count(longest, "longest")
@@ -501,13 +501,13 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> R
 
 
 def failure_reflection() -> RoundHook:
-    """Ask for another way after a round with a failed call; more firmly from the third in a row on."""
+    """Ask the model for another way after a round with a failed call; more firmly from the third round in a row on."""
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _follows_calls(state) or not _has_failure(state.batches[-1]):
             return None
-        due = sum(map(_has_failure, state.batches))
-        return _reminder(state, FAILURE_REFLECTION, due, _failure_text(state.batches))
+        failed_rounds = sum(map(_has_failure, state.batches))
+        return _reminder(state, FAILURE_REFLECTION, failed_rounds, _failure_text(state.batches))
 
     return hook
 
@@ -518,22 +518,22 @@ def _check_count(count: int, name: str, minimum: int = 1) -> None:
 
 
 def _may_decide(state: ReactStateV2) -> bool:
-    """Return whether another decision follows, and no answer is on the table."""
+    """Return whether another decision may follow, and the state has no answer."""
     return state.answer is None and not state.exhausted
 
 
 def _follows_calls(state: ReactStateV2) -> bool:
-    """Return whether the newest round made calls, and another decision follows."""
+    """Return whether the newest round made calls, and another decision may follow."""
     return _may_decide(state) and bool(state.batches) and bool(state.batches[-1].calls)
 
 
 def _reminder(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
-    """Return the reminder, unless the turn was given as many as are due."""
+    """Return the reminder, unless the turn has already had `due` reminders with this code."""
     return Reminder(code, text) if state.notices.get(code, 0) < due else None
 
 
 def _cycles(batches: Sequence[Batch], after: int) -> int:
-    """Count how often the same calls have reached `after` repetitions."""
+    """Count how often repeated calls have reached `after` repetitions."""
     times = [0, *repetitions(batches)]
     return sum(before < after <= now for before, now in pairwise(times))
 
@@ -544,12 +544,12 @@ def _repetition_text(state: ReactStateV2) -> str:
 
 
 def _failures(batch: Batch) -> list[ToolResult]:
-    """Return the results of calls that failed; interrupted calls did not."""
+    """Return the results of calls that failed or were denied; interrupted calls are not among them."""
     return [result for result in batch.results.values() if result.status in ("error", "denied")]
 
 
 def _has_failure(batch: Batch) -> bool:
-    """Return whether a call failed and none is pending."""
+    """Return whether a call of the round failed and every call has a result."""
     return len(batch.results) == len(batch.calls) and bool(_failures(batch))
 
 

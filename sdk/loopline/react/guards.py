@@ -335,7 +335,7 @@ class CallChecker:
         except LooplineError as error:
             refused = self._find_requestable(call.tool) or error
             return CheckedCall(call, refused, Claim("read"), call.arguments)
-        guarded = self._guarded(call, tool.effect) if self._guards.guards else None
+        guarded = self._make_guarded_call(call, tool.effect) if self._guards.guards else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
     def check_offers(self) -> None:
@@ -416,7 +416,7 @@ class CallChecker:
             return structs.replace(parsed, tool=error, claim=Claim("read"))
         return structs.replace(parsed, claim=self._claim(tool, changed), arguments=changed)
 
-    def _guarded(self, call: ToolCalled, effect: Effect) -> GuardedCall:
+    def _make_guarded_call(self, call: ToolCalled, effect: Effect) -> GuardedCall:
         recorder = self._recorder
         return GuardedCall(
             call_id=call.call_id,

@@ -1,4 +1,4 @@
-"""The interrupter: cuts off a step of the running turn at its deadline, or when the user steers it."""
+"""The interrupter: it interrupts a step of the running turn at the deadline, or when the user steers the turn."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 InterruptCause = Literal["steer", "deadline", "budget"]
 
 POLL_SECONDS = 0.2
-"""How long a turn appends nothing before it looks for steers of another process, and how often it looks then."""
+"""Seconds without an append after which a turn reads the log for steers of other processes, and the interval after that."""
 
 
 class Interrupted(Exception):
-    """The step was cut off."""
+    """The step was interrupted; `cause` is the reason."""
 
     def __init__(self, cause: InterruptCause) -> None:
         super().__init__(cause)
@@ -29,7 +29,7 @@ class Interrupted(Exception):
 
 
 class _Step(Struct):
-    """What may be cut off now: the task that waits for it, whether a steer may, and what has."""
+    """A step that may be interrupted: its task, whether a steer may interrupt it, and the cause of its interruption."""
 
     task: asyncio.Task[object] | None
     steerable: bool
@@ -37,10 +37,10 @@ class _Step(Struct):
 
 
 class Interrupter:
-    """The scope of one turn: an interruption cuts off what the turn waits for, and no step begins after the deadline.
+    """Interrupts the steps of one turn at its deadline and at steers; after the deadline it begins no step.
 
-    It watches over the turn as a context manager. A steer in this process interrupts at once; one from another process,
-    when it is read from the log.
+    As a context manager it watches for them. A steer of this process interrupts at once; a steer of another process when
+    it is read from the log.
     """
 
     def __init__(self, recorder: Recorder, clock: Clock) -> None:
@@ -57,7 +57,7 @@ class Interrupter:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the time of the turn is over."""
+        """Whether the time of the turn is over."""
         deadline = self._deadline
         return self._deadline_reached or (
             deadline is not None and self._recorder.elapsed_seconds >= deadline
@@ -66,11 +66,12 @@ class Interrupter:
     def watch(
         self, deadline: float | None, interrupt_calls: Callable[[InterruptCause], None]
     ) -> Self:
-        """Return the watch over the turn, which may run so many seconds in all.
+        """Return the context manager for the turn; `deadline` is its running time in seconds, or None.
 
-        While calls run, `interrupt_calls` is called with the cause, and cuts them off one by one.
+        If no step runs at an interruption, `interrupt_calls` is called with the cause to interrupt the running calls.
         """
-        self._deadline, self._interrupt_calls = deadline, interrupt_calls
+        self._deadline = deadline
+        self._interrupt_calls = interrupt_calls
         return self
 
     async def __aenter__(self) -> None:
@@ -81,7 +82,7 @@ class Interrupter:
         self._look_in(POLL_SECONDS)
 
     async def __aexit__(self, *_: object) -> None:
-        self._recorder.on_steer = self._interrupt_calls = None  # else the turn is in a circle
+        self._recorder.on_steer = self._interrupt_calls = None  # they would form a reference cycle
         for timer in (self._alarm, self._next_look):
             if timer is not None:
                 timer.cancel()
@@ -90,10 +91,10 @@ class Interrupter:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
-        """Return the outcome of a step that may be cut off; after the deadline no step begins.
+        """Run a step and return its outcome; a steer interrupts it only if it is `steerable`.
 
         Raises:
-            Interrupted: it was cut off, or not begun.
+            Interrupted: the step was interrupted, or not begun because the deadline is over.
         """
         if self.is_late:
             raise Interrupted("deadline")
@@ -104,18 +105,18 @@ class Interrupter:
                 return await begin()
             finally:
                 if step.cause is not None:
-                    # Interrupted from inside, a step may end, well or by an error, before its cancellation is
-                    # thrown; until Python 3.13 `uncancel` leaves that to the next step.
+                    # A step that is interrupted by its own code may end before its cancellation is raised. It is
+                    # raised here, since before Python 3.13 `uncancel` would leave it to the next step.
                     await asyncio.sleep(0)
         finally:
             self._step = outer
-            # Else the turn itself is being stopped, which goes further than an interruption.
+            # If cancellations remain, the whole turn is being stopped, and CancelledError is raised instead.
             if step.cause is not None and step.task is not None and not step.task.uncancel():
                 raise Interrupted(step.cause) from None
 
     @contextmanager
-    def shielded(self) -> Generator[None, None, None]:
-        """Protect what happens between the steps of a turn from being cut off."""
+    def shield(self) -> Generator[None, None, None]:
+        """Protect the code inside the context from interruptions, except for steps that it runs."""
         outer, self._step = self._step, None
         try:
             yield
@@ -123,7 +124,7 @@ class Interrupter:
             self._step = outer
 
     def interrupt(self, why: InterruptCause) -> bool:
-        """Cut off what runs; return whether that was a step."""
+        """Interrupt the current step, or the running calls if there is no step; return whether a step was interrupted."""
         step = self._step
         if step is None:
             if self._interrupt_calls is not None:
@@ -135,7 +136,7 @@ class Interrupter:
         return False
 
     def _take_steer(self, seq: int) -> None:
-        """Cut off a step for a steer of this process, once: the poll is not to find it again."""
+        """Interrupt the step for a steer of this process, and remember its seq so that the poll ignores it."""
         if seq > self._newest_steer and self.interrupt("steer"):
             self._newest_steer = seq
 
@@ -147,7 +148,7 @@ class Interrupter:
         self._next_look = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Look for steers of other processes; what an append returned lately need not be read."""
+        """Check for steers of other processes: those that a recent append has returned, or by reading the log."""
         quiet_seconds = self._recorder.quiet_seconds
         if quiet_seconds < POLL_SECONDS:
             self._take_newest(self._recorder.waiting_steer_after(self._newest_steer))
@@ -156,7 +157,7 @@ class Interrupter:
             self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        with suppress(StoreBusy):  # another writer holds it for a moment
+        with suppress(StoreBusy):  # the next poll tries again
             self._take_newest(await self._recorder.newest_steer_after(self._newest_steer))
         self._look_in(POLL_SECONDS)
 

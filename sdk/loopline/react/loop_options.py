@@ -1,4 +1,4 @@
-"""The options of the loop, their ranges, and the presets: sets of options under a name."""
+"""The options of the loop, their ranges, and the presets, which are named sets of options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from loopline.timeline import RESULT_CHARACTERS, LimitValue
 from loopline.tools import EDITABLE_TAIL_TOKENS
 
 RESULT_BYTES = 2_000_000
-"""Bytes of UTF-8 of a result that are stored by default."""
+"""The most UTF-8 bytes of a result that are stored by default."""
 
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
 TextProtocol = Literal["auto", "json", "tagged", "thought_action"]
@@ -48,15 +48,16 @@ WorkspaceStart = Literal["off", "latest", "empty"]
 class Limits(TypedDict, total=False):
     """Loop options as keywords. An option that is left out has the value of the preset.
 
-    Ends of a turn: `max_iterations` is the number of decisions; None needs `deadline_seconds` and `max_tokens`, and means
-    as many as these allow. With `early_stop` False an answer is held until the last decision; `min_rounds` holds it until
-    that many. `deadline_seconds` is the running time of the turn. `max_tokens` and `max_cost`, in US dollars, limit all
-    requests of the turn and its child runs; a request that would exceed them is not sent. None is no limit.
-    `on_exhausted` chooses the answer when a limit is reached. `max_depth` is how deep child runs may be nested; 0 allows none.
+    Ends of a turn: `max_iterations` is the most decisions of a turn. With None the number is limited only by
+    `deadline_seconds` and `max_tokens`, which must be set then. With `early_stop` False an answer is held until the last
+    decision; `min_rounds` holds it until that many decisions. `deadline_seconds` is the running time of the turn.
+    `max_tokens` and `max_cost`, in US dollars, limit all requests of the turn and its child runs; a request that would
+    exceed them is not sent. None is unlimited. `on_exhausted` chooses the answer when a limit is reached. `max_depth` is
+    the depth to which child runs may be nested; with 0 there are no child runs.
 
-    Repeated requests: `repairs` is how many unreadable or empty replies in a row the model may write again, None for as
-    many as there are rounds. A reply with more than `max_calls_per_reply` calls counts as unreadable. A reply that was cut
-    off is continued at most `output_escalations` times. A request that failed temporarily is sent again at most
+    Repeated requests: `repairs` is the number of malformed or empty replies in a row that the model may write again, None
+    for as many as there are rounds. A reply with more than `max_calls_per_reply` calls counts as malformed. A reply that
+    was cut off is continued at most `output_escalations` times. A request that failed temporarily is sent again at most
     `model_retries` times.
 
     Round hooks: after `stagnation_rounds` rounds with the same calls, at least 2, the turn ends; after
@@ -64,25 +65,27 @@ class Limits(TypedDict, total=False):
     progress. 0 turns each of them off. `failure_reflection` asks for another way after a round with a failed call.
     `completion_check` makes the model check one short answer after three rounds with calls.
 
-    Models: `protocol` "auto" uses the model's native calls, else `text_protocol`, where "auto" is "json" if the model has a
-    JSON mode and "tagged" if not. With `chain` "next", a model that refuses is replaced by the next one for the rest of
-    the turn, and one that cannot be asked for one request; with "first" no other model is asked. `reasoning_effort` is
-    passed on to models that accept it; None leaves it to them. `answer_mode` "synthesize" writes the answer with a
-    separate request. `dialect` is recorded for the
-    server that sends the turn's events.
+    Models: `protocol` "auto" uses the model's native calls, or `text_protocol` if it has none; "auto" there is "json" if
+    the model has a JSON mode, and otherwise "tagged". With `chain` "next", a model that refuses is replaced by the next
+    model for the rest of the turn, and a model that is unavailable is replaced for one request; with "first" only the
+    first model is used. `reasoning_effort` is passed on to models that accept it; with None they use their default.
+    `answer_mode` "synthesize" writes the answer with a separate request. `dialect` is recorded for the server that sends
+    the turn's events.
 
     Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
-    `unknown_effect` says whether a tool without a declared effect runs alone or, as "read", beside others; it is never
-    started twice. With `select_tools` a model first chooses among more than 12 tools; with None, tools of MCP servers then
-    wait in `react.request_tools`, and with False all are offered. At most `result_bytes` of a result
-    are stored, and at most `result_characters` are shown. With `workspace` "latest" the model has tools for files, and a
-    turn begins with the `files/` of the turn before; with "empty" it begins without, and with "off" there are no such tools.
+    A tool without a declared effect has the effect `unknown_effect`: "exclusive" runs alone, "read" runs concurrently; it
+    is never started twice. With `select_tools` a model first selects from more than 12 tools; with None, tools of MCP
+    servers are then only offered after `react.request_tools`; with False all tools are offered. At most `result_bytes` of
+    a result are stored, and at most `result_characters` are shown. With `workspace` "latest" the model has tools for
+    files, and a turn starts with the `files/` of the turn before; with "empty" it starts without files; with "off" there
+    are no tools for files.
 
-    Context: `cache_ttl_seconds` is how long the provider keeps an unused prompt in its cache; old turns are clipped after
+    Context: `cache_ttl_seconds` is the time for which the provider caches an unused prompt; old turns are clipped after
     that, and 0 turns this off. The newest `keep_recent_turns` are not clipped, and the newest `keep_recent_intact_turns`
-    keep the results of their reads. One cache point lies `cache_point_offset_rounds` before the tail, from
-    `cache_point_min_rounds` rounds on. `editable_tail_size_in_tokens` is how far back `react.hide` reaches. `summary_hint`
-    chooses what a summary keeps; None depends on what it covers. `time_zone` is the user's, such as "Europe/Berlin".
+    keep the results of their reads. One cache point is `cache_point_offset_rounds` before the tail, from
+    `cache_point_min_rounds` rounds on. `react.hide` can hide the last `editable_tail_size_in_tokens` of the prompt.
+    `summary_hint` chooses the instructions for summaries; None chooses them by the summarized range. `time_zone` is the
+    user's, such as "Europe/Berlin".
     """
 
     max_iterations: int | None
@@ -126,13 +129,13 @@ class Limits(TypedDict, total=False):
 
 
 Check = Callable[[object], str]
-"""Returns what a value should have been; an empty text if it is that."""
+"""Returns the description of valid values, for an error message; an empty text if the value is valid."""
 
 
 def _integer(minimum: int) -> Check:
     def check(value: object) -> str:
-        is_one = type(value) is int and value >= minimum
-        return "" if is_one else f"{minimum} or more, a whole number"
+        is_valid = type(value) is int and value >= minimum
+        return "" if is_valid else f"{minimum} or more, a whole number"
 
     return check
 
@@ -183,13 +186,13 @@ def _zone(value: object) -> str:
 
 
 def _rule(group: str, check: Check) -> Mapping[str, object]:
-    """Return the metadata of an option: the group it is listed in, and the check of its values."""
+    """Return the metadata of an option: the group in which it is listed, and the check of its values."""
     return {"group": group, "check": check}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """Every option that `Limits` names; the defaults are the preset `bare`."""
+    """All options of the loop, which `Limits` documents; the defaults are the preset `bare`."""
 
     max_iterations: int | None = field(default=15, metadata=_rule("limits", _or_none(_integer(1))))
     early_stop: bool = field(default=True, metadata=_rule("limits", _switch))
@@ -255,7 +258,7 @@ class LoopOptions:
     dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
 
     def with_limits(self, *limits: Limits) -> LoopOptions:
-        """Return these options with the limits applied; later ones replace earlier ones.
+        """Return these options with the limits applied; later limits replace earlier ones.
 
         Raises:
             LooplineError: a limit is unknown or out of its range.
@@ -263,13 +266,13 @@ class LoopOptions:
         merged: Limits = {}
         for layer in limits:
             merged.update(check_limits(layer))
-        return _changed(self, **merged) if merged else self
+        return _replace_options(self, **merged) if merged else self
 
     def validated(self) -> LoopOptions:
-        """Return these options if they are consistent with each other.
+        """Return these options after a check that they are consistent.
 
         Raises:
-            LooplineError: nothing would end a turn, or it could never answer.
+            LooplineError: `max_iterations` is None, and a limit that it needs is missing or `early_stop` is False.
         """
         if self.max_iterations is None:
             missing = [
@@ -279,13 +282,13 @@ class LoopOptions:
                 raise LooplineError(f"without max_iterations a turn needs {' and '.join(missing)}")
             if not self.early_stop:
                 raise LooplineError(
-                    "early_stop=False needs max_iterations: so many rounds are made"
+                    "early_stop=False needs max_iterations, the number of rounds that are made"
                 )
         return self
 
     @property
     def values(self) -> dict[str, LimitValue]:
-        """Return every option by its name."""
+        """All options by name."""
         return {name: getattr(self, name) for name in _CHECKS}
 
     def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
@@ -297,18 +300,18 @@ class LoopOptions:
 
     @property
     def synthesizes(self) -> bool:
-        """Return whether the answer is written by a request of its own."""
+        """Whether the answer is written by a separate request."""
         return self.answer_mode == "synthesize"
 
     @property
     def forces_answer(self) -> bool:
-        """Return whether an answer is requested even when no round is left."""
+        """Whether an answer is requested when all rounds are used up."""
         return self.on_exhausted == "force" or self.synthesizes
 
 
 @lru_cache(64, typed=True)
-def _changed(options: LoopOptions, **limits: LimitValue) -> LoopOptions:
-    """Return the options with these limits; turn after turn has the same."""
+def _replace_options(options: LoopOptions, **limits: LimitValue) -> LoopOptions:
+    """Return the options with these limits; cached, because the turns of a bundle usually have the same limits."""
     return replace(options, **cast("dict[str, Any]", limits))
 
 
@@ -325,7 +328,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ]
     for option in fields(LoopOptions)
 }
-"""The names of the options by what they are about."""
+"""The names of the options in each group."""
 
 
 def check_limits(limits: Limits) -> Limits:
@@ -345,18 +348,18 @@ def check_limits(limits: Limits) -> Limits:
 
 
 def stored_limits(limits: Limits) -> dict[str, LimitValue]:
-    """Return the limits as a turn's prompt stores them."""
+    """Return the limits in the form in which the prompt of a turn stores them."""
     return {name: cast("LimitValue", value) for name, value in limits.items()}
 
 
 def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
-    """Return the limits that a turn's prompt stores, without names that this version does not know."""
+    """Return the limits that the prompt of a turn stores, without names that this version does not know."""
     limits = {name: value for name, value in stored.items() if name in _CHECKS}
     return check_limits(cast("Limits", limits))
 
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
-    """Return the requested protocol if the model can follow it; "auto" is the best that it can."""
+    """Return the requested protocol if the model supports it, otherwise the best protocol that the model supports."""
     capabilities, requested, text = model.capabilities, options.protocol, options.text_protocol
     if capabilities.write_decisions and requested != "auto" and requested != "native":
         return protocol(requested)
@@ -372,7 +375,7 @@ PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A named set of loop options. `variables` are the environment variables that set some of them."""
+    """A named set of loop options; `variables` has the environment variables that override some, with their parsers."""
 
     name: str
     about: str
@@ -382,10 +385,10 @@ class Preset:
     )
 
     def environment(self, environment: Mapping[str, str]) -> Limits:
-        """Return the limits that the environment sets.
+        """Return the limits that environment variables set.
 
         Raises:
-            LooplineError: a variable has a wrong value; the message names it and says what it takes.
+            LooplineError: a variable has an invalid text; the message names the variable and the valid texts.
         """
         limits: Limits = {}
         if not self.variables:  # as in most presets, and once a turn
@@ -403,10 +406,10 @@ def presets_diff(first: Preset, second: Preset) -> dict[str, tuple[LimitValue, L
 
 
 def named_preset(choice: str | Preset) -> Preset:
-    """Return the preset of that name.
+    """Return the preset of that name, or the preset itself.
 
     Raises:
-        LooplineError: there is none.
+        LooplineError: the name is unknown; the message lists the presets.
     """
     if isinstance(choice, Preset):
         return choice
@@ -505,10 +508,10 @@ NADOO_MODES = (
 
 
 def check_mode(mode: str) -> None:
-    """Refuse an `agent_mode` that is not this loop.
+    """Check that an `agent_mode` of Nadoo selects this loop: it is "react" or empty.
 
     Raises:
-        LooplineError: it is another one, or none at all.
+        LooplineError: it is another mode, or unknown.
     """
     if mode in ("", "react"):
         return

@@ -1,4 +1,4 @@
-"""The tools that a round offers, and the parts of the prompt that go with them."""
+"""The tools that a round offers, and the parts of the prompt that describe them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from loopline.tools import (
 )
 
 KEPT_TEXTS = 64
-"""Tools and system texts whose JSON, digests and tokens are kept: turn after turn has the same."""
+"""The most texts with a cached digest and token count; the turns of a bundle usually have the same texts."""
 _DEFERRED = f"tools of MCP servers are requested, with {REQUEST_TOOLS}, if there are more than {SELECT_ABOVE} tools"
 
 
 class ToolOffering(Struct, frozen=True, kw_only=True):
-    """Tools, and the parts of a prompt that go with them; `fixed` is what these cost, in tokens.
+    """Tools, and the parts of a prompt that describe them; `fixed` is the cost of these parts, in tokens.
 
-    The digests are sha256 in hexadecimal. `specs` travel beside the text, where the protocol has them so.
+    The digests are sha256 in hexadecimal. `specs` are empty in protocols that describe the tools in the system text.
     """
 
     tools: ToolSet
@@ -53,16 +53,15 @@ class ToolOffering(Struct, frozen=True, kw_only=True):
         encoding: DecisionProtocol,
         answer: TypedAnswer | None = None,
     ) -> ToolOffering:
-        """Return the offering of these tools in a protocol, with a typed answer if there is one."""
-        manual, words = encoding.manual(tools.specs), answer.instructions if answer else ""
-        system = "\n\n".join(part for part in (instructions, manual, words) if part)
+        """Return the offering of these tools in a protocol, with the instructions and tool of a typed answer."""
+        manual = encoding.manual(tools.specs)
+        about_answer = answer.instructions if answer else ""
+        system = "\n\n".join(part for part in (instructions, manual, about_answer) if part)
         specs = (*tools.specs, *(answer.specs if answer else ()))
         text = _tools_text(_SameSpecs(specs))
         native = encoding.name == NATIVE
-        (system_sha256, system_tokens), (tools_sha256, tools_tokens) = (
-            _measured(system),
-            _measured(text),
-        )
+        system_sha256, system_tokens = _measure(system)
+        tools_sha256, tools_tokens = _measure(text)
         return cls(
             tools=tools,
             specs=specs if native else (),
@@ -74,16 +73,15 @@ class ToolOffering(Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
-        """Return the offering of a request that shows the trace of a turn: no tools."""
+    def for_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
+        """Return the offering without tools of a request that shows the trace of a turn."""
         offering = cls.of(ToolSet(), TRACE_SYSTEM, protocol(NATIVE), answer)
-        return structs.replace(
-            offering, fixed=offering.fixed - estimate(offering.tools_text)
-        )  # not sent
+        # An empty list of tools is recorded, but not sent.
+        return structs.replace(offering, fixed=offering.fixed - estimate(offering.tools_text))
 
 
 class OfferedTools(Struct, frozen=True):
-    """The offers of a turn: everything, or what was selected and asked for since."""
+    """The tools that a turn offers: all, or after a selection the selected ones and those that were requested since."""
 
     recorder: Recorder
     tools: ToolSet
@@ -94,7 +92,7 @@ class OfferedTools(Struct, frozen=True):
 
     @property
     def current(self) -> ToolOffering:
-        """Return what the next round offers."""
+        """The offering of the next round; cached, so that an unchanged offering is the same object."""
         names = self._active_names()
         if names not in self.cache:
             tools = self.tools
@@ -109,7 +107,7 @@ class OfferedTools(Struct, frozen=True):
         return self.cache[names]
 
     async def select(self, model: Model, clock: Clock, listen: EventSink) -> None:
-        """Have the model choose among many tools, once a turn; the choice is recorded."""
+        """Have the model select tools for the prompt of the turn, and record the selection; at most once a turn."""
         turn = self.recorder.turn
         if turn.selected is not None or turn.prompt is None:
             return
@@ -140,7 +138,7 @@ class OfferedTools(Struct, frozen=True):
         await self.recorder.record(body)
 
     async def defer_mcp_tools(self) -> None:
-        """Leave the tools of MCP servers for `react.request_tools` if there are many tools; this is recorded."""
+        """If there are many tools, offer those of MCP servers only through `react.request_tools`, and record this."""
         if len(self.tools) <= SELECT_ABOVE or self.recorder.turn.selected is not None:
             return
         own_tools = [name for name in self.tools if not name.startswith(f"{MCP}.")]
@@ -149,7 +147,7 @@ class OfferedTools(Struct, frozen=True):
             await self.recorder.record(ToolsSelected(names=tuple(own_tools), why=_DEFERRED))
 
     def _active_names(self) -> tuple[str, ...] | None:
-        """Return the names of the offered tools, or None if all are offered."""
+        """Return the names of the offered tools; None if all are offered."""
         selected = self.recorder.turn.selected
         if selected is None:
             return None
@@ -159,13 +157,13 @@ class OfferedTools(Struct, frozen=True):
 
 
 def _form_tokens(answer: TypedAnswer | None) -> int:
-    """Return the tokens of the schema that the provider holds the text to."""
+    """Return the tokens of the schema that the provider enforces; 0 without one."""
     form = answer.form if answer else None
     return estimate(dumps(form.schema)) if form else 0
 
 
 class _SameSpecs(tuple[ToolSpec, ...]):
-    """Tools that are equal if each is the same object: no schema is compared."""
+    """Specifications that are equal if each is the same object, so that a cache lookup does not compare schemas."""
 
     __slots__ = ()
 
@@ -184,6 +182,6 @@ def _tools_text(specs: _SameSpecs) -> str:
 
 
 @lru_cache(KEPT_TEXTS)
-def _measured(text: str) -> tuple[str, int]:
-    """Return the sha256 of a text in hexadecimal, and its tokens."""
+def _measure(text: str) -> tuple[str, int]:
+    """Return the sha256 of a text in hexadecimal, and its estimated tokens."""
     return sha256(text.encode()).hexdigest(), estimate(text)

@@ -123,7 +123,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             pruned = self._age(window)
             if self._is_worth_pruning(pruned):
                 window, causes = pruned, ["prune"]
-        window = window if causes in ([], ["start"]) else self._without_reasoning(window)
+        window = window if causes in ([], ["start"]) else self._drop_reasoning(window)
         if window != self.view.window:
             self.view.under(window)  # rendered here because a caller may run this in a thread
         return window, causes
@@ -188,7 +188,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             recorder.timeline.reactions.newest_seq,
         )
 
-    def _without_reasoning(self, window: Projection) -> Projection:
+    def _drop_reasoning(self, window: Projection) -> Projection:
         """Return the window without the reasoning so far, which is only valid with the earlier prompt."""
         return structs.replace(window, unbound=self.view.seq)
 
@@ -216,7 +216,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         First results are cleared, then old rounds are summarized, and at last texts are truncated.
         """
         view = self.view
-        window = self._without_reasoning(self._age(current))
+        window = self._drop_reasoning(self._age(current))
         before = budget.cost(view.rendering)
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
@@ -241,7 +241,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
         if (
             enough
-            and view.under(smaller).tokens == view.under(self._without_reasoning(current)).tokens
+            and view.under(smaller).tokens == view.under(self._drop_reasoning(current)).tokens
         ):
             description = "what was thought in earlier rounds is no longer shown"
         return _Reduction(smaller, budget.cost(view.under(smaller)), description, enough=enough)

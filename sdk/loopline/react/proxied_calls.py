@@ -1,4 +1,4 @@
-"""The calls that a program makes while one call of the loop runs it: guarded, limited and recorded like that call."""
+"""The calls that a program makes while a call of the loop runs it; they are guarded, limited and recorded like that call."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def tool_question(
     form: Json = None,
     kind: Literal["question", "approval"] = "question",
 ) -> ToolQuestion:
-    """Return the question in a form that can be stored."""
+    """Return the body of a question of a running call; `form` is the JSON schema of the answer."""
     return ToolQuestion(
         call_id=call_id, question=well_formed(question), form=well_formed_json(form), kind=kind
     )
 
 
 def pending_event(question: ToolQuestion) -> Delta:
-    """Return the event by which listeners hear of the question."""
+    """Return the event that sends the question to listeners."""
     return Delta(
         type="pending",
         channel="tool",
@@ -68,10 +68,10 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 CUT_OFF = "This call was cut off, because the program that made it has ended. Whether it took effect is unknown."
 RESULT_BYTES = 1_000_000
-"""Bytes of text that a result gives to a program."""
+"""The most bytes of a result's text that a program receives."""
 
 Invoke = Callable[[CheckedCall, Children], Awaitable[Outcome]]
-"""Runs the tool of a checked call within the time that a call has."""
+"""Runs the tool of a checked call, within the timeout of tools."""
 
 
 @dataclass(slots=True)
@@ -82,17 +82,17 @@ class _ProxiedTask:
 
 
 class ProgramHost(Struct, frozen=True):
-    """What the calls of all programs of a run work with."""
+    """The runtime and the checker for the calls of all programs of a run."""
 
     runtime: ToolRuntime
     checker: CallChecker
 
 
 class ProxiedCalls:
-    """The calls of one program. None runs, nor is any begun, once this is closed.
+    """The calls of one program, which end when this is closed.
 
-    A program may call what its own call could: if that is exclusive, every tool but those with the effect "meta" and
-    those that run programs; otherwise only tools that read.
+    If the call that runs the program is exclusive, the program may call all tools except those with the effect "meta" and
+    the tools that run programs. Otherwise it may call only tools that read.
     """
 
     def __init__(
@@ -128,8 +128,9 @@ class ProxiedCalls:
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the tools that the program may call; few calls run a program, so they are not listed before."""
-        alias, is_exclusive = self._parent.tool.partition(".")[0], self._effect == "exclusive"
+        """The names of the tools that the program may call."""
+        alias = self._parent.tool.partition(".")[0]
+        is_exclusive = self._effect == "exclusive"
         return tuple(
             name
             for name, tool in self._tools.items()
@@ -143,7 +144,7 @@ class ProxiedCalls:
         """Run a call for the program and return its result, or its error.
 
         Raises:
-            ApprovalRequired: the call awaits approval, and none was given in so many seconds.
+            ApprovalRequired: the call needs approval, and the user did not answer within `approval_seconds`.
             LooplineError: the program has ended.
         """
         if self._closed:
@@ -169,7 +170,7 @@ class ProxiedCalls:
             self._running.remove(entry)
 
     async def close(self) -> None:
-        """Begin no further call, and cut off those that run; each has its result then."""
+        """Begin no further call, and cancel the running calls; their results are recorded before this returns."""
         self._closed = True
         if not self._running:
             return
@@ -187,7 +188,8 @@ class ProxiedCalls:
             return await self._run(entry.parsed, approval_seconds)
 
     async def _run(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
-        call, start = parsed.call, self._clock.elapsed()
+        call = parsed.call
+        start = self._clock.elapsed()
         await self._recorder.record(
             ProxiedCall(
                 call_id=call.call_id,
@@ -197,7 +199,7 @@ class ProxiedCalls:
             )
         )
         try:
-            # Guards count what the turn has called until now, this call among it.
+            # Checked again, because guards count the recorded calls of the turn, and this call is recorded now.
             return await self._run_recorded(self._host.checker.parse(call), approval_seconds)
         except asyncio.CancelledError:
             await self._record_end(parsed, CUT_OFF, "interrupted", start)
@@ -217,7 +219,8 @@ class ProxiedCalls:
             return await self._record_failure(parsed, f"{type(error).__name__}: {error}", start)
 
     async def _run_recorded(self, parsed: CheckedCall, approval_seconds: float) -> ProxiedAnswer:
-        call, start = parsed.call, self._clock.elapsed()
+        call = parsed.call
+        start = self._clock.elapsed()
         if call.tool not in self.names:
             raise ToolError(f"a program cannot call {call.tool!r} here: {self._offer}")
         if parsed.guarded is not None:
@@ -238,7 +241,11 @@ class ProxiedCalls:
         return f"only {', '.join(self.names)}" if self.names else "it can call no tool"
 
     async def _judge(self, parsed: CheckedCall, approval_seconds: float) -> CheckedCall:
-        """Return the call as the guards decide, after the user's approval if one of them asks for it."""
+        """Return the call with the verdict of the guards, after the user's answer if a guard asks for approval.
+
+        Raises:
+            ApprovalRequired: the user did not answer in time.
+        """
         guarded = parsed.guarded
         if guarded is None:
             return parsed
@@ -246,7 +253,7 @@ class ProxiedCalls:
         if not isinstance(judged.verdict, Ask):
             return judged
         question = judged.verdict.question
-        answer = await self._answer_to(parsed.call.call_id, question, approval_seconds)
+        answer = await self._ask_user(parsed.call.call_id, question, approval_seconds)
         if answer is None:
             raise ApprovalRequired(parsed.call.tool, question)
         if not is_approval(answer):
@@ -260,8 +267,8 @@ class ProxiedCalls:
             )
         return await self._host.checker.check(parsed, guarded, is_approved=True)
 
-    async def _answer_to(self, call_id: str, question: str, seconds: float) -> Json:
-        """Return what the user answers while the program waits; None if nobody does in time."""
+    async def _ask_user(self, call_id: str, question: str, seconds: float) -> Json:
+        """Ask the user to approve a call, and return the answer; None if there is no answer within `seconds`."""
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
             return None
@@ -269,10 +276,10 @@ class ProxiedCalls:
         announce = partial(self._host.runtime.listen, pending_event(body))
         waiting = asyncio.ensure_future(recorder.ask(body, announce))
 
-        def ring() -> None:
+        def time_out() -> None:
             waiting.cancel()
 
-        alarm = self._clock.alarm(seconds, ring)
+        alarm = self._clock.alarm(seconds, time_out)
         try:
             await asyncio.wait([waiting])
         finally:
@@ -304,15 +311,17 @@ class ProxiedCalls:
     async def _record_outcome(
         self, parsed: CheckedCall, outcome: Outcome, start: float
     ) -> ProxiedAnswer:
-        """Record the result with its sources, artifacts and files. It shows nothing to the model.
+        """Record the result with its sources, artifacts and files, and return it for the program; the model does not see it.
 
         If the tool failed, or a ref cannot be read, the program gets the reason instead.
         """
-        call, turn = parsed.call, self._recorder.number
+        call = parsed.call
+        turn = self._recorder.number
         given = truncate_outcome(outcome, RESULT_BYTES)
         ran_with = None if parsed.arguments is call.arguments else parsed.arguments
         status: ResultStatus = "error" if given.failed or given.missing else "ok"
-        texts, sections = list[str](), list[str]()
+        texts: list[str] = []
+        sections: list[str] = []
 
         def bodies(timeline: Timeline) -> list[Body]:
             numbered = number_sources(given, timeline.pool)

@@ -136,7 +136,7 @@ class Quota(Struct, eq=False):
         self.deadline_seconds = options.deadline_seconds
         self.recorder = recorder
         self.answer_share = ANSWER_SHARE if options.forces_answer else 0.0
-        self.recorded = recorded_amount(turn)
+        self.recorded = sum_recorded(turn)
 
     def child(self, name: str) -> Quota:
         """Return the quota of the child run of that name, and count the child run as running."""
@@ -280,7 +280,7 @@ class Quota(Struct, eq=False):
         root.changed = asyncio.Event()
 
 
-def recorded_amount(turn: Turn) -> Amount:
+def sum_recorded(turn: Turn) -> Amount:
     """Return the usage that a turn's blocks record, including ended child runs."""
     used = turn.usage + turn.estimated
     return Amount(used.input_tokens + used.output_tokens, turn.cost or 0.0)
@@ -296,7 +296,7 @@ async def recount(quota: Quota, turn: Turn, name: str, recorder: Recorder) -> No
             child_turn = await recorder.child_turn(child)
             child_quota = quota.child(child)
             child_quota.running = False
-            child_quota.recorded = recorded_amount(child_turn)
+            child_quota.recorded = sum_recorded(child_turn)
             await recount(child_quota, child_turn, child, recorder)
 
 

@@ -76,7 +76,7 @@ class TypedAnswer:
     protocol: ProtocolName
 
     @classmethod
-    def of_decisions(
+    def for_decisions(
         cls, type: OutputType[Any], capabilities: Capabilities, protocol: ProtocolName
     ) -> TypedAnswer:
         """Return the way to ask for an answer of the type in decisions, which may also call tools."""
@@ -88,7 +88,7 @@ class TypedAnswer:
         return cls(type=type, way=way, protocol=protocol)
 
     @classmethod
-    def of_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
+    def for_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
         """Return the way to ask for an answer of the type in a request without tools."""
         way: AnswerWay = "schema" if capabilities.json_schema and type.form.strict else "words"
         return cls(type=type, way=way, protocol=NATIVE)

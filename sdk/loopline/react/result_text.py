@@ -1,4 +1,4 @@
-"""The text of a tool's result, as the model reads it: cut to its limit, with the numbers and refs of what came with it."""
+"""The text of a tool's result for the model: truncated to its limit, with its sources, files and artifact."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _POSITION = re.compile(r"\[\[S:@([0-9]{1,6})\]\]")
 
 
 def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
-    """Return the outcome with at most so many bytes of text, and a line that says so if it was cut.
+    """Return the outcome with at most `limit_bytes` UTF-8 bytes of text and sections; truncated texts get a line about it.
 
-    The call has run, so a long result is cut and is not an error.
+    The call has run, so a long result is truncated and is not an error.
     """
-    if not outcome.sections and 4 * len(outcome.text) <= limit_bytes:  # the most that UTF-8 takes
+    # A character has at most four bytes in UTF-8, so most texts need not be encoded.
+    if not outcome.sections and 4 * len(outcome.text) <= limit_bytes:
         return outcome
     text, remaining_bytes = _truncate(outcome.text, limit_bytes)
     sections: list[ResultSection] = []
@@ -48,7 +49,7 @@ def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
 
 
 def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
-    """Return the text in so many bytes, and how many are left then."""
+    """Return the text with at most `limit_bytes` bytes, and the remaining bytes of the limit."""
     stored = text.encode("utf-8", "surrogatepass")
     if len(stored) <= limit_bytes:
         return text, limit_bytes - len(stored)
@@ -57,7 +58,10 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
 
 
 class NumberedOutcome(Struct, frozen=True, kw_only=True):
-    """An outcome whose sources have numbers of the pool: those it lists, and those that its texts cite."""
+    """An outcome with the pool's numbers (`sids`) for its sources, and the bodies that record new sources and texts.
+
+    `shows` are the refs and the sha256 of the texts that the result shows.
+    """
 
     outcome: Outcome
     sids: Sequence[int]
@@ -67,7 +71,7 @@ class NumberedOutcome(Struct, frozen=True, kw_only=True):
 
 
 def with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) -> Outcome:
-    """Return the outcome with the files that the user sees as sources, if it says that they are."""
+    """Return the outcome with the files for the user added to its sources, if `cites_files` is set."""
     if not outcome.cites_files:
         return outcome
     sources = [
@@ -83,19 +87,21 @@ def _file_ref(file: FileAdded, turn: int) -> FileRef:
 
 
 def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
-    """Return the outcome with numbers for its sources; sources that a section cites are listed with the others."""
+    """Return the outcome with numbers of the pool for its sources; sources that a section cites are added to its list."""
     if not outcome.sections and not outcome.sources:
         return NumberedOutcome(outcome=outcome, sids=(), added=(), kept=(), shows=outcome.shows)
-    own = [section.source for section in outcome.sections if section.source]
+    section_sources = [section.source for section in outcome.sections if section.source]
     cited = [source for section in outcome.sections for source in section.cites.values()]
     listed = [*outcome.sources, *cited]
-    sids, added = pool.assign_numbers([*own, *listed])
+    sids, added = pool.assign_numbers([*section_sources, *listed])
     if not cited and not any(section.kept for section in outcome.sections):
         return NumberedOutcome(
             outcome=outcome, sids=sids, added=added, kept=(), shows=outcome.shows
         )
-    numbers = iter(sids[len(own) + len(outcome.sources) :])
-    sections, kept, shows = list[ResultSection](), list[TextKept](), list(outcome.shows)
+    numbers = iter(sids[len(section_sources) + len(outcome.sources) :])
+    sections: list[ResultSection] = []
+    kept: list[TextKept] = []
+    shows = list(outcome.shows)
     for section in outcome.sections:
         by_number = {number: next(numbers) for number in section.cites}
         text = citations.bind(section.text, by_number)
@@ -114,7 +120,7 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
 
 
 def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tuple[SourceSpan, ...]:
-    """Return the parts of a rendered result that show other texts of its sources than those that are recorded."""
+    """Return the spans of a rendered result that show texts of its sources which the pool has not recorded."""
     recorded = {added.sid: added.source.text for added in numbered.added}
     outcome = numbered.outcome
     sections = [(section.source, section.text) for section in outcome.sections if section.source]
@@ -141,38 +147,40 @@ def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
             case FileRemoved(area=area, path=path):
                 lines.append(f"removed {area}/{path}")
             case FilesPulled():
-                pass  # the tool says so itself
+                pass  # the text of the tool lists them
     return lines
 
 
 def artifact_bodies(
     timeline: Timeline, turn: int, call_id: str, artifact: Json
 ) -> tuple[str, list[ArtifactKept]]:
-    """Return the pinned ref of a call's artifact, and the body that stores it; nothing if there is none."""
+    """Return the pinned ref of a call's artifact, and the body that stores it; both empty without an artifact."""
     if artifact is None:
         return "", []
     version = timeline.artifacts.get((turn, call_id), 0) + 1
-    text, mime = dumps(artifact), "application/json"
     ref = f"ar:turn_{turn}.artifacts.{call_id}@{version}"
-    return ref, [ArtifactKept(name=call_id, version=version, text=text, mime=mime)]
+    body = ArtifactKept(
+        name=call_id, version=version, text=dumps(artifact), mime="application/json"
+    )
+    return ref, [body]
 
 
-def _with_numbers(text: str, sids: Sequence[int]) -> str:
-    """Return the text with the numbers of its sources in place of their positions."""
+def _replace_positions(text: str, sids: Sequence[int]) -> str:
+    """Return the text with the positions of sources, such as `[[S:@1]]`, replaced by their numbers in the pool."""
 
-    def number(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         position = int(match[1])
         return f"[[S:{sids[position - 1]}]]" if 0 < position <= len(sids) else ""
 
-    return _POSITION.sub(number, text)
+    return _POSITION.sub(replace, text)
 
 
 def render_outcome(
     outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
 ) -> str:
-    """Return the text that the model reads: the lead, the sections, the sources with their numbers, the files."""
+    """Render an outcome for the model: its text, its sections, its sources with their numbers, its files and artifact."""
     numbers = iter(sids)
-    parts = [_with_numbers(outcome.text, sids) if outcome.cites else outcome.text]
+    parts = [_replace_positions(outcome.text, sids) if outcome.cites else outcome.text]
     for section in outcome.sections:
         mark = f"[[S:{next(numbers)}]] " if section.source else ""
         heading = one_line(section.heading, ADDRESS_CHARACTERS)

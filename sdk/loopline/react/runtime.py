@@ -24,8 +24,8 @@ from loopline.react.answers import (
     Journal,
     LoopEnd,
     ModelChain,
+    find_end,
     notice_bodies,
-    recorded_end,
 )
 from loopline.react.context import Context
 from loopline.react.executor import ToolExecutor
@@ -35,7 +35,7 @@ from loopline.react.extensions import (
     Reminder,
     RoundHook,
     Stop,
-    configured_hooks,
+    make_hooks,
     wrap,
 )
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
@@ -243,7 +243,7 @@ class React(Generic[T_co]):
         )
         self._extensions = extensions or Extensions()
         self._round_hooks: Sequence[RoundHook] = (
-            *configured_hooks(runtime.options),
+            *make_hooks(runtime.options),
             *self._extensions.round_hooks,
         )
         self._result: TurnResult[T_co] | None = None
@@ -278,11 +278,11 @@ class React(Generic[T_co]):
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
         recorder = self._recorder  # the input of the user is in its log, so the payload is not read
         recorder.round = recorder.turn.rounds
-        with self._interrupter.shielded():
+        with self._interrupter.shield():
             await self._context.open_quota()
             await self._executor.settle()
             recorder.answers += 1
-            end = await self._pause() or recorded_end(recorder.turn, recorder.answers)
+            end = await self._pause() or find_end(recorder.turn, recorder.answers)
             if end is None and recorder.turn.tool_answer is None:
                 with suppress(Interrupted):
                     # A steer does not interrupt it, since its request would not show the steer.
@@ -303,20 +303,20 @@ class React(Generic[T_co]):
         """Make one decision and carry it out; return None if another decision follows."""
         state = self.state
         if self._interrupter.is_late:
-            return await self._answers.exhausted("deadline")
+            return await self._answers.end_exhausted("deadline")
         if state.exhausted:
-            return await self._answers.exhausted("max_iterations")
+            return await self._answers.end_exhausted("max_iterations")
         stop = await self._apply_round_hooks(state)
         if stop is not None:
-            return await self._answers.exhausted(stop.reason)
+            return await self._answers.end_exhausted(stop.reason)
         try:
             reply = await self._interrupter.run(partial(self._chain.request, "decision"))
         except RequestSkipped as skipped:
             if skipped.reason == "budget":
-                return await self._answers.exhausted("budget")
+                return await self._answers.end_exhausted("budget")
             return LoopEnd("stopped", "the user has recalled the prompt of the turn")
         except ModelError as error:
-            return await self._answers.without_model(error)
+            return await self._answers.end_without_model(error)
         except Interrupted:  # the next step finds the cause in the log
             self._texts.retract()
             return None
@@ -337,14 +337,14 @@ class React(Generic[T_co]):
         )
         match route(reply, decided, table):
             case Refused():
-                return await self._answers.refused(reply)
+                return await self._answers.end_refused(reply)
             case Act(notes=notes, calls=calls):
                 return await self._act(reply, notes, calls)
             case Repair(raw=raw, problem=problem, notes=notes):
                 await journal.record_malformed(reply, raw, problem, join_notes(notes, marks))
             case Unusable(raw=raw, problem=problem, error=error):
                 await journal.record_malformed(reply, raw, problem, marks)
-                return await self._answers.without_model(ModelError(error))
+                return await self._answers.end_without_model(ModelError(error))
             case Continue():
                 await journal.record_cut_off(written)
             case Held(notes=notes, text=text, reason=reason, reminder=reminder):

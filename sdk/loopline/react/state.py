@@ -1,4 +1,4 @@
-"""A running turn: its payload, its state folded from its blocks, its result, and its graph channels."""
+"""A running turn: its payload, its state folded from its blocks, its result, and its channels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from loopline.timeline import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPayload:
-    """What a turn is about."""
+    """The input of a turn: the user's text and attachments, and the conversation, turn and user that they belong to."""
 
     text: str
     conversation: str
@@ -64,12 +64,13 @@ def result(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> TurnResult[Any]:
-    """Return the result that the blocks of a turn make, its answer read as a value of the `output` type.
+    """Return the result of a turn from its blocks.
 
-    Without a type at hand an answer that was held to one is the JSON value that it says.
+    If the answer is a value of a type, `output` of the result is that value, validated by the `output` type; without this
+    argument it is the parsed JSON.
 
     Raises:
-        LooplineError: the answer was held to another type, and this one does not read it.
+        LooplineError: the answer has another type, and cannot be read as a value of the `output` type.
     """
     turn = timeline.turn(number)
     completion = turn.completion
@@ -91,7 +92,7 @@ def result(
 
 
 def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
-    """Return the value of an answer that was held to a type; None for any other."""
+    """Return the value of an answer that has a schema; None for other answers."""
     if not answer.schema_sha256:
         return None
     if output is None:
@@ -99,8 +100,8 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
             return json.loads(answer.text)
         except (ValueError, RecursionError) as error:
             raise LooplineError(
-                f"the answer of {turn_id(turn.number)} is said to be a value (schema "
-                f"{answer.schema_sha256[:12]}…), and is no JSON: {error}"
+                f"the answer of {turn_id(turn.number)} has a schema ({answer.schema_sha256[:12]}…), "
+                f"and is not valid JSON: {error}"
             ) from error
     try:
         return output.read(answer.text)
@@ -127,7 +128,7 @@ def pending_calls(turn: Turn) -> list[PendingCall]:
 
 
 def late_input(timeline: Timeline) -> list[str]:
-    """Return the refs of what the user has added and no round has taken."""
+    """Return the refs of followups, steers and background results that no round has taken."""
     pending = timeline.pending.values()
     return [
         block.ref
@@ -137,16 +138,17 @@ def late_input(timeline: Timeline) -> list[str]:
 
 
 STEER_ROUNDS = 3
-"""So many decisions a turn may still make once the user has steered it."""
+"""The most decisions that a turn makes after a steer."""
 LONGEST_CIRCLE = 3
-"""The rounds of a circle that is seen: A, B, C, A, B, C is one of three."""
+"""The longest cycle of rounds that is detected: A, B, C, A, B, C is a cycle of three."""
 FARTHEST = 64
-"""So many rounds back repeated calls are looked for."""
+"""The number of newest rounds in which repeated calls are detected."""
 
 
 def decision_limit(turn: Turn, options: LoopOptions) -> int | None:
-    """Return how many decisions the turn may make, fewer once the user has steered it; None if nothing limits them."""
-    maximum, steered_at = options.max_iterations, turn.steered_at_round
+    """Return the most decisions that the turn may make, fewer after a steer; None without a limit."""
+    maximum = options.max_iterations
+    steered_at = turn.steered_at_round
     if steered_at is None:
         return maximum
     return steered_at + STEER_ROUNDS if maximum is None else min(maximum, steered_at + STEER_ROUNDS)
@@ -155,10 +157,10 @@ def decision_limit(turn: Turn, options: LoopOptions) -> int | None:
 class ReactStateV2(Struct, frozen=True, kw_only=True):
     """The state of the running turn.
 
-    `iteration` counts the decisions made, of at most `max_iterations` if that is not None; an answer is held until
-    there are `min_rounds`. `malformed` and `cut_off` count the last replies in a row that could not be read, or were
-    cut off by the output limit. `batches` are the calls of each decision with their results. `notices` counts the
-    notices of the turn, by code. `answer` is an answer that is not accepted yet, else None.
+    `iteration` counts the decisions, of at most `max_iterations` if that is not None. An answer is held until there are
+    `min_rounds` decisions. `malformed` and `cut_off` count the last replies in a row that were malformed, or cut off by
+    the output limit. `steered` is True after a steer. `batches` are the calls of each decision with their results.
+    `notices` counts the notices of the turn, by code. `answer` is an answer that is not accepted yet, or None.
     """
 
     iteration: int
@@ -176,8 +178,9 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
-        """Return the state that the turn's blocks make."""
-        maximum, minimum = decision_limit(turn, options), options.min_rounds
+        """Return the state of a turn from its blocks."""
+        maximum = decision_limit(turn, options)
+        minimum = options.min_rounds
         if turn.steered_at_round is not None:
             minimum = 1
         elif maximum is not None and not options.early_stop:
@@ -198,28 +201,24 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
 
     @property
     def exhausted(self) -> bool:
-        """Return whether no further decision may be made."""
-        return self._makes_last(0)
+        """Whether the turn may not make another decision."""
+        return self.max_iterations is not None and self.iteration >= self.max_iterations
 
     @property
     def last(self) -> bool:
-        """Return whether the next decision is the last one."""
-        return self._makes_last(1)
-
-    def _makes_last(self, decisions: int) -> bool:
-        """Return whether no decision may follow after so many more."""
-        return self.max_iterations is not None and self.iteration + decisions >= self.max_iterations
+        """Whether the next decision is the last one, or there may be none."""
+        return self.max_iterations is not None and self.iteration + 1 >= self.max_iterations
 
     @property
     def same_calls(self) -> int:
-        """Return how often in a row the newest calls were made, in equal rounds, a cycle of rounds, or one round."""
+        """How often in a row the newest calls were made, in equal rounds, in a cycle of rounds, or in one round."""
         return list(repetitions(self.batches[-FARTHEST:]))[-1] if self.batches else 0
 
 
 def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
-    """Yield after each round how often the same calls have been made in a row.
+    """Yield for each round how often its calls have been made in a row; 0 for a round without calls.
 
-    It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
+    Cycles of at most `LONGEST_CIRCLE` rounds are detected too.
     """
     steps_so_far: list[str] = []
     again = [0] * LONGEST_CIRCLE
@@ -235,14 +234,14 @@ def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
 
 
 def _call_steps(batch: Batch) -> list[str]:
-    """Return the calls of a round regardless of order and spacing, repeated as often as it makes them."""
-    calls = Counter(dumps([call.tool, _normalized(call.arguments)]) for call in batch.calls)
+    """Return the calls of a round as one text for all, without their order and spacing, repeated as often as they are made."""
+    calls = Counter(dumps([call.tool, _normalize(call.arguments)]) for call in batch.calls)
     times = gcd(*calls.values())
     kinds = sorted(f"{call}×{count // times}" for call, count in calls.items())
     return ["\n".join(kinds)] * times
 
 
-def _normalized(arguments: JsonObject) -> JsonObject:
+def _normalize(arguments: JsonObject) -> JsonObject:
     return {
         name: " ".join(value.split()) if isinstance(value, str) else value
         for name, value in sorted(arguments.items())
@@ -256,8 +255,8 @@ Node = Literal["prepare", "call_llm", "route_after", "execute_tools", "finalize"
 class Channels:
     """The channels of a turn after its last block.
 
-    `messages` are appended to, `turn` is replaced by each round, `pending_tools` are the calls without a
-    result, the token counts are sums, `stop_reason` and `llm_response` are those of the newest decision.
+    `messages` are those of the next prompt, `turn` is the number of rounds, `pending_tools` are the ids of the calls
+    without a result, and the token counts are sums. `stop_reason` and `llm_response` are those of the newest decision.
     """
 
     messages: tuple[Message, ...] = ()
@@ -270,7 +269,7 @@ class Channels:
 
 
 def channels(timeline: Timeline, number: int) -> Channels:
-    """Return the channels of a turn; `messages` are those with which its next round would begin."""
+    """Return the channels of the turn of that number."""
     turn = timeline.turn(number)
     last = turn.decisions[-1] if turn.decisions else None
     last_round = timeline.last_round
@@ -292,7 +291,7 @@ _NODES = BodyUnion[NodeBody](NodeBody)
 
 
 def nodes(blocks: Iterable[Block]) -> Iterator[tuple[Node, Block]]:
-    """Yield the node that wrote each block of a turn; other blocks are left out."""
+    """Yield each block that a node of the loop writes, with the name of the node; other blocks are left out."""
     for block, body in _NODES.among(blocks):
         match body:
             case RoundStart():

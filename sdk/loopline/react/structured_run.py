@@ -1,7 +1,7 @@
-"""A structured run: a run that makes one structured call, and whose answer is the JSON of the reply.
+"""A structured run: a run that makes one structured call, with the JSON of the reply as its answer.
 
-Each request is a round in the log. The reply that fits is recorded in one append with the answer, so a run that is
-resumed never pays for it again.
+Each request is a round in the log. The valid reply is recorded in one append with the answer, so a resumed run does not
+request it again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from loopline.models.prompt import cost_of_prompt
 from loopline.prompt import NATIVE, messages_digest, tools_text
 from loopline.react.answers import (
     LoopEnd,
-    collected_text,
+    find_end,
     make_completion,
     notice_bodies,
-    recorded_end,
+    render_fallback,
     thinking_bodies,
 )
 from loopline.react.context import decision_of
@@ -58,7 +58,7 @@ from loopline.tools import ReplyForm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRun:
-    """A run that is wired and ready: it asks the chain of `models` for one reply of the form."""
+    """A run that requests one reply of the form from its `models`, in their order."""
 
     recorder: Recorder
     clock: Clock
@@ -69,16 +69,17 @@ class StructuredRun:
     system: str
 
     async def run(self, payload: TurnPayload) -> TurnResult:
-        """Return the result of the run. Without a reply that fits it is an error, or the limit that was reached.
+        """Run or resume the turn and return its result; without a valid reply the exit reason is an error or a limit.
 
         Raises:
+            LooplineError: there is a limit of the cost, and the price of a model is unknown.
             LeaseLost: another runner has taken the conversation over.
         """
         recorder = self.recorder
         check_prices(self.options, self.models)
         self.quota.open(recorder.turn, self.options, recorder)
         recorder.answers += 1
-        end = recorded_end(recorder.turn, recorder.answers)
+        end = find_end(recorder.turn, recorder.answers)
         if end is None:
             interrupter = Interrupter(recorder, self.clock)
             async with interrupter.watch(self.options.deadline_seconds, _ignore_cause):
@@ -87,7 +88,7 @@ class StructuredRun:
         return result(recorder.timeline, recorder.number, end.reason, end.error)
 
     async def _ask(self, text: str, interrupter: Interrupter) -> LoopEnd:
-        """Make the structured call with one model after the other, until one gives a reply that fits."""
+        """Make the structured call with the models in their order, until one gives a valid reply."""
         models = self.models if self.options.chain == "next" else self.models[:1]
         place = min(self.recorder.turn.model_index, len(models) - 1)
         prompt = Prompt(
@@ -115,10 +116,10 @@ class StructuredRun:
 
 
 class _Rounds:
-    """A model whose requests are rounds of a structured run.
+    """A model that records each request as a round of a structured run.
 
-    A reply is recorded when it is known whether it fits: before the next request, or with the end of the run. After a
-    failure that another form of the request can't mend, no further request is made.
+    A reply is recorded when it has been validated: before the next request, or with the end of the run. After a failure
+    that another form of the request cannot avoid, further requests raise that failure again.
     """
 
     def __init__(
@@ -137,19 +138,19 @@ class _Rounds:
 
     @property
     def name(self) -> str:
-        """Return the model string."""
+        """The model string."""
         return self._model.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what the model can do."""
+        """The capabilities of the model."""
         return self._model.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield the whole reply.
+        """Yield the complete reply.
 
         Raises:
-            ModelError: the model could not be asked, or broke off; time or budget are used up.
+            ModelError: the request failed, its stream broke off, or time or budget are used up.
         """
         if self._failure is not None:
             raise self._failure
@@ -167,12 +168,12 @@ class _Rounds:
 
     @property
     def gave_no_reply(self) -> bool:
-        """Return whether the model was unavailable or refused, so that the next one of the chain is asked."""
+        """Whether the model was unavailable or refused, so that the next model of the chain is used."""
         refused = self._reply is not None and self._reply.stop_reason == "refusal"
         return refused or isinstance(self._failure, ModelUnavailable)
 
     async def accept(self, text: str) -> LoopEnd:
-        """Record the reply with the answer that was read from it."""
+        """Record the reply together with the answer `text`, the JSON of the value in it."""
         written = well_formed(self._reply.text).strip() if self._reply else ""
         discarded = "" if written == text else written
         answer = await make_completion(self._recorder.timeline, text)
@@ -180,7 +181,7 @@ class _Rounds:
         return LoopEnd(answer.reason)
 
     async def fail(self, error: str) -> LoopEnd:
-        """Record why there is no answer."""
+        """Record a fallback answer with the reason why there is no valid reply."""
         turn = self._recorder.turn
         problem = str(self._failure or error)
         reason: ExitReason = "error"
@@ -188,7 +189,7 @@ class _Rounds:
             reason = "deadline" if self._interrupter.is_late else "budget"
         if self._failure is not None:
             failure = problem if reason == "error" else ""
-            text = collected_text(turn, reason, failure, "summary")
+            text = render_fallback(turn, reason, failure, "summary")
         else:
             text = f"There is no answer: {problem}."
         answer = await make_completion(
@@ -199,11 +200,11 @@ class _Rounds:
             error=problem,
         )
         notices = notice_bodies("model_error", problem)
-        await self._recorder.record(*self._unfit_bodies(), *notices, answer)
+        await self._recorder.record(*self._invalid_bodies(), *notices, answer)
         return LoopEnd(answer.reason, answer.error)
 
     async def hand_over(self, model: Model, place: int) -> None:
-        """Record that the next model of the chain is asked, and why."""
+        """Record the switch to the next model of the chain, and its reason."""
         refused = self._failure is None
         switched = ModelSwitched(
             model=self.name,
@@ -212,18 +213,19 @@ class _Rounds:
             place=place,
             text=well_formed(str(self._failure or "")),
         )
-        await self._recorder.record(*self._unfit_bodies(), switched)
+        await self._recorder.record(*self._invalid_bodies(), switched)
 
     async def _begin(self, prompt: Prompt) -> None:
-        """Record the reply before, which did not fit, and then the round of this request.
+        """Record the previous reply, which was not valid, and then the round of this request.
 
         Raises:
             ModelError: the request is longer than the model's window.
         """
-        recorder, timeline = self._recorder, self._recorder.timeline
-        unfit = self._unfit_bodies()
-        if unfit:
-            await recorder.record(*unfit)
+        recorder = self._recorder
+        timeline = recorder.timeline
+        invalid = self._invalid_bodies()
+        if invalid:
+            await recorder.record(*invalid)
         tokens = cost_of_prompt(prompt)
         room = self.capabilities.window - self.capabilities.output_limit
         if tokens > room:
@@ -252,8 +254,8 @@ class _Rounds:
         )
         await recorder.record(start)
 
-    def _unfit_bodies(self) -> list[Body]:
-        """Return what is recorded of the last reply if it did not fit, and count it as recorded."""
+    def _invalid_bodies(self) -> list[Body]:
+        """Return the bodies that record the last reply as malformed, and forget the reply; empty without a reply."""
         if self._reply is None:
             return []
         text = well_formed(self._reply.text)
@@ -263,7 +265,9 @@ class _Rounds:
         return self._reply_bodies(raw=text if text.strip() else EMPTY_REPLY)
 
     def _reply_bodies(self, *, raw: str = "", discarded: str = "") -> list[Body]:
-        reply, self._reply = self._reply, None
+        """Return the bodies that record the last reply, and forget the reply; empty without a reply."""
+        reply = self._reply
+        self._reply = None
         if reply is None:
             return []
         shown = structs.replace(reply, echo=None, discarded=discarded)

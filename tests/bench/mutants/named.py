@@ -220,7 +220,7 @@ NAMED = (
     Named(
         "a step that is over can still be cut off",
         "react/interrupter.py",
-        "            self._step = outer\n            # Else",
+        "            self._step = outer\n            # If cancellations remain",
         "            # Else",
     ),
     Named(
